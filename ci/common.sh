@@ -1,0 +1,39 @@
+# shellcheck shell=bash disable=SC2034
+# Sourced by the scripts of this folder.
+#
+# top         the checkout
+# cache       where everything we make lies; nothing is written in the checkout
+# sid_build   what is built in the sid root (ci/sid-root.sh)
+
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+: "${HOME:=$(getent passwd "$(id -u)" | cut -d: -f6)}"
+export HOME
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/pagoda
+sid_build=$cache/sid-build
+key=$(basename "$top")-$(printf %s "$top" | sha1sum | cut -c1-8)
+
+# choose_env: whether to build on the machine as it is (it has CMake, a compiler, Kokkos and GoogleTest)
+# or in the sid root. Sets in_env, to be put before a command, and build_root. PAGODA_ENV=native or sid
+# decides it without looking.
+choose_env() {
+  local probe=$cache/build/$key/probe
+  mkdir -p "$probe"
+  if [ "${PAGODA_ENV:-}" = native ] ||
+    { [ "${PAGODA_ENV:-}" != sid ] && cmake -S "$top/ci/probe" -B "$probe" >"$probe/log" 2>&1; }; then
+    in_env=()
+    build_root=$cache/build/$key
+    if [ -z "${CMAKE_GENERATOR:-}" ] && command -v ninja >/dev/null; then
+      export CMAKE_GENERATOR=Ninja
+    fi
+  else
+    in_env=("$top/ci/sid-root.sh")
+    build_root=$sid_build/$key
+  fi
+}
+
+# The version for the build's records: in the root, the repository may be out of sight.
+if hash=$(git -C "$top" describe --always --dirty --abbrev=12 2>/dev/null); then
+  export PAGODA_GIT_HASH=$hash
+fi
+CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
+export CMAKE_BUILD_PARALLEL_LEVEL

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# ci/test.sh [arguments of ctest]: builds the library and its tests and runs them. Needs nothing but a
+# Debian with its package mirror: what the machine lacks is found in a root of our own (ci/sid-root.sh).
+set -euo pipefail
+. "$(dirname "$0")/common.sh"
+choose_env
+cd "$top"
+build=$build_root/host
+
+"${in_env[@]}" cmake --preset host -B "$build"
+"${in_env[@]}" cmake --build "$build"
+"${in_env[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=error "$@"

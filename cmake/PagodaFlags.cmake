@@ -1,0 +1,26 @@
+# Flags of what is built here. None of them reaches a user's own targets: they are linked PRIVATE.
+add_library(pagoda_flags INTERFACE)
+
+# Only what g++, clang, hipcc and nvcc's host compiler all take. nvcc's generated host code trips
+# -Wpedantic (line markers), so that flag stays away from it.
+target_compile_options(pagoda_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-qual -Woverloaded-virtual>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:${Kokkos_ENABLE_CUDA}>>>:-Wpedantic>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${PAGODA_WERROR}>>:-Werror>)
+
+if(PAGODA_NATIVE)
+  target_compile_options(pagoda_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
+endif()
+
+if(PAGODA_BOUNDS_CHECK)
+  target_compile_definitions(pagoda_flags INTERFACE PAGODA_DEBUG_BOUNDS _GLIBCXX_ASSERTIONS)
+endif()
+
+if(PAGODA_SANITIZE)
+  set(sanitize -fsanitize=${PAGODA_SANITIZE} -fno-omit-frame-pointer -g)
+  if(PAGODA_SANITIZE MATCHES undefined)
+    list(APPEND sanitize -fno-sanitize-recover=undefined)
+  endif()
+  target_compile_options(pagoda_flags INTERFACE ${sanitize})
+  target_link_options(pagoda_flags INTERFACE ${sanitize})
+endif()
