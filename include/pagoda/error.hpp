@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace pagoda {
+
+/// Thrown for input that cannot be served: the message names the call, the argument, what it was and what is
+/// allowed. Nothing has been launched or changed when it is thrown.
+class InvalidArgument : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+/// Thrown by a pool that has no room left. The pool is unchanged.
+class OutOfCapacity : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+namespace detail {
+
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  return text.str();
+}
+
+/// `require(ok, "pagoda::decode: q has ", n, " heads; ...")`: throws InvalidArgument unless ok.
+template <class... Parts>
+void require(bool ok, const Parts&... parts) {
+  if (!ok) throw InvalidArgument(concat(parts...));
+}
+
+}  // namespace detail
+}  // namespace pagoda

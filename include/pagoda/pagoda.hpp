@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// Everything: layouts, plans, decode, merge, pools, reference.
+#include <pagoda/decode.hpp>
+#include <pagoda/error.hpp>
+#include <pagoda/kv_layout.hpp>
+#include <pagoda/merge.hpp>
+#include <pagoda/plan.hpp>
+#include <pagoda/problem.hpp>
+#include <pagoda/reference.hpp>
+#include <pagoda/types.hpp>
+#include <pagoda/version.hpp>

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pagoda/types.hpp>
+
+#include <Kokkos_Core.hpp>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+/// The type-erased boundary: every entry (C++ Views today, any other binding later) is turned into these plain
+/// descriptions, checked once, and carried to a backend. Pointers are to memory of the execution space.
+namespace pagoda {
+
+/// Order of the token and head axes in a View of keys or values.
+enum class KVOrder {
+  NHD,  ///< (page or sequence, token, kv head, dim)
+  HND   ///< (page or sequence, kv head, token, dim)
+};
+
+/// Pointer, element type, shape and strides (in elements) of a strided array of up to four axes.
+struct TensorRef {
+  void* data = nullptr;
+  DType type = DType::fp32;
+  int rank   = 0;
+  std::array<std::int64_t, 4> extent{};
+  std::array<std::int64_t, 4> stride{};
+};
+
+/// Describes a View; a View without data gives a TensorRef without data.
+template <class View>
+TensorRef tensor_ref(const View& view) {
+  static_assert(View::rank() <= 4, "Pagoda describes arrays of at most four axes");
+  static_assert(Element<typename View::value_type>, "Pagoda has no code for this element type (see dtype_of)");
+  TensorRef ref;
+  ref.data = const_cast<std::remove_const_t<typename View::value_type>*>(view.data());
+  ref.type = dtype_v<typename View::value_type>;
+  ref.rank = static_cast<int>(View::rank());
+  for (int axis = 0; axis < ref.rank; ++axis) {
+    ref.extent[axis] = static_cast<std::int64_t>(view.extent(axis));
+    ref.stride[axis] = static_cast<std::int64_t>(view.stride(axis));
+  }
+  return ref;
+}
+
+/// A cache of keys and values. Axes of `k` and `v` are always (page, token in page, kv head, dim), whatever the
+/// order in memory. A contiguous cache is the case of one page per sequence: no table, page = sequence.
+struct CacheRef {
+  TensorRef k, v;
+  const int* seq_lens           = nullptr;  ///< [sequences] tokens held, on the device
+  const int* sequence_ids       = nullptr;  ///< [batch] the sequence each batch entry reads; null: entry b reads b
+  bool paged                    = false;    ///< pages come from a table; otherwise page = sequence
+  const int* block_table        = nullptr;  ///< page ids, dense or CSR
+  const int* page_indptr        = nullptr;  ///< CSR: pages of s are block_table[page_indptr[s] ...]; null: dense
+  std::int64_t table_row_stride = 0;        ///< dense: elements between the rows of block_table
+  std::int64_t table_page_stride = 1;       ///< elements between the entries of one row
+  int batch                     = 0;        ///< entries decoded by one call
+  int max_seq_len               = 0;        ///< tokens a sequence of this cache can hold
+
+  std::int64_t num_pages() const { return k.extent[0]; }
+  int page_size() const { return static_cast<int>(k.extent[1]); }
+  int num_kv_heads() const { return static_cast<int>(k.extent[2]); }
+  int head_dim() const { return static_cast<int>(k.extent[3]); }
+  int head_dim_v() const { return static_cast<int>(v.extent[3]); }
+};
+
+/// What changes a score between the product and the softmax. Everything is off by default, and off costs nothing.
+struct ScoreOptions {
+  bool causal            = true;     ///< query token i of n sees tokens up to seq_len - n + i
+  int window_left        = -1;       ///< tokens before the query's own that it sees; -1: all
+  int num_initial_tokens = 0;        ///< first tokens that stay visible beside a window
+  double logit_soft_cap  = 0.0;      ///< s -> cap * tanh(s / cap); 0: off
+  const float* alibi_slopes = nullptr;  ///< [num_q_heads] adds slope * (token - query position)
+  const float* sinks        = nullptr;  ///< [num_q_heads] logit of an extra token without value
+};
+
+/// One decode call, erased: checked by `decode`, carried out by a backend.
+struct Problem {
+  CacheRef kv;
+  TensorRef q;    ///< (query token, q head, head_dim)
+  TensorRef out;  ///< (query token, q head, head_dim_v)
+  TensorRef lse;  ///< (query token, q head); data may be null
+};
+
+}  // namespace pagoda

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#if defined(KOKKOS_ENABLE_CUDA)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+#if defined(__F16C__) && !defined(__CUDA_ARCH__) && !defined(__HIP_DEVICE_COMPILE__)
+#include <immintrin.h>
+#endif
+
+/// Element types of caches, queries and outputs.
+///
+/// Kokkos has no 16-bit floating type on the host, so the two storage types here are plain bits with
+/// conversions that are native where the machine has them. This is the only file that knows how.
+namespace pagoda {
+
+namespace detail {
+
+/// IEEE binary16 to binary32 by bits, for machines and compilers that have no conversion of their own.
+constexpr float half_bits_to_float(std::uint16_t h) {
+  const std::uint32_t sign     = static_cast<std::uint32_t>(h & 0x8000u) << 16;
+  const std::uint32_t exponent = (h >> 10) & 0x1fu;
+  const std::uint32_t mantissa = h & 0x3ffu;
+  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
+  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  const float subnormal = static_cast<float>(mantissa) * 0x1p-24f;
+  return sign != 0 ? -subnormal : subnormal;
+}
+
+/// binary32 to binary16, round to nearest even, by bits.
+constexpr std::uint16_t float_to_half_bits(float value) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign          = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
+  const std::uint32_t abs  = bits & 0x7fffffffu;
+  if (abs > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);   // NaN stays NaN
+  if (abs >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // rounds to infinity
+  if (abs < 0x38800000u) {                                                    // subnormal or zero in binary16
+    // Adding 0.5 puts the last place of a binary16 subnormal at the last place of the sum.
+    const float shifted = std::bit_cast<float>(abs) + 0.5f;
+    return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));
+  }
+  const std::uint32_t rounded = abs + 0xfffu + ((abs >> 13) & 1u);
+  return static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+
+KOKKOS_INLINE_FUNCTION float half_to_float(std::uint16_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __half2float(__ushort_as_half(bits));
+#elif defined(__HIP_DEVICE_COMPILE__)
+  return static_cast<float>(__builtin_bit_cast(_Float16, bits));
+#elif defined(__F16C__)
+  return _cvtsh_ss(bits);
+#else
+  return half_bits_to_float(bits);
+#endif
+}
+
+KOKKOS_INLINE_FUNCTION std::uint16_t float_to_half(float value) {
+#if defined(__CUDA_ARCH__)
+  return __half_as_ushort(__float2half_rn(value));
+#elif defined(__HIP_DEVICE_COMPILE__)
+  return __builtin_bit_cast(std::uint16_t, static_cast<_Float16>(value));
+#elif defined(__F16C__)
+  return static_cast<std::uint16_t>(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT));
+#else
+  return float_to_half_bits(value);
+#endif
+}
+
+KOKKOS_INLINE_FUNCTION float bfloat16_to_float(std::uint16_t bits) {
+  return Kokkos::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+KOKKOS_INLINE_FUNCTION std::uint16_t float_to_bfloat16(float value) {
+  const auto bits = Kokkos::bit_cast<std::uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+}  // namespace detail
+
+/// IEEE binary16 storage: 2 bytes, the bits of `__half` and `_Float16`. Arithmetic happens in float.
+struct half_t {
+  std::uint16_t bits;
+
+  half_t() = default;
+  KOKKOS_INLINE_FUNCTION explicit half_t(float value) : bits(detail::float_to_half(value)) {}
+  KOKKOS_INLINE_FUNCTION operator float() const { return detail::half_to_float(bits); }
+};
+
+/// bfloat16 storage: 2 bytes, the upper half of a binary32. Arithmetic happens in float.
+struct bfloat16_t {
+  std::uint16_t bits;
+
+  bfloat16_t() = default;
+  KOKKOS_INLINE_FUNCTION explicit bfloat16_t(float value) : bits(detail::float_to_bfloat16(value)) {}
+  KOKKOS_INLINE_FUNCTION operator float() const { return detail::bfloat16_to_float(bits); }
+};
+
+static_assert(sizeof(half_t) == 2 && std::is_trivially_copyable_v<half_t>);
+static_assert(sizeof(bfloat16_t) == 2 && std::is_trivially_copyable_v<bfloat16_t>);
+
+/// Code of an element type at the type-erased boundary.
+enum class DType : std::int32_t { fp64 = 0, fp32 = 1, fp16 = 2, bf16 = 3 };
+
+/// Bytes of one element.
+KOKKOS_INLINE_FUNCTION constexpr int size_of(DType type) {
+  return type == DType::fp64 ? 8 : type == DType::fp32 ? 4 : 2;
+}
+
+/// The field's short name: "fp64", "fp32", "fp16", "bf16".
+constexpr const char* name_of(DType type) {
+  switch (type) {
+    case DType::fp64: return "fp64";
+    case DType::fp32: return "fp32";
+    case DType::fp16: return "fp16";
+    case DType::bf16: return "bf16";
+  }
+  return "unknown";
+}
+
+/// Unit roundoff: half the distance from 1 to the next number.
+constexpr double unit_roundoff(DType type) {
+  switch (type) {
+    case DType::fp64: return 0x1p-53;
+    case DType::fp32: return 0x1p-24;
+    case DType::fp16: return 0x1p-11;
+    case DType::bf16: return 0x1p-8;
+  }
+  return 1.0;
+}
+
+/// Maps a C++ element type to its code. Specialise it for a type of your own with the same bits.
+template <class T>
+struct dtype_of;
+template <>
+struct dtype_of<double> : std::integral_constant<DType, DType::fp64> {};
+template <>
+struct dtype_of<float> : std::integral_constant<DType, DType::fp32> {};
+template <>
+struct dtype_of<half_t> : std::integral_constant<DType, DType::fp16> {};
+template <>
+struct dtype_of<bfloat16_t> : std::integral_constant<DType, DType::bf16> {};
+#if defined(KOKKOS_ENABLE_CUDA)
+template <>
+struct dtype_of<__half> : std::integral_constant<DType, DType::fp16> {};
+template <>
+struct dtype_of<__nv_bfloat16> : std::integral_constant<DType, DType::bf16> {};
+#endif
+// Kokkos' own 16-bit types where they are 16 bits wide; on the host they are float under another name.
+#if defined(KOKKOS_HALF_T_IS_FLOAT) && !KOKKOS_HALF_T_IS_FLOAT
+template <>
+struct dtype_of<Kokkos::Experimental::half_t> : std::integral_constant<DType, DType::fp16> {};
+#endif
+#if defined(KOKKOS_BHALF_T_IS_FLOAT) && !KOKKOS_BHALF_T_IS_FLOAT
+template <>
+struct dtype_of<Kokkos::Experimental::bhalf_t> : std::integral_constant<DType, DType::bf16> {};
+#endif
+
+template <class T>
+inline constexpr DType dtype_v = dtype_of<std::remove_cv_t<T>>::value;
+
+/// True where Pagoda knows T as an element type.
+template <class T>
+concept Element = requires { dtype_of<std::remove_cv_t<T>>::value; };
+
+/// Softmax and accumulation run in this type: double for fp64 storage, float otherwise.
+template <class T>
+using accumulator_t = std::conditional_t<dtype_v<T> == DType::fp64, double, float>;
+
+}  // namespace pagoda

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pagoda/error.hpp>
+#include <pagoda/problem.hpp>
+#include <pagoda/types.hpp>
+
+#include "pagoda_enabled_types.hpp"
+
+#include <cstdint>
+
+namespace pagoda::detail {
+
+using type_fp64 = double;
+using type_fp32 = float;
+using type_fp16 = half_t;
+using type_bf16 = bfloat16_t;
+
+/// Calls f with a null pointer of the C++ type that `type` stands for, among those this build has kernels for.
+template <class F>
+void by_type(DType type, F&& f) {
+  switch (type) {
+#define PAGODA_CASE(name) \
+  case DType::name: return f(static_cast<type_##name*>(nullptr));
+    PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_CASE)
+#undef PAGODA_CASE
+    default: break;
+  }
+#define PAGODA_NAME(name) " " #name
+  throw InvalidArgument(concat("pagoda: the cache's element type is ", name_of(type), "; allowed in this build:",
+                               "" PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_NAME), " (CMake's PAGODA_TYPES)"));
+#undef PAGODA_NAME
+}
+
+/// Rows of keys and values can be read in aligned vectors: dense dims, every row on a 16-byte
+/// boundary, a multiple of 16 elements long (the widest vector any machine reads at once).
+inline bool readable_in_vectors(const CacheRef& kv) {
+  const auto aligned = [](const TensorRef& t) {
+    constexpr std::int64_t elements = 16;
+    bool ok = reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.stride[3] == 1 && t.extent[3] % elements == 0;
+    for (int axis = 0; axis < 3; ++axis) ok = ok && (t.extent[axis] <= 1 || t.stride[axis] * size_of(t.type) % 16 == 0);
+    return ok;
+  };
+  return aligned(kv.k) && aligned(kv.v);
+}
+
+}  // namespace pagoda::detail

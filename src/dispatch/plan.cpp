@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pagoda/error.hpp>
+#include <pagoda/plan.hpp>
+
+#include "pagoda_enabled_types.hpp"
+#include "src/dispatch/by_type.hpp"
+#include "src/dispatch/launch.hpp"
+#include "src/dispatch/spaces.hpp"
+#include "src/kernel/machine.hpp"
+#include "src/plan/split.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace pagoda {
+namespace detail {
+
+namespace {
+
+constexpr std::size_t alignment = 16;
+
+/// Gives out consecutive aligned parts; what it has given out in the end is the size of the workspace.
+struct Allocator {
+  std::size_t used = 0;
+  template <class T>
+  std::size_t take(std::size_t count) {
+    return take_bytes(count * sizeof(T));
+  }
+  std::size_t take_bytes(std::size_t bytes) {
+    const std::size_t at = used;
+    used += (bytes + alignment - 1) / alignment * alignment;
+    return at;
+  }
+};
+
+WorkspaceLayout lay_out(const PlanState& s) {
+  const std::size_t acc = s.kv_type == DType::fp64 ? sizeof(double) : sizeof(float);
+  Allocator space;
+  WorkspaceLayout l;
+  l.counts      = space.take<WorkCounts>(1);
+  l.offsets     = space.take<RowOffsets>(s.max_batch);
+  l.items       = space.take<WorkItem>(s.max_items);
+  l.merges      = space.take<MergeItem>(s.max_merges);
+  l.partial_lse = space.take_bytes(acc * s.max_partials * s.row_tile);
+  l.partial_out = space.take_bytes(acc * s.max_partials * s.row_tile * s.head_dim_v);
+  l.bytes       = space.used;
+  return l;
+}
+
+template <class ExecutionSpace>
+std::size_t scratch_for(const PlanState& s, int row_tile, int workers) {
+  std::size_t bytes = 0;
+  by_type(s.kv_type, [&]<class T>(T*) {
+    bytes = partial_scratch<ExecutionSpace, T>(row_tile, s.head_dim, s.head_dim_v, workers);
+  });
+  return bytes;
+}
+
+/// The smallest compiled row tile that holds all rows of a kv head, or the largest; smaller still where the device's
+/// scratch memory is too small for it.
+template <class ExecutionSpace>
+void choose_team(PlanState& s) {
+  using Machine          = MachineOf<ExecutionSpace>;
+  const std::size_t room = Machine::scratch_limit();
+  const int rows         = s.max_query_len * (s.num_q_heads / s.num_kv_heads);
+  int tile               = row_tiles_compiled[0];
+  for (const int r : row_tiles_compiled)
+    if (tile < rows) tile = r;
+  if (!s.wide) tile = narrow_row_tile;
+  while (s.wide && tile > 1 && scratch_for<ExecutionSpace>(s, tile, 1) > room) tile = tile == 8 ? 4 : 1;
+  s.row_tile = tile;
+
+  s.num_workers = Machine::max_workers;
+  while (s.num_workers > 1 && scratch_for<ExecutionSpace>(s, tile, s.num_workers) > room) s.num_workers /= 2;
+  require(scratch_for<ExecutionSpace>(s, tile, s.num_workers) <= room, "pagoda::plan: head_dim is ", s.head_dim,
+          " and head_dim_v ", s.head_dim_v, "; allowed: what fits the ", room, " bytes of scratch of a team on this device");
+}
+
+}  // namespace
+
+template <class ExecutionSpace>
+PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const OptionsRef& o) {
+  using Machine = MachineOf<ExecutionSpace>;
+  PlanState s;
+  s.kv_type      = kv.k.type;
+  s.num_q_heads  = o.num_q_heads;
+  s.num_kv_heads = kv.num_kv_heads();
+  s.head_dim     = kv.head_dim();
+  s.head_dim_v   = kv.head_dim_v();
+  require(o.num_q_heads > 0 && o.num_q_heads % s.num_kv_heads == 0, "pagoda::plan: num_q_heads is ", o.num_q_heads,
+          "; allowed: a positive multiple of num_kv_heads = ", s.num_kv_heads);
+  require(kv.v.type == kv.k.type, "pagoda::plan: values are ", name_of(kv.v.type), " and keys ", name_of(kv.k.type),
+          "; allowed: one type for both");
+  require(o.max_batch >= 0, "pagoda::plan: max_batch is ", o.max_batch, "; allowed: 0 (the cache's batch) or more");
+  require(o.max_seq_len >= 0, "pagoda::plan: max_seq_len is ", o.max_seq_len, "; allowed: 0 (the cache's) or more");
+  require(o.max_query_len >= 1, "pagoda::plan: max_query_len is ", o.max_query_len, "; allowed: 1 or more");
+  require(o.max_query_tokens >= 0, "pagoda::plan: max_query_tokens is ", o.max_query_tokens, "; allowed: 0 or more");
+  require(!o.softmax_scale || std::isfinite(*o.softmax_scale), "pagoda::plan: softmax_scale is ",
+          o.softmax_scale.value_or(0), "; allowed: any finite number");
+  require(o.score.window_left >= -1, "pagoda::plan: window_left is ", o.score.window_left, "; allowed: -1 (none) or more");
+  require(o.score.num_initial_tokens >= 0, "pagoda::plan: num_initial_tokens is ", o.score.num_initial_tokens,
+          "; allowed: 0 or more");
+  require(o.score.logit_soft_cap >= 0 && std::isfinite(o.score.logit_soft_cap), "pagoda::plan: logit_soft_cap is ",
+          o.score.logit_soft_cap, "; allowed: 0 (off) or any finite positive number");
+  require(!o.score.alibi_slopes || o.alibi_extent == o.num_q_heads, "pagoda::plan: alibi_slopes has ", o.alibi_extent,
+          " entries; allowed: num_q_heads = ", o.num_q_heads);
+  require(!o.score.sinks || o.sinks_extent == o.num_q_heads, "pagoda::plan: sinks has ", o.sinks_extent,
+          " entries; allowed: num_q_heads = ", o.num_q_heads);
+
+  s.max_batch        = std::max({1, o.max_batch, o.max_batch == 0 ? kv.batch : 0});
+  s.max_seq_len      = o.max_seq_len > 0 ? o.max_seq_len : kv.max_seq_len;
+  s.max_query_len    = o.max_query_len;
+  s.max_query_tokens = o.max_query_tokens > 0 ? o.max_query_tokens : s.max_batch * o.max_query_len;
+  s.cu_seqlens_q     = o.cu_seqlens_q;
+  require(!o.cu_seqlens_q || o.cu_seqlens_extent >= s.max_batch + 1, "pagoda::plan: cu_seqlens_q has ",
+          o.cu_seqlens_extent, " entries; allowed: at least max_batch + 1 = ", s.max_batch + 1);
+  s.softmax_scale = o.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(s.head_dim)));
+  s.score         = o.score;
+  s.wide          = readable_in_vectors(kv);
+  // One token per sequence sees all there is: the causal mask has nothing to hide.
+  s.scored = (o.score.causal && (o.max_query_len > 1 || o.cu_seqlens_q)) || o.score.window_left >= 0 ||
+             o.score.logit_soft_cap > 0 || o.score.alibi_slopes || o.score.sinks;
+
+  choose_team<ExecutionSpace>(s);
+  s.min_piece = Machine::min_piece;
+  s.max_piece = Machine::max_piece;
+
+  // Bounds that hold for all lengths up to the plan's (see SplitKernel). Each entry's rows fill its tiles but for the last.
+  const std::int64_t group = s.num_q_heads / s.num_kv_heads;
+  const std::int64_t rows  = std::int64_t(s.num_kv_heads) *
+                            (s.max_query_tokens * group / s.row_tile + std::min(s.max_batch, s.max_query_tokens));
+  const std::int64_t cuts  = rows * s.max_seq_len / s.max_piece + 1;
+  s.target_items           = std::max(Machine::teams_resident(exec, s.num_workers), 1);
+  const std::int64_t items = rows + std::max<std::int64_t>(s.target_items, cuts);
+  require(items < (std::int64_t(1) << 31), "pagoda::plan: max_query_tokens is ", s.max_query_tokens, " at max_seq_len ",
+          s.max_seq_len, "; allowed: fewer than 2^31 pieces of work, and these make ", items);
+  s.max_items    = static_cast<int>(items);
+  s.max_merges   = static_cast<int>(std::min<std::int64_t>(rows, std::max<std::int64_t>(s.target_items, cuts)));
+  s.max_partials = static_cast<int>(s.max_merges + std::max<std::int64_t>(s.target_items, cuts));
+  s.layout       = lay_out(s);
+  return s;
+}
+
+#define PAGODA_INSTANTIATE(Space) \
+  template PlanState make_plan_state<Space>(const Space&, const CacheRef&, const OptionsRef&);
+PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
+#undef PAGODA_INSTANTIATE
+
+std::string describe(const PlanState& s) {
+  return concat("generic ", name_of(s.kv_type), " heads ", s.num_q_heads, "/", s.num_kv_heads, " head_dim ", s.head_dim,
+                s.head_dim_v != s.head_dim ? concat("/", s.head_dim_v) : std::string(), ": ", s.row_tile,
+                " query rows an item, ", s.num_workers, s.num_workers == 1 ? " worker" : " workers", " a team, about ",
+                s.target_items, " items, ", s.layout.bytes, " bytes of workspace", s.wide ? "" : ", element-wise loads",
+                s.scored ? ", score options" : "");
+}
+
+}  // namespace detail
+}  // namespace pagoda

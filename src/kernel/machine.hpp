@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+/// The machine trait of each execution space. The generic kernels know their machine only through it:
+///   Member, Policy             how a team is launched (`policy(exec, league, workers)`, scratch set by the caller)
+///   Fragment<T, R, Wide>       how tiles are read and multiplied (interface: PortableFragment)
+///   exp2, sync_worker          small device primitives
+///   max_workers, min_piece, max_piece, teams_resident(exec, workers), scratch_limit()   what a planner asks
+#if defined(_MSC_VER)
+#define PAGODA_UNROLL(n)
+#elif defined(__NVCC__) || defined(__clang__)
+#define PAGODA_PRAGMA(text) _Pragma(#text)
+#define PAGODA_UNROLL(n) PAGODA_PRAGMA(unroll n)
+#else
+#define PAGODA_PRAGMA(text) _Pragma(#text)
+#define PAGODA_UNROLL(n) PAGODA_PRAGMA(GCC unroll n)
+#endif
+
+namespace pagoda::detail {
+
+template <class ExecutionSpace>
+struct MachineSelector;
+
+template <class ExecutionSpace>
+using MachineOf = typename MachineSelector<ExecutionSpace>::type;
+
+}  // namespace pagoda::detail
+
+#if defined(KOKKOS_ENABLE_CUDA)
+#include "backends/cuda/machine.hpp"
+#endif
+#if defined(KOKKOS_ENABLE_HIP)
+#include "backends/hip/machine.hpp"
+#endif
+#include "backends/host/machine.hpp"
+
+namespace pagoda::detail {
+
+template <class ExecutionSpace>
+struct MachineSelector {
+  using type = HostMachine<ExecutionSpace>;
+};
+#if defined(KOKKOS_ENABLE_CUDA)
+template <>
+struct MachineSelector<Kokkos::Cuda> {
+  using type = CudaMachine;
+};
+#endif
+#if defined(KOKKOS_ENABLE_HIP)
+template <>
+struct MachineSelector<Kokkos::HIP> {
+  using type = HipMachine;
+};
+#endif
+
+}  // namespace pagoda::detail

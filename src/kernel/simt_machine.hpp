@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/kernel/portable_fragment.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <cstddef>
+
+namespace pagoda::detail {
+
+/// What all GPUs share: a worker is one warp (or wave), its lanes the vector lanes of a team thread. How many lanes that
+/// is, only the launch knows.
+template <class ExecutionSpace, class Derived>
+struct SimtMachine {
+  static constexpr int max_workers = 4;
+  // Kokkos compiles for the largest team otherwise, which leaves too few registers.
+  using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<max_workers * 64, 1>>;
+  using Member = typename Policy::member_type;
+
+  static constexpr int dot_width = 1;
+  /// 16 bytes of a key row per lane; four dims of a value row, so that a warp reads 128 dims at once.
+  template <class T>
+  static constexpr int key_width = sizeof(T) <= 4 ? 16 / static_cast<int>(sizeof(T)) : 4;
+  template <class T>
+  static constexpr int value_width = 4;
+
+  static constexpr int min_piece = 64;
+  static constexpr int max_piece = 1 << 24;
+
+  template <class T, int R, bool Wide>
+  using Fragment = PortableFragment<Derived, T, R, Wide>;
+
+  KOKKOS_FUNCTION static float exp2(float x) { return Kokkos::exp2(x); }
+  KOKKOS_FUNCTION static double exp2(double x) { return Kokkos::exp2(x); }
+
+  static int lanes() { return Policy::vector_length_max(); }
+  static std::size_t scratch_limit() { return static_cast<std::size_t>(Policy::scratch_size_max(0)); }
+  /// Teams that run at the same time, at half occupancy: enough bytes in flight, and few enough pieces to merge.
+  static int teams_resident(const ExecutionSpace& exec, int workers) {
+    return exec.concurrency() / (2 * workers * lanes());
+  }
+
+  /// One team for small irregular work, a thread per lane.
+  static auto flat_policy(const ExecutionSpace& exec) {
+    return Kokkos::Experimental::require(Policy(exec, 1, max_workers * 64, 1),
+                                         Kokkos::Experimental::WorkItemProperty::HintLightWeight);
+  }
+
+  static auto policy(const ExecutionSpace& exec, int league, int workers, std::size_t scratch) {
+    // By value as a kernel argument, never through constant memory: that needs a fence and refuses graph capture.
+    return Kokkos::Experimental::require(
+        Policy(exec, league, workers, lanes()).set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(scratch))),
+        Kokkos::Experimental::WorkItemProperty::HintLightWeight);
+  }
+};
+
+}  // namespace pagoda::detail

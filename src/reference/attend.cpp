@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pagoda/reference.hpp>
+
+#include <cmath>
+
+namespace pagoda::reference {
+
+Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v, const ReadRow& key, const ReadRow& value,
+           const RowOptions& o) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  Row row;
+  row.out.assign(head_dim_v, 0.0);
+  row.probabilities.assign(seq_len, 0.0);
+  std::vector<double> scores(seq_len, -infinity), conditions(seq_len, 0.0), buffer(q.size());
+
+  const auto visible = [&](int t) {
+    if (o.causal && t > position) return false;
+    return o.window_left < 0 || t >= position - o.window_left || t < o.num_initial_tokens;
+  };
+  double most = o.sink;
+  for (int t = 0; t < seq_len; ++t) {
+    if (!visible(t)) continue;
+    key(t, buffer);
+    double dot = 0, magnitude = 0;
+    for (std::size_t d = 0; d < q.size(); ++d) dot += q[d] * buffer[d], magnitude += std::abs(q[d] * buffer[d]);
+    double s = dot * o.softmax_scale;
+    if (o.logit_soft_cap > 0) s = o.logit_soft_cap * std::tanh(s / o.logit_soft_cap);
+    s += o.alibi_slope * (t - position);
+    scores[t]     = s;
+    conditions[t] = magnitude * std::abs(o.softmax_scale) + std::abs(o.alibi_slope * (t - position));
+    most          = std::max(most, s);
+  }
+  if (most == -infinity) {
+    row.lse = -infinity;
+    return row;
+  }
+
+  double sum = std::exp(o.sink - most);
+  for (int t = 0; t < seq_len; ++t) sum += row.probabilities[t] = std::exp(scores[t] - most);
+  row.lse = most + std::log(sum);
+  buffer.resize(head_dim_v);
+  double condition = 0;
+  for (int t = 0; t < seq_len; ++t) {
+    double& p = row.probabilities[t];
+    p /= sum;
+    if (p == 0) continue;
+    value(t, buffer);
+    for (int d = 0; d < head_dim_v; ++d) row.out[d] += p * buffer[d];
+    condition += p * conditions[t] * conditions[t];
+  }
+  row.score_condition = std::sqrt(condition);
+  return row;
+}
+
+double tolerance(const Row& row, DType probability, DType output, DType arithmetic) {
+  return 2 * (unit_roundoff(probability) + unit_roundoff(output) + unit_roundoff(arithmetic) * (1 + row.score_condition));
+}
+
+}  // namespace pagoda::reference
