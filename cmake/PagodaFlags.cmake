@@ -1,8 +1,8 @@
 # Flags of what is built here. None of them reaches a user's own targets: they are linked PRIVATE.
 add_library(pagoda_flags INTERFACE)
 
-# Only what g++, clang, hipcc and nvcc's host compiler all take. nvcc's generated host code trips
-# -Wpedantic (line markers), so that flag stays away from it.
+# Only what g++, clang, hipcc and nvcc's host compiler all take. What nvcc generates for the host trips
+# -Wpedantic (line markers), so that one stays away from it.
 target_compile_options(pagoda_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-qual -Woverloaded-virtual>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:${Kokkos_ENABLE_CUDA}>>>:-Wpedantic>
@@ -23,4 +23,8 @@ if(PAGODA_SANITIZE)
   endif()
   target_compile_options(pagoda_flags INTERFACE ${sanitize})
   target_link_options(pagoda_flags INTERFACE ${sanitize})
+endif()
+
+if(PAGODA_SANITIZE MATCHES thread)
+  include(${PROJECT_SOURCE_DIR}/tests/tsan/PagodaTsan.cmake)
 endif()
