@@ -12,14 +12,14 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/pagoda
 sid_build=$cache/sid-build
 key=$(basename "$top")-$(printf %s "$top" | sha1sum | cut -c1-8)
 
-# choose_env: whether to build on the machine as it is (it has CMake, a compiler, Kokkos and GoogleTest)
-# or in the sid root. Sets in_env, to be put before a command, and build_root. PAGODA_ENV=native or sid
-# decides it without looking.
+# choose_env [options of ci/probe]: whether to build on the machine as it is (it has CMake, a compiler,
+# Kokkos and what else ci/probe asks for) or in the sid root. Sets in_env, to be put before a command, and
+# build_root. PAGODA_ENV=native or sid decides it without looking.
 choose_env() {
   local probe=$cache/build/$key/probe
   mkdir -p "$probe"
   if [ "${PAGODA_ENV:-}" = native ] ||
-    { [ "${PAGODA_ENV:-}" != sid ] && cmake -S "$top/ci/probe" -B "$probe" >"$probe/log" 2>&1; }; then
+    { [ "${PAGODA_ENV:-}" != sid ] && cmake -S "$top/ci/probe" -B "$probe" "$@" >"$probe/log" 2>&1; }; then
     in_env=()
     build_root=$cache/build/$key
     if [ -z "${CMAKE_GENERATOR:-}" ] && command -v ninja >/dev/null; then

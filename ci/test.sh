@@ -3,7 +3,7 @@
 # Debian with its package mirror: what the machine lacks is found in a root of our own (ci/sid-root.sh).
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
-choose_env
+choose_env -DPAGODA_PROBE_DEMO=OFF
 cd "$top"
 build=$build_root/host
 

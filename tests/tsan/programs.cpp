@@ -33,8 +33,8 @@ double team_sums(int team_size, bool barrier) {
             Kokkos::PerTeam(team),
             [&](int& is_last) {
               partial(group * pieces + piece) = mine;
-              is_last = desul::atomic_fetch_add(&arrived(group), 1, desul::MemoryOrderSeqCst{},
-                                                desul::MemoryScopeDevice{}) == pieces - 1;
+              is_last                         = desul::atomic_fetch_add(&arrived(group), 1, desul::MemoryOrderSeqCst{},
+                                                                        desul::MemoryScopeDevice{}) == pieces - 1;
             },
             last);
         if (last == 0) return;
@@ -44,8 +44,7 @@ double team_sums(int team_size, bool barrier) {
         Kokkos::single(Kokkos::PerTeam(team), [&] { sum(group) = total; });
       });
   double result = 0;
-  Kokkos::parallel_reduce(
-      "total", groups, KOKKOS_LAMBDA(int i, double& s) { s += sum(i); }, result);
+  Kokkos::parallel_reduce("total", groups, KOKKOS_LAMBDA(int i, double& s) { s += sum(i); }, result);
   return result;
 }
 

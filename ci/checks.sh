@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# ci/checks.sh [PART...]: what CI checks beside the tests of ci/test.sh. Without arguments: all parts.
+#   host-debug asan-ubsan tsan   the tests in builds that find what an ordinary one hides
+#   install                      consumers of an installed Pagoda and of Pagoda as a sub-project
+#   format tidy scripts          clang-format, clang-tidy and shellcheck have nothing to say
+#   cuda                         the CUDA sources compile for A100, A40 and H100 (where there is an nvcc)
+#   demo                         ci/demo.sh runs
+# ci/checks.sh fix-format        formats the sources in place
+# All parts run even when one fails; the tools come from the sid root, so they are everywhere the same.
+set -euo pipefail
+. "$(dirname "$0")/common.sh"
+cd "$top"
+
+llvm=21 # when sid drops this version, take the next one and run fix-format
+tools="clang-$llvm clang-format-$llvm clang-tidy-$llvm libclang-rt-$llvm-dev libomp-$llvm-dev llvm-$llvm shellcheck"
+in_root=("$top/ci/sid-root.sh" -p "$tools")
+builds=$sid_build/$key
+
+sources() { find include src backends tests bench -name '*.[hc]' -o -name '*.[hc]pp' -o -name '*.cu' -o -name '*.cuh'; }
+
+build_and_test() { # build_and_test PRESET [option...]
+  "${in_root[@]}" cmake --preset "$1" -B "$builds/$1" -DPAGODA_WERROR=ON "${@:2}"
+  "${in_root[@]}" cmake --build "$builds/$1"
+  "${in_root[@]}" ctest --test-dir "$builds/$1" --output-on-failure --no-tests=error -LE install
+}
+
+check_host-debug() { build_and_test host-debug; }
+check_asan-ubsan() { build_and_test asan-ubsan; }
+check_tsan() { build_and_test tsan -DCMAKE_CXX_COMPILER=clang++-$llvm; }
+check_install() { ci/test.sh -L install; }
+check_demo() { [ ! -d bench/serve ] || ci/demo.sh; }
+check_scripts() { "${in_root[@]}" shellcheck ci/*.sh .ci/run; }
+
+check_format() { sources | "${in_root[@]}" xargs clang-format-$llvm --dry-run -Werror; }
+check_fix-format() { sources | "${in_root[@]}" xargs clang-format-$llvm -i; }
+
+# Every source once, and of what is compiled per data type the fp32 instance. Configured for clang, as the
+# flags of another compiler leave out what that one does by default.
+check_tidy() {
+  "${in_root[@]}" cmake --preset host-debug -B "$builds/tidy" -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_BUILD_BENCH=ON
+  "${in_root[@]}" run-clang-tidy-$llvm -quiet -j "$CMAKE_BUILD_PARALLEL_LEVEL" -p "$builds/tidy" \
+    "^$top/(src|backends|tests|bench)/|_fp32\.cpp$"
+}
+
+check_cuda() {
+  local nvcc arch file files gencode=()
+  nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc) || { echo "no nvcc here: skipped" && return; }
+  for arch in 80 86 90; do
+    gencode+=(-gencode "arch=compute_$arch,code=sm_$arch")
+  done
+  mapfile -t files < <(find backends bench -name '*.cu')
+  for file in "${files[@]}"; do
+    echo "nvcc $file"
+    "$nvcc" -std=c++20 -O3 --threads 2 -Werror all-warnings -I. -Iinclude "${gencode[@]}" -c -o /dev/null "$file"
+  done
+}
+
+if [ $# = 1 ]; then
+  declare -F "check_$1" >/dev/null || { echo "ci/checks.sh: there is no part $1" >&2 && exit 2; }
+  "check_$1"
+  exit
+fi
+[ $# != 0 ] || set -- format scripts host-debug asan-ubsan tsan install tidy cuda demo
+failed=()
+for part in "$@"; do
+  echo "=== $part"
+  SECONDS=0
+  "$0" "$part" || failed+=("$part")
+  echo "=== $part took $SECONDS s"
+done
+[ ${#failed[@]} = 0 ] || { echo "ci/checks.sh: failed: ${failed[*]}" && exit 1; }
+echo "ci/checks.sh: passed: $*"
