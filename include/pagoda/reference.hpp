@@ -33,6 +33,9 @@ struct Row {
   /// Root mean square, over the probabilities, of sum_d |q_d k_d| * softmax_scale: by how much the rounding of one
   /// product is amplified in a score, hence (relatively) in a probability.
   double score_condition = 0;
+  /// What an error of `out` is relative to: its L2 norm or, where values happen to cancel to less (which a single dim
+  /// often does), the sqrt(sum_t p_t^2 |v_t|^2) that values of random sign would leave.
+  double norm = 0;
 };
 
 /// Fills a row of head_dim (or head_dim_v) numbers with the key (or value) of a token.
@@ -42,8 +45,8 @@ using ReadRow = std::function<void(int token, std::span<double> row)>;
 Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v, const ReadRow& key, const ReadRow& value,
            const RowOptions& options);
 
-/// Largest relative L2 error (and absolute error of lse) that a correct kernel may show for this row: twice the rounding of
-/// the probabilities and of the output. A probability is rounded to `probability`, and carries the rounding of its
+/// Largest L2 error in terms of Row::norm (and absolute error of lse) that a correct kernel may show for this row: twice
+/// the rounding of the probabilities and of the output. A probability is rounded to `probability`, and carries the rounding of its
 /// score's `arithmetic` (float for all but fp64 caches), which only shows where both others are as fine.
 double tolerance(const Row& row, DType probability, DType output, DType arithmetic = DType::fp32);
 

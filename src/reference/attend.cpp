@@ -1,9 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pagoda/reference.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 namespace pagoda::reference {
+
+namespace {
+
+/// A sum that carries along what its additions round off (Knuth's two-sum): over a million tokens a plain one would be
+/// less exact than the fp64 kernels that are held against it.
+struct Sum {
+  double value = 0, lost = 0;
+  void add(double x) {
+    const double sum = value + x, added = sum - value;
+    lost += (value - (sum - added)) + (x - added);
+    value = sum;
+  }
+  double total() const { return value + lost; }
+};
+
+}  // namespace
 
 Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v, const ReadRow& key, const ReadRow& value,
            const RowOptions& o) {
@@ -35,19 +52,24 @@ Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v,
     return row;
   }
 
-  double sum = std::exp(o.sink - most);
-  for (int t = 0; t < seq_len; ++t) sum += row.probabilities[t] = std::exp(scores[t] - most);
-  row.lse = most + std::log(sum);
+  Sum sum;
+  sum.add(std::exp(o.sink - most));
+  for (int t = 0; t < seq_len; ++t) sum.add(row.probabilities[t] = std::exp(scores[t] - most));
+  row.lse = most + std::log(sum.total());
   buffer.resize(head_dim_v);
-  double condition = 0;
+  std::vector<Sum> out(head_dim_v);
+  double condition = 0, spread = 0, norm = 0;
   for (int t = 0; t < seq_len; ++t) {
     double& p = row.probabilities[t];
-    p /= sum;
+    p /= sum.total();
     if (p == 0) continue;
     value(t, buffer);
-    for (int d = 0; d < head_dim_v; ++d) row.out[d] += p * buffer[d];
+    for (int d = 0; d < head_dim_v; ++d) out[d].add(p * buffer[d]);
+    for (int d = 0; d < head_dim_v; ++d) spread += p * p * buffer[d] * buffer[d];
     condition += p * conditions[t] * conditions[t];
   }
+  for (int d = 0; d < head_dim_v; ++d) row.out[d] = out[d].total(), norm += row.out[d] * row.out[d];
+  row.norm            = std::sqrt(std::max(norm, spread));
   row.score_condition = std::sqrt(condition);
   return row;
 }
