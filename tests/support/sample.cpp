@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/sample.hpp"
+
+#include "tests/support/elements.hpp"
+#include "tests/support/spaces.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <sstream>
+
+namespace pagoda::test {
+
+namespace {
+
+/// N(0, 1), fast: 16 bits of a counter's hash choose among samples drawn once. The references, not the numbers, are to
+/// take the time of a test.
+class Normal {
+ public:
+  explicit Normal(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u) {}
+  float operator()() {
+    if (left_ == 0) bits_ = next(), left_ = 4;
+    const float x = table()[bits_ & 0xffffu];
+    bits_ >>= 16, --left_;
+    return x;
+  }
+
+ private:
+  static const std::vector<float>& table() {
+    static const std::vector<float> samples = [] {
+      std::mt19937_64 engine(20240501);
+      std::normal_distribution<float> normal;
+      std::vector<float> s(1 << 16);
+      for (float& x : s) x = normal(engine);
+      return s;
+    }();
+    return samples;
+  }
+  std::uint64_t next() {  // splitmix64
+    std::uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z               = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z               = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  std::uint64_t state_, bits_ = 0;
+  int left_ = 0;
+};
+
+std::string list(const std::vector<int>& values) {
+  std::ostringstream text;
+  text << "{";
+  for (std::size_t i = 0; i < values.size() && i < 12; ++i) text << (i ? ", " : "") << values[i];
+  if (values.size() > 12) text << ", ... (" << values.size() << ")";
+  text << "}";
+  return text.str();
+}
+
+}  // namespace
+
+std::string describe(const Shape& s) {
+  std::ostringstream text;
+  text << "lengths " << list(s.lengths) << ", heads " << s.num_q_heads << "/" << s.num_kv_heads << ", head_dim "
+       << s.head_dim;
+  if (s.head_dim_v > 0) text << "/" << s.head_dim_v << (s.values_in_keys ? " (values in keys)" : "");
+  if (!s.query_lens.empty()) text << ", query_lens " << list(s.query_lens);
+  if (s.softmax_scale) text << ", softmax_scale " << *s.softmax_scale;
+  if (!s.causal) text << ", not causal";
+  if (s.window_left >= 0) text << ", window_left " << s.window_left;
+  if (s.num_initial_tokens > 0) text << ", num_initial_tokens " << s.num_initial_tokens;
+  if (s.logit_soft_cap > 0) text << ", logit_soft_cap " << s.logit_soft_cap;
+  if (s.alibi) text << ", alibi";
+  if (s.sinks) text << ", sinks";
+  if (s.key_size != 1) text << ", key_size " << s.key_size;
+  if (s.score_shift != 0) text << ", score_shift " << s.score_shift;
+  if (s.q_type) text << ", q " << pagoda::name_of(*s.q_type);
+  return text.str();
+}
+
+template <class T>
+Sample<T>::Sample(const Shape& shape) : shape_(shape), query_begin_{0} {
+  for (int b = 0; b < batch(); ++b) query_begin_.push_back(query_begin_[b] + query_len(b));
+
+  // Large, and exact in every type; the keys' part is rounded, the same for all tokens.
+  const double shift_q = 32, shift_k = shape_.score_shift / (softmax_scale() * shift_q);
+  const int last = shape_.head_dim - 1;
+  Normal normal(shape_.seed);
+  q_.resize(static_cast<std::size_t>(query_tokens()) * shape_.num_q_heads * shape_.head_dim);
+  for (double& x : q_) x = rounded(normal(), q_type());
+  if (shape_.score_shift != 0)
+    for (std::size_t i = last; i < q_.size(); i += shape_.head_dim) q_[i] = shift_q;
+
+  k_.resize(batch()), v_.resize(batch());
+  for (int b = 0; b < batch(); ++b) {
+    Normal keys(shape_.seed + 1000 + 2 * b), values(shape_.seed + 1001 + 2 * b);
+    const std::size_t rows = row(shape_.lengths[b], 0);
+    k_[b].resize(rows * shape_.head_dim);
+    for (T& x : k_[b]) x = to_element<T>(shape_.key_size * keys());
+    if (shape_.score_shift != 0)
+      for (std::size_t i = last; i < k_[b].size(); i += shape_.head_dim) k_[b][i] = to_element<T>(shift_k);
+    if (shape_.values_in_keys) continue;
+    v_[b].resize(rows * head_dim_v());
+    for (T& x : v_[b]) x = to_element<T>(values());
+  }
+
+  Normal extras(shape_.seed + 999);
+  for (int h = 0; h < shape_.num_q_heads; ++h) {
+    alibi_slopes_.push_back(std::exp2(-8.0f * static_cast<float>(h + 1) / static_cast<float>(shape_.num_q_heads)));
+    sinks_.push_back(2 * extras());
+  }
+}
+
+template <class T>
+double Sample<T>::softmax_scale() const {
+  return shape_.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(shape_.head_dim)));
+}
+
+template <class T>
+bool Sample<T>::visible(int b, int t) const {
+  for (int i = 0; i < query_len(b); ++i) {
+    const int position = shape_.lengths[b] - query_len(b) + i;
+    if (shape_.causal && t > position) continue;
+    if (shape_.window_left < 0 || t >= position - shape_.window_left || t < shape_.num_initial_tokens) return true;
+  }
+  return false;
+}
+
+template <class T>
+int Sample<T>::entry_of(int token) const {
+  return static_cast<int>(std::upper_bound(query_begin_.begin(), query_begin_.end(), token) - query_begin_.begin()) - 1;
+}
+
+template <class T>
+reference::Row Sample<T>::answer(int b, int token, int head) const {
+  const int kv_head = head / group();
+  const auto read   = [&](const T* from, std::span<double> to) {
+    for (std::size_t d = 0; d < to.size(); ++d) to[d] = static_cast<double>(from[d]);
+  };
+  reference::RowOptions o;
+  o.softmax_scale      = softmax_scale();
+  o.causal             = shape_.causal;
+  o.window_left        = shape_.window_left;
+  o.num_initial_tokens = shape_.num_initial_tokens;
+  o.logit_soft_cap     = shape_.logit_soft_cap;
+  if (shape_.alibi) o.alibi_slope = alibi_slopes_[head];
+  if (shape_.sinks) o.sink = sinks_[head];
+  const int length   = shape_.lengths[b];
+  reference::Row row = reference::attend(
+      {query(token, head), static_cast<std::size_t>(shape_.head_dim)}, length,
+      length - query_len(b) + token - query_begin(b), head_dim_v(),
+      [&](int t, std::span<double> to) { read(key(b, t, kv_head), to); },
+      [&](int t, std::span<double> to) { read(value(b, t, kv_head), to); }, o);
+  row.probabilities = {};
+  return row;
+}
+
+template <class T>
+const std::vector<reference::Row>& Sample<T>::rows() const {
+  if (!rows_.empty()) return rows_;
+  rows_.resize(row_of(query_tokens(), 0));
+  Kokkos::parallel_for(
+      "reference",
+      Kokkos::RangePolicy<Host, Kokkos::Schedule<Kokkos::Dynamic>>(Host(), 0, rows_.size()).set_chunk_size(1),
+      [&](std::size_t i) {
+        const int token = static_cast<int>(i) / shape_.num_q_heads, head = static_cast<int>(i) % shape_.num_q_heads;
+        rows_[i] = answer(entry_of(token), token, head);
+      });
+  return rows_;
+}
+
+#define PAGODA_TEST_INSTANTIATE(name) template class Sample<pagoda::detail::type_##name>;
+PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_TEST_INSTANTIATE)
+#undef PAGODA_TEST_INSTANTIATE
+
+}  // namespace pagoda::test

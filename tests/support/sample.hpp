@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pagoda/reference.hpp>
+#include <pagoda/types.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pagoda::test {
+
+/// What is to be computed.
+struct Shape {
+  std::vector<int> lengths;  ///< tokens of each batch entry
+  int num_q_heads  = 4;
+  int num_kv_heads = 2;
+  int head_dim     = 64;
+  int head_dim_v   = 0;           ///< 0: as head_dim
+  std::vector<int> query_lens{};  ///< query tokens of each batch entry; empty: one each
+
+  std::optional<double> softmax_scale{};
+  bool causal            = true;
+  int window_left        = -1;
+  int num_initial_tokens = 0;
+  double logit_soft_cap  = 0;
+  bool alibi             = false;
+  bool sinks             = false;
+
+  bool values_in_keys = false;    ///< a token's value is the first head_dim_v elements of its key
+  double key_size     = 1;        ///< keys are this times N(0, 1)
+  double score_shift  = 0;        ///< added to every score, by way of the last dim of queries and keys
+  std::optional<DType> q_type{};  ///< default: the cache's
+  unsigned seed = 1;
+};
+
+std::string describe(const Shape& shape);
+
+/// Keys, values and queries of a shape, N(0, 1) from its seed and rounded to the cache's type T, and the right answer
+/// for what is left after rounding. A longer sequence of the same seed begins with the tokens of a shorter one.
+template <class T>
+class Sample {
+ public:
+  explicit Sample(const Shape& shape);
+
+  const Shape& shape() const { return shape_; }
+  int batch() const { return static_cast<int>(shape_.lengths.size()); }
+  int group() const { return shape_.num_q_heads / shape_.num_kv_heads; }
+  int head_dim_v() const { return shape_.head_dim_v > 0 ? shape_.head_dim_v : shape_.head_dim; }
+  int query_len(int b) const { return shape_.query_lens.empty() ? 1 : shape_.query_lens[b]; }
+  int query_begin(int b) const { return query_begin_[b]; }
+  int query_tokens() const { return query_begin_.back(); }
+  double softmax_scale() const;
+  DType q_type() const { return shape_.q_type.value_or(dtype_v<T>); }
+  /// Whether any query token of the entry sees the token.
+  bool visible(int b, int t) const;
+
+  /// Logical rows. What is written here must be written before the first call of rows().
+  T* key(int b, int t, int head) { return k_[b].data() + row(t, head) * shape_.head_dim; }
+  T* value(int b, int t, int head) {
+    return shape_.values_in_keys ? key(b, t, head) : v_[b].data() + row(t, head) * head_dim_v();
+  }
+  double* query(int token, int head) { return q_.data() + row_of(token, head) * shape_.head_dim; }
+  const T* key(int b, int t, int head) const { return const_cast<Sample*>(this)->key(b, t, head); }
+  const T* value(int b, int t, int head) const { return const_cast<Sample*>(this)->value(b, t, head); }
+  const double* query(int token, int head) const { return const_cast<Sample*>(this)->query(token, head); }
+  const std::vector<float>& alibi_slopes() const { return alibi_slopes_; }
+  const std::vector<float>& sinks() const { return sinks_; }
+
+  /// The reference's answers, row_of(token, head); worked out once.
+  const std::vector<reference::Row>& rows() const;
+  std::size_t row_of(int token, int head) const { return static_cast<std::size_t>(token) * shape_.num_q_heads + head; }
+  /// The batch entry that a query token belongs to.
+  int entry_of(int token) const;
+
+ private:
+  std::size_t row(int t, int head) const { return static_cast<std::size_t>(t) * shape_.num_kv_heads + head; }
+  reference::Row answer(int b, int token, int head) const;
+
+  Shape shape_;
+  std::vector<int> query_begin_;
+  std::vector<std::vector<T>> k_, v_;  ///< of each entry, (token, kv head, dim)
+  std::vector<double> q_;              ///< (query token, q head, dim), rounded to the queries' type
+  std::vector<float> alibi_slopes_, sinks_;
+  mutable std::vector<reference::Row> rows_;
+};
+
+}  // namespace pagoda::test

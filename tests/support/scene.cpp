@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/scene.hpp"
+
+#include "src/kernel/kernel_args.hpp"
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <sstream>
+
+namespace pagoda::test {
+
+namespace {
+
+constexpr std::size_t workspace_guard = 256;
+constexpr int spare_tokens = 2, spare_pages = 3;
+
+template <class Space>
+Kokkos::View<float*, typename Space::memory_space> floats_on(const Space& exec, const std::vector<float>& values) {
+  Kokkos::View<float*, typename Space::memory_space> there(
+      Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "test floats"), values.size());
+  Kokkos::deep_copy(exec, there, Kokkos::View<const float*, Kokkos::HostSpace>(values.data(), values.size()));
+  exec.fence();
+  return there;
+}
+
+}  // namespace
+
+std::string describe(const Placement& p) {
+  std::ostringstream text;
+  text << (p.layout == Layout::contiguous ? "contiguous" : p.layout == Layout::paged ? "paged" : "paged (CSR)");
+  if (p.layout != Layout::contiguous) text << ", page_size " << p.page_size;
+  text << (p.order == KVOrder::NHD ? ", NHD" : ", HND") << ", cache " << name_of(p.strides) << ", q and out "
+       << name_of(p.io);
+  if (p.indirect) text << ", sequence_ids";
+  if (p.ragged) text << ", cu_seqlens_q";
+  if (p.out_type) text << ", out " << pagoda::name_of(*p.out_type);
+  text << ", lse " << (p.with_lse ? pagoda::name_of(p.lse_type) : "none");
+  return text.str();
+}
+
+template <class Space, class T>
+Scene<Space, T>::Scene(const Sample<T>& sample, const Placement& placement, const Space& exec)
+    : exec_(exec),
+      sample_(sample),
+      placement_(placement),
+      page_size_(placement.page_size),
+      num_pages_(0),
+      max_pages_(1),
+      sequence_of_(sample.batch()),
+      pages_(sample.batch()),
+      k_(dtype_v<T>, {0}, Strides::dense),
+      v_(dtype_v<T>, {0}, Strides::dense),
+      q_(sample.q_type(), {sample.query_tokens(), sample.shape().num_q_heads, sample.shape().head_dim}, placement.io),
+      out_(placement.out_type.value_or(dtype_v<T>),
+           {sample.query_tokens(), sample.shape().num_q_heads, sample.head_dim_v()}, placement.io),
+      lse_(placement.lse_type, {sample.query_tokens(), sample.shape().num_q_heads}, placement.io) {
+  const Shape& shape = sample_.shape();
+  std::iota(sequence_of_.begin(), sequence_of_.end(), 0);
+  if (placement_.indirect) {
+    std::vector<int> all(num_sequences());
+    std::iota(all.begin(), all.end(), 0);
+    std::shuffle(all.begin(), all.end(), std::mt19937(shape.seed));
+    std::copy_n(all.begin(), sample_.batch(), sequence_of_.begin());
+    ids_ = Ints<Space>(exec_, sequence_of_);
+  }
+  // Lengths of sequences that are in no batch are never to be read.
+  std::vector<int> lengths(num_sequences(), INT_MAX);
+  for (int b = 0; b < sample_.batch(); ++b) lengths[sequence_of_[b]] = shape.lengths[b];
+  lengths_ = Ints<Space>(exec_, lengths);
+
+  if (paged()) {
+    for (const int length : shape.lengths) {
+      num_pages_ += (length + page_size_ - 1) / page_size_;
+      max_pages_ = std::max(max_pages_, (length + page_size_ - 1) / page_size_ + 1);
+    }
+    num_pages_ += spare_pages;
+  } else {
+    page_size_ = *std::max_element(shape.lengths.begin(), shape.lengths.end()) + spare_tokens;
+    num_pages_ = num_sequences();
+  }
+  k_ = make_cache_array(shape.head_dim);
+  if (!shape.values_in_keys) v_ = make_cache_array(sample_.head_dim_v());
+  choose_pages(shape.seed);
+  fill_cache();
+  write_tables();
+  cache_ = make_cache();
+
+  for (int token = 0; token < sample_.query_tokens(); ++token)
+    for (int h = 0; h < shape.num_q_heads; ++h)
+      for (int d = 0; d < shape.head_dim; ++d) q_.set({token, h, d}, sample_.query(token, h)[d]);
+  q_.upload(exec_);
+  poison_outputs();
+
+  options_.num_q_heads        = shape.num_q_heads;
+  options_.softmax_scale      = shape.softmax_scale;
+  options_.causal             = shape.causal;
+  options_.window_left        = shape.window_left;
+  options_.num_initial_tokens = shape.num_initial_tokens;
+  options_.logit_soft_cap     = shape.logit_soft_cap;
+  if (shape.alibi) options_.alibi_slopes = alibi_slopes_ = floats_on(exec_, sample_.alibi_slopes());
+  if (shape.sinks) options_.sinks = sinks_ = floats_on(exec_, sample_.sinks());
+  const auto& lens = shape.query_lens;
+  if (!lens.empty()) options_.max_query_len = std::max(1, *std::max_element(lens.begin(), lens.end()));
+  if (placement_.ragged || std::any_of(lens.begin(), lens.end(), [&](int n) { return n != lens[0]; })) {
+    std::vector<int> begins;
+    for (int b = 0; b <= sample_.batch(); ++b) begins.push_back(sample_.query_begin(b));
+    cu_seqlens_q_             = Ints<Space>(exec_, begins);
+    options_.cu_seqlens_q     = cu_seqlens_q_.view();
+    options_.max_query_tokens = sample_.query_tokens();
+  }
+}
+
+template <class Space, class T>
+std::array<std::int64_t, 4> Scene<Space, T>::at(int page, int slot, int head) const {
+  if (placement_.order == KVOrder::NHD) return {page, slot, head, 0};
+  return {page, head, slot, 0};
+}
+
+template <class Space, class T>
+Array<Space> Scene<Space, T>::make_cache_array(int dims) const {
+  const int heads = sample_.shape().num_kv_heads;
+  const bool nhd  = placement_.order == KVOrder::NHD;
+  return Array<Space>(dtype_v<T>, {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_, dims},
+                      placement_.strides);
+}
+
+/// Pages of a pool in random order, none for a page that no query sees a token of; of a contiguous cache, the sequence.
+template <class Space, class T>
+void Scene<Space, T>::choose_pages(unsigned seed) {
+  std::vector<int> pool(num_pages_);
+  std::iota(pool.begin(), pool.end(), 0);
+  std::shuffle(pool.begin(), pool.end(), std::mt19937(seed));
+  for (int b = 0; b < sample_.batch(); ++b) {
+    const int length = sample_.shape().lengths[b];
+    pages_[b].assign(length == 0 ? 0 : (length - 1) / page_size_ + 1, paged() ? -1 : sequence_of_[b]);
+    if (!paged()) continue;
+    for (int t = 0; t < length; ++t) {
+      int& page = pages_[b][t / page_size_];
+      if (page >= 0 || !sample_.visible(b, t)) continue;
+      page = pool.back();
+      pool.pop_back();
+    }
+  }
+}
+
+template <class Space, class T>
+void Scene<Space, T>::fill_cache() {
+  const Shape& shape = sample_.shape();
+  const auto scatter = [](Array<Space>& into, const std::array<std::int64_t, 4>& where, const T* row, int dims) {
+    T* const to = reinterpret_cast<T*>(into.element(where));
+    for (int d = 0; d < dims; ++d) to[d * into.stride(3)] = row[d];
+  };
+  k_.poison_all(exec_), v_.poison_all(exec_);
+  for (int b = 0; b < sample_.batch(); ++b) {
+    for (int t = 0; t < shape.lengths[b]; ++t) {
+      if (!sample_.visible(b, t)) continue;
+      const int page = pages_[b][t / page_size_], slot = t % page_size_;
+      for (int h = 0; h < shape.num_kv_heads; ++h) {
+        scatter(k_, at(page, slot, h), sample_.key(b, t, h), shape.head_dim);
+        if (!shape.values_in_keys) scatter(v_, at(page, slot, h), sample_.value(b, t, h), sample_.head_dim_v());
+      }
+    }
+  }
+  k_.upload(exec_), v_.upload(exec_);
+}
+
+template <class Space, class T>
+void Scene<Space, T>::write_tables() {
+  if (!paged()) return;
+  std::vector<int> table, indptr{0};
+  if (placement_.layout == Layout::csr) {
+    std::vector<const std::vector<int>*> of(num_sequences(), nullptr);
+    for (int b = 0; b < sample_.batch(); ++b) of[sequence_of_[b]] = &pages_[b];
+    for (const auto* list : of) {
+      if (list) table.insert(table.end(), list->begin(), list->end());
+      indptr.push_back(static_cast<int>(table.size()));
+    }
+    table.push_back(-1);
+  } else {
+    table.assign(static_cast<std::size_t>(num_sequences()) * max_pages_, -1);
+    for (int b = 0; b < sample_.batch(); ++b)
+      std::copy(pages_[b].begin(), pages_[b].end(),
+                table.begin() + static_cast<std::ptrdiff_t>(sequence_of_[b]) * max_pages_);
+  }
+  if (!cache_) {
+    table_ = Ints<Space>(exec_, table), indptr_ = Ints<Space>(exec_, indptr);
+  } else {
+    table_.assign(exec_, table);
+  }
+}
+
+template <class Space, class T>
+auto Scene<Space, T>::make_cache() -> Cache {
+  const int dims = sample_.head_dim_v();
+  const auto k   = k_.template view<const T, 4>();
+  const auto v   = sample_.shape().values_in_keys ? k_.template view<const T, 4>(dims) : v_.template view<const T, 4>();
+  const auto ids = ids_.view();
+  if (!paged()) return ContiguousKV<T, Memory>(k, v, lengths_.view(), placement_.order, ids);
+  if (placement_.layout == Layout::csr) {
+    const int longest = *std::max_element(sample_.shape().lengths.begin(), sample_.shape().lengths.end());
+    return PagedKV<T, Memory>(k, v, indptr_.view(), table_.view(), lengths_.view(), longest, placement_.order, ids);
+  }
+  const Kokkos::View<const int**, Kokkos::LayoutRight, Memory> table(table_.view().data(), num_sequences(), max_pages_);
+  return PagedKV<T, Memory>(k, v, table, lengths_.view(), placement_.order, ids);
+}
+
+template <class Space, class T>
+Plan<Space> Scene<Space, T>::plan() {
+  return std::visit(
+      [&](const auto& kv) {
+        const std::size_t bytes = pagoda::workspace_bytes(exec_, kv, options_);
+        workspaces_.push_back(std::make_unique<Bytes<Space>>(bytes + 2 * workspace_guard));
+        workspaces_.back()->upload(exec_);
+        const typename Plan<Space>::Workspace mine(workspaces_.back()->there() + workspace_guard, bytes);
+        return pagoda::plan(exec_, kv, options_, mine);
+      },
+      *cache_);
+}
+
+template <class Space, class T>
+void Scene<Space, T>::decode(const Space& exec, const Plan<Space>& plan) const {
+  const auto call = [&]<class Q, class Out>(Q*, Out*) {
+    std::visit(
+        [&](const auto& kv) {
+          const auto q   = q_.template view<const Q, 3>();
+          const auto out = out_.template view<Out, 3>();
+          if (!placement_.with_lse) {
+            pagoda::decode(exec, plan, q, kv, out);
+          } else if (placement_.lse_type == DType::fp64) {
+            pagoda::decode(exec, plan, q, kv, out, lse_.template view<double, 2>());
+          } else {
+            pagoda::decode(exec, plan, q, kv, out, lse_.template view<float, 2>());
+          }
+        },
+        *cache_);
+  };
+  with_type(q_.type(), [&](auto* q) { with_type(out_.type(), [&](auto* out) { call(q, out); }); });
+}
+
+template <class Space, class T>
+void Scene<Space, T>::set_lengths(const std::vector<int>& lengths) {
+  std::vector<int> all(num_sequences(), INT_MAX);
+  for (int b = 0; b < sample_.batch(); ++b) all[sequence_of_[b]] = lengths[b];
+  lengths_.assign(exec_, all);
+}
+
+template <class Space, class T>
+void Scene<Space, T>::shuffle_pages(unsigned seed) {
+  choose_pages(seed);
+  fill_cache();
+  write_tables();
+}
+
+template <class Space, class T>
+void Scene<Space, T>::poison_outputs() {
+  out_.poison_all(exec_), lse_.poison_all(exec_);
+}
+
+template <class Space, class T>
+std::vector<std::byte> Scene<Space, T>::results() {
+  out_.download(exec_), lse_.download(exec_);
+  auto all = out_.elements(), lse = lse_.elements();
+  all.insert(all.end(), lse.begin(), lse.end());
+  return all;
+}
+
+template <class Space, class T>
+testing::AssertionResult Scene<Space, T>::right(const Sample<T>& sample) {
+  out_.download(exec_), lse_.download(exec_);
+  const Shape& shape = sample.shape();
+  // The portable fragment keeps probabilities in the type it accumulates in.
+  const DType arithmetic = dtype_v<accumulator_t<T>>;
+  int wrong              = 0;
+  std::ostringstream report;
+  worst_              = 0;
+  const auto complain = [&](int token, int head, const auto&... text) {
+    if (++wrong > 5) return;
+    const int b = sample.entry_of(token);
+    report << "\n  batch entry " << b << " (" << shape.lengths[b] << " tokens), query token "
+           << token - sample.query_begin(b) << ", head " << head << ": ";
+    (report << ... << text);
+  };
+  for (int token = 0; token < sample.query_tokens(); ++token) {
+    for (int h = 0; h < shape.num_q_heads; ++h) {
+      const reference::Row& row = sample.rows()[sample.row_of(token, h)];
+      double error              = 0;
+      for (int d = 0; d < sample.head_dim_v(); ++d) {
+        const double got = out_.get({token, h, d});
+        error += (got - row.out[d]) * (got - row.out[d]);
+      }
+      error                = std::sqrt(error);
+      const double allowed = reference::tolerance(row, arithmetic, out_.type(), arithmetic);
+      if (row.norm == 0) {  // a row that sees no value is exactly 0
+        if (!(error == 0)) complain(token, h, "out is off from 0 by ", error);
+      } else {
+        worst_ = std::max(worst_, error / row.norm / allowed);
+        if (!(error <= allowed * row.norm))
+          complain(token, h, "out is off by ", error / row.norm, " of itself; allowed ", allowed);
+      }
+
+      const double lse = lse_.get({token, h});
+      if (!placement_.with_lse) continue;
+      // Beside what the scores allow, a log-sum-exp is itself rounded, in the arithmetic and in its own type.
+      const double rounding = std::max(unit_roundoff(lse_.type()), unit_roundoff(arithmetic));
+      const double lse_allowed =
+          reference::tolerance(row, arithmetic, lse_.type(), arithmetic) + 2 * rounding * std::abs(row.lse);
+      if (std::isinf(row.lse) ? lse != row.lse : !(std::abs(lse - row.lse) <= lse_allowed))
+        complain(token, h, "lse is ", lse, "; expected ", row.lse, " within ", lse_allowed);
+    }
+  }
+  if (wrong > 5) report << "\n  ...";
+  if (wrong > 0) report << "\n  " << wrong << " numbers of " << 2 * sample.rows().size() << " are wrong";
+
+  const auto untouched = [&](bool ok, const char* what) {
+    if (!ok) ++wrong, report << "\n  " << what;
+  };
+  untouched(out_.untouched_around(), "something was written between or around the elements of out");
+  untouched(lse_.untouched_around(), "something was written between or around the elements of lse");
+  untouched(k_.unchanged(exec_) && v_.unchanged(exec_) && q_.unchanged(exec_), "keys, values or queries were written");
+  untouched(lengths_.unchanged(exec_) && ids_.unchanged(exec_) && table_.unchanged(exec_) && indptr_.unchanged(exec_) &&
+                cu_seqlens_q_.unchanged(exec_),
+            "lengths or tables were written");
+  for (const auto& workspace : workspaces_) {
+    const auto now      = workspace->download(exec_);
+    const auto poisoned = [](std::byte byte) { return byte == poison; };
+    untouched(std::all_of(now.begin(), now.begin() + workspace_guard, poisoned) &&
+                  std::all_of(now.end() - workspace_guard, now.end(), poisoned),
+              "something was written around the workspace");
+  }
+  if (wrong > 0) return testing::AssertionFailure() << report.str();
+  return testing::AssertionSuccess();
+}
+
+template <class Space, class T>
+Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
+  detail::WorkCounts counts{};
+  const std::byte* const at = plan.workspace().data() + plan.state().layout.counts;
+  Kokkos::deep_copy(exec_,
+                    Kokkos::View<std::byte*, Kokkos::HostSpace>(reinterpret_cast<std::byte*>(&counts), sizeof counts),
+                    Kokkos::View<const std::byte*, Memory>(at, sizeof counts));
+  exec_.fence();
+  return {counts.items, counts.merges};
+}
+
+#define PAGODA_TEST_INSTANTIATE(name) template class Scene<Device, pagoda::detail::type_##name>;
+PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_TEST_INSTANTIATE)
+#undef PAGODA_TEST_INSTANTIATE
+#if defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_CUDA) || defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_HIP)
+#define PAGODA_TEST_INSTANTIATE(name) template class Scene<Host, pagoda::detail::type_##name>;
+PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_TEST_INSTANTIATE)
+#undef PAGODA_TEST_INSTANTIATE
+#endif
+
+}  // namespace pagoda::test

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tests/support/array.hpp"
+#include "tests/support/sample.hpp"
+#include "tests/support/spaces.hpp"
+
+#include <pagoda/pagoda.hpp>
+
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace pagoda::test {
+
+enum class Layout { contiguous, paged, csr };
+
+/// How a sample lies in memory.
+struct Placement {
+  Layout layout   = Layout::contiguous;
+  int page_size   = 16;
+  KVOrder order   = KVOrder::NHD;
+  Strides strides = Strides::dense;  ///< of the cache
+  Strides io      = Strides::dense;  ///< of queries and outputs
+  bool indirect   = false;           ///< batch entries are sequences of a larger cache, in another order
+  bool ragged     = false;           ///< give cu_seqlens_q even where all entries have as many query tokens
+  std::optional<DType> out_type{};   ///< default: the cache's
+  DType lse_type = DType::fp32;
+  bool with_lse  = true;
+};
+
+std::string describe(const Placement& placement);
+
+/// What a plan's last decode was cut into.
+struct Cuts {
+  int items = 0, merges = 0;
+};
+
+/// A sample in the memory of a space: caches, queries, outputs and plans, ready for decode. Everything that no query
+/// may see is NaN (what lies beyond a sequence's length, outside its window, unused pages, the page ids of pages that
+/// hold nothing visible), and so are outputs and workspace before they are written.
+template <class Space, class T>
+class Scene {
+ public:
+  using Memory = typename Space::memory_space;
+  using Cache  = std::variant<ContiguousKV<T, Memory>, PagedKV<T, Memory>>;
+
+  explicit Scene(const Sample<T>& sample, const Placement& placement = {}, const Space& exec = Space());
+
+  const Space& exec() const { return exec_; }
+  const Cache& cache() const { return *cache_; }
+  /// The sample's options; tests may change them before they plan.
+  DecodeOptions<Memory>& options() { return options_; }
+
+  /// A plan whose workspace is exact, poisoned, and guarded at both ends. It must not outlive this scene.
+  Plan<Space> plan();
+  /// Asynchronous.
+  void decode(const Plan<Space>& plan) const { decode(exec_, plan); }
+  void decode(const Space& exec, const Plan<Space>& plan) const;
+
+  /// Other lengths, on the device; nothing else changes.
+  void set_lengths(const std::vector<int>& lengths);
+  /// Permutes the pages of the pool, and their ids in the tables with them.
+  void shuffle_pages(unsigned seed);
+  void poison_outputs();
+  /// Bytes of out and lse, for comparisons bit for bit.
+  std::vector<std::byte> results();
+
+  /// Compares each row with the reference (of another sample, if given, that shares the scene's queries), and looks
+  /// whether anything but out, lse and workspace was written.
+  testing::AssertionResult right() { return right(sample_); }
+  testing::AssertionResult right(const Sample<T>& sample);
+  /// Largest error of an output, in tolerances, at the last right().
+  double worst() const { return worst_; }
+
+  Cuts cuts(const Plan<Space>& plan) const;
+
+  Array<Space>& q() { return q_; }
+  Array<Space>& out() { return out_; }
+  Array<Space>& lse() { return lse_; }
+
+ private:
+  int num_sequences() const { return sample_.batch() + (placement_.indirect ? 3 : 0); }
+  bool paged() const { return placement_.layout != Layout::contiguous; }
+  Array<Space> make_cache_array(int dims) const;
+  void choose_pages(unsigned seed);
+  void fill_cache();
+  void write_tables();
+  Cache make_cache();
+  std::array<std::int64_t, 4> at(int page, int slot, int head) const;
+
+  Space exec_;
+  const Sample<T>& sample_;
+  Placement placement_;
+  int page_size_, num_pages_, max_pages_;
+  std::vector<int> sequence_of_;         ///< of each batch entry
+  std::vector<std::vector<int>> pages_;  ///< of each batch entry
+  Array<Space> k_, v_, q_, out_, lse_;
+  Ints<Space> lengths_, ids_, table_, indptr_, cu_seqlens_q_;
+  Kokkos::View<float*, Memory> alibi_slopes_, sinks_;
+  DecodeOptions<Memory> options_;
+  std::optional<Cache> cache_;
+  std::vector<std::unique_ptr<Bytes<Space>>> workspaces_;
+  double worst_ = 0;
+};
+
+/// Plans and decodes the sample once for each placement, and expects it to be right.
+template <class Space, class T>
+void expect_right(const Sample<T>& sample, const std::vector<Placement>& placements = {{}}) {
+  for (const Placement& placement : placements) {
+    Scene<Space, T> scene(sample, placement);
+    scene.decode(scene.plan());
+    EXPECT_TRUE(scene.right()) << describe(sample.shape()) << "; " << describe(placement);
+  }
+}
+
+template <class Space, class T>
+void expect_right(const Shape& shape, const std::vector<Placement>& placements = {{}}) {
+  expect_right<Space>(Sample<T>(shape), placements);
+}
+
+}  // namespace pagoda::test
