@@ -8,8 +8,8 @@
 ///   Fragment<T, R, Wide>       how tiles are read and multiplied (interface: PortableFragment)
 ///   exp2, sync_worker          small device primitives
 ///   max_workers, min_piece, max_piece, teams_resident(exec, workers), scratch_limit()   what a planner asks
-#if defined(_MSC_VER)
-#define PAGODA_UNROLL(n)
+#if defined(__NVCC__) && !defined(__CUDA_ARCH__)
+#define PAGODA_UNROLL(n)  // nvcc hands its host compiler a pragma that it does not know
 #elif defined(__NVCC__) || defined(__clang__)
 #define PAGODA_PRAGMA(text) _Pragma(#text)
 #define PAGODA_UNROLL(n) PAGODA_PRAGMA(unroll n)

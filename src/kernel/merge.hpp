@@ -57,7 +57,6 @@ struct MergeKernel {
         team.team_scratch(0).get_shmem_aligned(static_cast<int>(sizeof(Acc)) * dims * workers, 16));
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, dims), [&](int d) {
       Acc value = Acc(0);
-      PAGODA_UNROLL(4)
       for (int i = team.team_rank(); i < s.count(); i += workers) {
         const Acc lse = s.lse(i);
         if (lse > -infinity) value += Kokkos::exp(lse - base) * s.value(i, d);

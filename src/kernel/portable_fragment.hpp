@@ -172,11 +172,10 @@ class PortableFragment {
     const int dims = head_dim_v_, chunks = (dims + value_width - 1) / value_width, stride = o_stride();
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, chunks), [&](int chunk) {
       const int d = chunk * value_width;
+      // A tile is summed apart and then added, so rounding grows with the number of tiles, not of tokens.
       Acc o[R][value_width];
-      for (int r = 0; r < R; ++r) {
-        load_dims<true>(o_, r * stride + d, 1, 0, o[r]);
-        for (int j = 0; j < value_width; ++j) o[r][j] *= correction_[r];
-      }
+      for (int r = 0; r < R; ++r)
+        for (int j = 0; j < value_width; ++j) o[r][j] = Acc(0);
       PAGODA_UNROLL(4)
       for (int n = 0; n < count; ++n) {
         Acc x[value_width];
@@ -184,8 +183,11 @@ class PortableFragment {
         for (int r = 0; r < R; ++r)
           for (int j = 0; j < value_width; ++j) o[r][j] += s_[n * R + r] * x[j];
       }
-      for (int r = 0; r < R; ++r)
-        for (int j = 0; j < value_width; ++j) o_[r * stride + d + j] = o[r][j];
+      for (int r = 0; r < R; ++r) {
+        Acc before[value_width];
+        load_dims<true>(o_, r * stride + d, 1, 0, before);
+        for (int j = 0; j < value_width; ++j) o_[r * stride + d + j] = before[j] * correction_[r] + o[r][j];
+      }
     });
   }
 

@@ -113,9 +113,9 @@ struct SplitKernel {
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, items), [&](int i) {
       int b = 0;  // the last entry whose first item is not behind i
       for (int span = args.batch; span > 1;) {
-        const int half = span / 2;
-        if (offsets[b + half].item <= i) b += half;
-        span -= half;
+        const int step = span / 2;
+        if (offsets[b + step].item <= i) b += step;
+        span -= step;
       }
       const RowCut c         = cut(b);
       const RowOffsets first = offsets[b];
