@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pagoda/error.hpp>
+#include <pagoda/kv_layout.hpp>
+#include <pagoda/problem.hpp>
+#include <pagoda/types.hpp>
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
+#include <type_traits>
+
+/// New rows of keys and values into a cache that the caller owns.
+namespace pagoda {
+
+namespace detail {
+
+/// A list of positions on the device.
+struct SlotMapping {
+  const std::int64_t* data = nullptr;
+  std::int64_t count = 0, stride = 1;
+};
+
+template <class View>
+SlotMapping slot_mapping_ref(const View& view) {
+  static_assert(View::rank() == 1 && std::is_same_v<typename View::non_const_value_type, std::int64_t>,
+                "slot_mapping is a View of rank 1 of std::int64_t");
+  return {view.data(), static_cast<std::int64_t>(view.extent(0)), static_cast<std::int64_t>(view.stride(0))};
+}
+
+template <class ExecutionSpace, class K, class V>
+constexpr void check_row_views() {
+  static_assert(K::rank() == 3 && V::rank() == 3, "new keys and values are (token, kv head, dim)");
+  static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename K::memory_space>::accessible &&
+                    Kokkos::SpaceAccessibility<ExecutionSpace, typename V::memory_space>::accessible,
+                "new keys and values must lie in memory that the execution space can read");
+}
+
+/// Throws InvalidArgument unless k and v are `tokens` rows of this shape; allowed: where the bounds come from.
+void check_rows(const char* who, const TensorRef& k, const TensorRef& v, std::int64_t tokens, std::int64_t num_kv_heads,
+                std::int64_t head_dim, std::int64_t head_dim_v);
+
+/// k_cache, v_cache: axes (page, token in page, kv head, dim).
+template <class ExecutionSpace>
+void write_kv(const ExecutionSpace& exec, const TensorRef& k_cache, const TensorRef& v_cache,
+              const SlotMapping& mapping, const TensorRef& k, const TensorRef& v);
+
+}  // namespace detail
+
+/// Row i of k and v goes to position slot_mapping(i) of the cache, which is page * page_size + offset in the page (in a
+/// contiguous cache: sequence * max_seq_len + token); rows with a negative position are left out. What serving engines
+/// know as reshape-and-cache: all tokens of all sequences of a step in one launch.
+///
+/// k_cache, v_cache: pages of a PagedKV, or rows of a ContiguousKV, in the given order. k, v: (token, kv head, dim),
+/// any strides, of the cache's element type or another (converted, rounding to nearest). slot_mapping: [tokens] of
+/// int64. Positions beyond the cache are undefined behaviour, caught by a build with PAGODA_BOUNDS_CHECK; of two rows
+/// with the same position either may stay. Asynchronous on exec; allocates nothing. Throws InvalidArgument for shapes
+/// that do not fit, with nothing launched.
+template <class ExecutionSpace, class KCache, class VCache, class Mapping, class K, class V>
+void write_kv(const ExecutionSpace& exec, const KCache& k_cache, const VCache& v_cache, const Mapping& slot_mapping,
+              const K& k, const V& v, KVOrder order = KVOrder::NHD) {
+  static_assert(!std::is_const_v<typename KCache::value_type> && !std::is_const_v<typename VCache::value_type>,
+                "k_cache and v_cache are written: their elements cannot be const");
+  static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename KCache::memory_space>::accessible &&
+                    Kokkos::SpaceAccessibility<ExecutionSpace, typename VCache::memory_space>::accessible &&
+                    Kokkos::SpaceAccessibility<ExecutionSpace, typename Mapping::memory_space>::accessible,
+                "the cache and slot_mapping must lie in memory that the execution space can reach");
+  detail::check_row_views<ExecutionSpace, K, V>();
+  using MemorySpace  = typename KCache::memory_space;
+  const auto k_pages = detail::as_cache_view<typename KCache::non_const_value_type, MemorySpace>(k_cache, order);
+  const auto v_pages = detail::as_cache_view<typename VCache::non_const_value_type, MemorySpace>(v_cache, order);
+  detail::check_cache_views("pagoda::write_kv", k_pages, v_pages);
+  detail::write_kv(exec, tensor_ref(k_pages), tensor_ref(v_pages), detail::slot_mapping_ref(slot_mapping),
+                   tensor_ref(k), tensor_ref(v));
+}
+
+}  // namespace pagoda

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pagoda/kv_capacity.hpp>
+#include <pagoda/kv_pool.hpp>
+
+#include "src/pool/pool_state.hpp"
+
+#include <numeric>
+
+namespace pagoda {
+
+template <class T, class ExecutionSpace>
+KVPool<T, ExecutionSpace>::KVPool(const ExecutionSpace& exec, const PoolOptions& options, bool contiguous) {
+  const std::string owner = contiguous ? "pagoda::ContiguousPool" : "pagoda::PagedPool";
+  state_                  = std::make_unique<detail::PoolState<T, ExecutionSpace>>(
+      exec, owner, detail::checked(owner, options, contiguous), contiguous);
+}
+
+template <class T, class ExecutionSpace>
+KVPool<T, ExecutionSpace>::~KVPool() = default;
+
+template <class T, class ExecutionSpace>
+int KVPool<T, ExecutionSpace>::admit_rows(const ExecutionSpace& exec, const TensorRef& k, const TensorRef& v) {
+  auto& s = *state_;
+  s.check("::admit", k, v, k.extent[0]);
+  detail::require(k.extent[0] <= s.options.max_seq_len, s.owner(), "::admit: k has ", k.extent[0],
+                  " tokens; allowed: 0 to max_seq_len = ", s.options.max_seq_len);
+  const int tokens = static_cast<int>(k.extent[0]);
+  const int slot   = s.table.admit(tokens);
+  s.table.add_runs(slot, 0, tokens, 0, s.runs);
+  s.flush(exec, k, v);
+  return slot;
+}
+
+template <class T, class ExecutionSpace>
+int KVPool<T, ExecutionSpace>::admit(const ExecutionSpace& exec, int num_tokens) {
+  const int slot = state_->table.admit(num_tokens);
+  state_->flush(exec, {}, {});
+  return slot;
+}
+
+template <class T, class ExecutionSpace>
+int KVPool<T, ExecutionSpace>::fork(const ExecutionSpace& exec, int slot, int num_tokens) {
+  auto& s = *state_;
+  s.table.check_slot("::fork: ", slot);
+  const int child = s.table.fork(slot, num_tokens == -1 ? s.table.seq_len(slot) : num_tokens, s.copies);
+  s.flush(exec, {}, {});
+  return child;
+}
+
+template <class T, class ExecutionSpace>
+void KVPool<T, ExecutionSpace>::release(int slot) {
+  state_->table.release(slot);
+}
+
+template <class T, class ExecutionSpace>
+void KVPool<T, ExecutionSpace>::append_rows(const ExecutionSpace& exec, std::span<const int> slots,
+                                            std::span<const int> counts, const TensorRef& k, const TensorRef& v) {
+  auto& s = *state_;
+  s.table.check_extend("::append: ", slots, counts);
+  const auto tokens = counts.empty() ? static_cast<std::int64_t>(slots.size())
+                                     : std::accumulate(counts.begin(), counts.end(), std::int64_t(0));
+  s.check("::append", k, v, tokens);
+  s.table.extend("::append: ", slots, counts, s.copies);
+  std::int64_t row = 0;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const int count = counts.empty() ? 1 : counts[i];
+    s.table.add_runs(slots[i], s.table.seq_len(slots[i]) - count, count, row, s.runs);
+    row += count;
+  }
+  s.flush(exec, k, v);
+}
+
+template <class T, class ExecutionSpace>
+void KVPool<T, ExecutionSpace>::reserve(const ExecutionSpace& exec, std::span<const int> slots,
+                                        std::span<const int> counts) {
+  state_->table.extend("::reserve: ", slots, counts, state_->copies);
+  state_->flush(exec, {}, {});
+}
+
+template <class T, class ExecutionSpace>
+void KVPool<T, ExecutionSpace>::write_rows(const ExecutionSpace& exec, const detail::SlotMapping& mapping,
+                                           const TensorRef& k, const TensorRef& v) {
+  state_->check("::write", k, v, mapping.count);
+  detail::write_mapped<T>("Pagoda::KVPool::write", exec, mapping, state_->row_shape(),
+                          {detail::caller_rows(k), detail::caller_rows(v)}, state_->cache());
+}
+
+template <class T, class ExecutionSpace>
+void KVPool<T, ExecutionSpace>::select(const ExecutionSpace& exec, const char* call, std::span<const int> slots) {
+  auto& s = *state_;
+  detail::require(slots.size() <= s.selected.size(), s.owner(), call, "slots has ", slots.size(),
+                  " entries; allowed: up to max_sequences = ", s.selected.size());
+  for (std::size_t i = 0; i < slots.size(); ++i)
+    detail::require(s.table.holds(slots[i]), s.owner(), call, "slots[", i, "] is ", slots[i],
+                    ", which holds no sequence; allowed: a slot that admit or fork returned");
+  using Kernel = detail::SelectKernel<ExecutionSpace>;
+  for (std::size_t first = 0; first < slots.size(); first += Kernel::most) {
+    const auto part = slots.subspan(first, std::min<std::size_t>(Kernel::most, slots.size() - first));
+    const auto held = s.selected.begin() + static_cast<std::ptrdiff_t>(first);
+    if (std::equal(part.begin(), part.end(), held)) continue;
+    std::copy(part.begin(), part.end(), held);
+    Kernel kernel{s.sequence_ids.data() + first, {}};
+    std::copy(part.begin(), part.end(), kernel.values);
+    Kokkos::parallel_for("Pagoda::KVPool::select",
+                         Kokkos::Experimental::require(Kokkos::RangePolicy<ExecutionSpace>(exec, 0, part.size()),
+                                                       Kokkos::Experimental::WorkItemProperty::HintLightWeight),
+                         kernel);
+  }
+}
+
+template <class T, class ExecutionSpace>
+void KVPool<T, ExecutionSpace>::prepare(const ExecutionSpace& exec, const DecodeOptions<memory_space>& options) {
+  auto bounded = options;
+  if (bounded.max_batch == 0) bounded.max_batch = state_->options.max_sequences;
+  if (bounded.max_seq_len == 0) bounded.max_seq_len = state_->options.max_seq_len;
+  state_->plan.emplace(make_plan(exec, bounded));
+}
+
+template <class T, class ExecutionSpace>
+const Plan<ExecutionSpace>& KVPool<T, ExecutionSpace>::plan() const {
+  detail::require(state_->plan.has_value(), state_->owner(),
+                  ": there is no plan to decode with; give num_q_heads in PoolOptions, or call prepare first");
+  return *state_->plan;
+}
+
+template <class T, class ExecutionSpace>
+void KVPool<T, ExecutionSpace>::decode_erased(const ExecutionSpace& exec, std::span<const int> slots,
+                                              const TensorRef& q, const TensorRef& out, const TensorRef& lse) {
+  const auto& with = plan();
+  select(exec, "::decode: ", slots);
+  detail::decode(exec, with, Problem{cache(static_cast<int>(slots.size())), q, out, lse});
+}
+
+template <class T, class ExecutionSpace>
+const PoolOptions& KVPool<T, ExecutionSpace>::options() const {
+  return state_->options;
+}
+
+template <class T, class ExecutionSpace>
+bool KVPool<T, ExecutionSpace>::holds(int slot) const {
+  return state_->table.holds(slot);
+}
+
+template <class T, class ExecutionSpace>
+int KVPool<T, ExecutionSpace>::seq_len(int slot) const {
+  state_->table.check_slot("::seq_len: ", slot);
+  return state_->table.seq_len(slot);
+}
+
+template <class T, class ExecutionSpace>
+std::span<const int> KVPool<T, ExecutionSpace>::block_table(int slot) const {
+  state_->table.check_slot("::block_table: ", slot);
+  return state_->table.pages(slot);
+}
+
+template <class T, class ExecutionSpace>
+int KVPool<T, ExecutionSpace>::page_ref_count(int page) const {
+  detail::require(page >= 0 && page < num_pages(), state_->owner(), "::page_ref_count: page is ", page,
+                  "; allowed: 0 to ", num_pages() - 1);
+  return state_->table.ref_count(page);
+}
+
+template <class T, class ExecutionSpace>
+std::vector<std::int64_t> KVPool<T, ExecutionSpace>::slot_mapping(int slot, int first, int count) const {
+  const int length = seq_len(slot);
+  detail::require(first >= 0 && count >= 0 && std::int64_t(first) + count <= length, state_->owner(),
+                  "::slot_mapping: tokens ", first, " .. ", std::int64_t(first) + count, " of slot ", slot,
+                  " are asked for; allowed: 0 .. seq_len = ", length);
+  std::vector<std::int64_t> positions(count);
+  for (int i = 0; i < count; ++i) positions[i] = state_->table.position(slot, first + i);
+  return positions;
+}
+
+template <class T, class ExecutionSpace>
+int KVPool<T, ExecutionSpace>::free_slots() const {
+  return state_->table.free_slots();
+}
+
+template <class T, class ExecutionSpace>
+int KVPool<T, ExecutionSpace>::page_size() const {
+  return state_->options.page_size;
+}
+
+template <class T, class ExecutionSpace>
+int KVPool<T, ExecutionSpace>::num_pages() const {
+  return state_->options.num_pages;
+}
+
+template <class T, class ExecutionSpace>
+int KVPool<T, ExecutionSpace>::free_pages() const {
+  return state_->table.free_pages();
+}
+
+template <class T, class ExecutionSpace>
+bool KVPool<T, ExecutionSpace>::can_admit(int num_tokens) const {
+  return state_->table.can_admit(num_tokens);
+}
+
+template <class T, class ExecutionSpace>
+std::int64_t KVPool<T, ExecutionSpace>::tokens_held() const {
+  return state_->table.tokens_held();
+}
+
+template <class T, class ExecutionSpace>
+std::int64_t KVPool<T, ExecutionSpace>::tokens_stored() const {
+  return state_->table.tokens_stored();
+}
+
+template <class T, class ExecutionSpace>
+std::int64_t KVPool<T, ExecutionSpace>::bytes_per_token() const {
+  const PoolOptions& o = state_->options;
+  return pagoda::bytes_per_token(o.num_kv_heads, o.head_dim, dtype_v<T>, o.head_dim_v);
+}
+
+template <class T, class ExecutionSpace>
+std::int64_t KVPool<T, ExecutionSpace>::bytes_allocated() const {
+  return bytes_per_token() * page_size() * num_pages();
+}
+
+template <class T, class ExecutionSpace>
+std::int64_t KVPool<T, ExecutionSpace>::bytes_reserved() const {
+  return bytes_per_token() * page_size() * (num_pages() - free_pages());
+}
+
+template <class T, class ExecutionSpace>
+std::int64_t KVPool<T, ExecutionSpace>::bytes_used() const {
+  return bytes_per_token() * tokens_stored();
+}
+
+template <class T, class ExecutionSpace>
+double KVPool<T, ExecutionSpace>::waste() const {
+  const std::int64_t reserved = bytes_reserved();
+  return reserved > 0 ? 1.0 - static_cast<double>(bytes_used()) / static_cast<double>(reserved) : 0.0;
+}
+
+// ---- the two layouts
+
+namespace detail {
+
+template <class T, class ExecutionSpace>
+void write_mapped(const char* label, const ExecutionSpace& exec, const SlotMapping& mapping, const RowShape& shape,
+                  const RowPair& from, const RowPair& to) {
+  write_rows<T>(label, exec, MappedRuns{mapping.data, mapping.stride}, static_cast<int>(mapping.count), shape, from,
+                to);
+}
+
+template <template <class, class> class KV>
+inline constexpr bool is_contiguous = false;
+template <>
+inline constexpr bool is_contiguous<ContiguousKV> = true;
+
+}  // namespace detail
+
+template <template <class, class> class KV, class T, class ExecutionSpace>
+LayoutPool<KV, T, ExecutionSpace>::LayoutPool(const ExecutionSpace& exec, const PoolOptions& options)
+    : KVPool<T, ExecutionSpace>(exec, options, detail::is_contiguous<KV>) {
+  if (options.num_q_heads > 0) this->prepare(exec, {.num_q_heads = options.num_q_heads});
+}
+
+template <template <class, class> class KV, class T, class ExecutionSpace>
+auto LayoutPool<KV, T, ExecutionSpace>::kv(const ExecutionSpace& exec, std::span<const int> slots) -> Layout {
+  this->select(exec, "::kv: ", slots);
+  return layout(static_cast<int>(slots.size()));
+}
+
+template <template <class, class> class KV, class T, class ExecutionSpace>
+auto LayoutPool<KV, T, ExecutionSpace>::layout(int batch) const -> Layout {
+  const auto& s  = *this->state_;
+  const auto ids = Kokkos::subview(s.sequence_ids, Kokkos::pair<int, int>(0, batch));
+  if constexpr (detail::is_contiguous<KV>) {
+    return Layout(s.k, s.v, s.seq_lens, s.options.order, ids);
+  } else {
+    return Layout(s.k, s.v, s.block_table, s.seq_lens, s.options.order, ids);
+  }
+}
+
+template <template <class, class> class KV, class T, class ExecutionSpace>
+CacheRef LayoutPool<KV, T, ExecutionSpace>::cache(int batch) const {
+  return layout(batch).ref();
+}
+
+template <template <class, class> class KV, class T, class ExecutionSpace>
+Plan<ExecutionSpace> LayoutPool<KV, T, ExecutionSpace>::make_plan(const ExecutionSpace& exec,
+                                                                  const DecodeOptions<memory_space>& options) const {
+  return pagoda::plan(exec, layout(this->options().max_sequences), options);
+}
+
+}  // namespace pagoda

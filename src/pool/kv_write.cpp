@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pagoda/kv_write.hpp>
+
+#include "src/dispatch/by_type.hpp"
+#include "src/dispatch/spaces.hpp"
+#include "src/pool/write_rows.hpp"
+
+#include <limits>
+
+namespace pagoda::detail {
+
+void check_rows(const char* who, const TensorRef& k, const TensorRef& v, std::int64_t tokens, std::int64_t num_kv_heads,
+                std::int64_t head_dim, std::int64_t head_dim_v) {
+  const auto check = [&](const char* name, const TensorRef& t, std::int64_t dims) {
+    require(t.extent[0] == tokens && t.extent[1] == num_kv_heads && t.extent[2] == dims, who, ": ", name, " is (",
+            t.extent[0], ", ", t.extent[1], ", ", t.extent[2], "); allowed: (token, kv head, dim) = (", tokens, ", ",
+            num_kv_heads, ", ", dims, ")");
+  };
+  require(tokens <= std::numeric_limits<int>::max(), who, ": ", tokens, " tokens at once; allowed: below 2^31");
+  check("k", k, head_dim);
+  check("v", v, head_dim_v);
+}
+
+template <class ExecutionSpace>
+void write_kv(const ExecutionSpace& exec, const TensorRef& k_cache, const TensorRef& v_cache,
+              const SlotMapping& mapping, const TensorRef& k, const TensorRef& v) {
+  require(k_cache.type == v_cache.type, "pagoda::write_kv: v_cache holds ", name_of(v_cache.type),
+          "; allowed: ", name_of(k_cache.type), ", as k_cache does");
+  check_rows("pagoda::write_kv", k, v, mapping.count, k_cache.extent[2], k_cache.extent[3], v_cache.extent[3]);
+  const RowShape shape{static_cast<int>(k_cache.extent[2]), static_cast<int>(k_cache.extent[3]),
+                       static_cast<int>(v_cache.extent[3]), k_cache.extent[0] * k_cache.extent[1]};
+  by_type(k_cache.type, [&]<class T>(T*) {
+    write_mapped<T>("Pagoda::write_kv", exec, mapping, shape, {caller_rows(k), caller_rows(v)},
+                    {cache_rows(k_cache), cache_rows(v_cache)});
+  });
+}
+
+#define PAGODA_INSTANTIATE(Space)                                                                     \
+  template void write_kv<Space>(const Space&, const TensorRef&, const TensorRef&, const SlotMapping&, \
+                                const TensorRef&, const TensorRef&);
+PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
+#undef PAGODA_INSTANTIATE
+
+}  // namespace pagoda::detail

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/pool/page_table.hpp"
+
+#include <pagoda/error.hpp>
+
+#include <algorithm>
+
+namespace pagoda::detail {
+
+namespace {
+
+/// Longest run: each is one team's work, so a long prompt still makes enough of them to fill a device.
+constexpr int max_run = 16;
+
+void add_run(std::int64_t from, std::int64_t to, int count, std::vector<TokenRun>& runs) {
+  for (int done = 0; done < count; done += max_run)
+    runs.push_back({from + done, to + done, std::min(max_run, count - done)});
+}
+
+std::size_t runs_for(int count) { return static_cast<std::size_t>((count + max_run - 1) / max_run); }
+
+}  // namespace
+
+FreeList::FreeList(int size) : free_(size) {
+  for (int i = 0; i < size; ++i) free_[i] = size - 1 - i;
+}
+
+int FreeList::take() {
+  const int number = free_.back();
+  free_.pop_back();
+  return number;
+}
+
+PageTable::PageTable(const Shape& shape)
+    : shape_(shape),
+      sequences_(shape.max_sequences),
+      refs_(shape.num_pages, 0),
+      free_slots_(shape.max_sequences),
+      free_pages_(shape.num_pages),
+      mentioned_(shape.max_sequences, 0) {
+  changed_.reserve(shape.max_sequences);
+  copied_.reserve(shape.max_sequences);
+}
+
+int PageTable::pages_for(int num_tokens) const {
+  if (shape_.contiguous) return 1;
+  return num_tokens / shape_.page_size + (num_tokens % shape_.page_size != 0);
+}
+
+int PageTable::take_page() {
+  const int page = free_pages_.take();
+  refs_[page]    = 1;
+  return page;
+}
+
+void PageTable::drop_page(int page) {
+  if (--refs_[page] == 0) free_pages_.give(page);
+}
+
+void PageTable::note_change(int slot) {
+  if (sequences_[slot].changed) return;
+  sequences_[slot].changed = true;
+  changed_.push_back(slot);
+}
+
+void PageTable::check_slot(const char* call, int slot) const {
+  require(slot >= 0 && slot < shape_.max_sequences, shape_.owner, call, "slot is ", slot, "; allowed: 0 to ",
+          shape_.max_sequences - 1);
+  require(sequences_[slot].length >= 0, shape_.owner, call, "slot is ", slot,
+          ", which holds no sequence (never admitted, or released); allowed: a slot that admit or fork returned");
+}
+
+void PageTable::check_free_slot(const char* call) const {
+  if (free_slots() == 0)
+    throw OutOfCapacity(concat(shape_.owner, call, "all slots are taken (max_sequences = ", shape_.max_sequences,
+                               "); release a sequence first"));
+}
+
+int PageTable::admit(int num_tokens) {
+  const char* const call = "::admit: ";
+  require(num_tokens >= 0 && num_tokens <= shape_.max_seq_len, shape_.owner, call, "num_tokens is ", num_tokens,
+          "; allowed: 0 to max_seq_len = ", shape_.max_seq_len);
+  check_free_slot(call);
+  const int pages = pages_for(num_tokens);
+  if (pages > free_pages())
+    throw OutOfCapacity(concat(shape_.owner, call, "num_tokens = ", num_tokens, " takes ", pages, " pages of ",
+                               shape_.page_size, " tokens; free: ", free_pages(), " of ", shape_.num_pages));
+  sequences_[free_slots_.next()].pages.reserve(pages);
+
+  const int slot = free_slots_.take();
+  Sequence& s    = sequences_[slot];
+  for (int i = 0; i < pages; ++i) s.pages.push_back(take_page());
+  begin(slot, num_tokens);
+  return slot;
+}
+
+void PageTable::begin(int slot, int num_tokens) {
+  sequences_[slot].length = num_tokens;
+  tokens_held_ += num_tokens;
+  note_change(slot);
+}
+
+bool PageTable::in_partial_shared_page(const Sequence& s) const {
+  return s.length % shape_.page_size != 0 && refs_[s.pages[s.length / shape_.page_size]] > 1;
+}
+
+void PageTable::check_extend(const char* call, std::span<const int> slots, std::span<const int> counts) {
+  require(counts.empty() || counts.size() == slots.size(), shape_.owner, call, "counts has ", counts.size(),
+          " entries; allowed: as many as slots, ", slots.size());
+  ++mention_;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const int slot = slots[i];
+    require(holds(slot), shape_.owner, call, "slots[", i, "] is ", slot,
+            ", which holds no sequence; allowed: a slot that admit or fork returned");
+    require(mentioned_[slot] != mention_, shape_.owner, call, "slots[", i, "] is ", slot,
+            ", which stands earlier in slots too; allowed: each slot once");
+    mentioned_[slot]          = mention_;
+    const std::int64_t length = sequences_[slot].length;
+    const int count           = counts.empty() ? 1 : counts[i];
+    require(count >= 0 && length + count <= shape_.max_seq_len, shape_.owner, call, "counts[", i, "] is ", count,
+            " for slot ", slot, " of seq_len ", length,
+            "; allowed: 0 to max_seq_len - seq_len = ", shape_.max_seq_len - length);
+  }
+}
+
+void PageTable::extend(const char* call, std::span<const int> slots, std::span<const int> counts,
+                       std::vector<TokenRun>& copies) {
+  check_extend(call, slots, counts);
+  const auto count_of = [&](std::size_t i) { return counts.empty() ? 1 : counts[i]; };
+
+  // Pages to take. The first of several sharers to write gets a page of its own, the last keeps the old one.
+  std::int64_t pages    = 0;
+  std::size_t copy_runs = 0;
+  copied_.clear();
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Sequence& s = sequences_[slots[i]];
+    if (count_of(i) == 0) continue;
+    pages += pages_for(s.length + count_of(i)) - static_cast<int>(s.pages.size());
+    if (!in_partial_shared_page(s)) continue;
+    const int page = s.pages[s.length / shape_.page_size];
+    --refs_[page];
+    copied_.push_back(page);
+    copy_runs += runs_for(s.length % shape_.page_size);
+    ++pages;
+  }
+  for (const int page : copied_) ++refs_[page];
+  if (pages > free_pages())
+    throw OutOfCapacity(concat(shape_.owner, call, "lengthening these ", slots.size(), " sequences takes ", pages,
+                               " pages of ", shape_.page_size, " tokens; free: ", free_pages(), " of ",
+                               shape_.num_pages));
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    Sequence& s        = sequences_[slots[i]];
+    const auto columns = static_cast<std::size_t>(pages_for(s.length + count_of(i)));
+    if (columns > s.pages.capacity()) s.pages.reserve(std::max(columns, 2 * s.pages.capacity()));
+  }
+  copies.reserve(copies.size() + copy_runs);
+
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    Sequence& s = sequences_[slots[i]];
+    if (count_of(i) == 0) continue;
+    if (in_partial_shared_page(s)) {
+      const int column = s.length / shape_.page_size, old = s.pages[column], own = take_page();
+      add_run(std::int64_t(old) * shape_.page_size, std::int64_t(own) * shape_.page_size, s.length % shape_.page_size,
+              copies);
+      drop_page(old);
+      s.pages[column] = own;
+      s.clean_columns = std::min(s.clean_columns, column);
+    }
+    s.length += count_of(i);
+    tokens_held_ += count_of(i);
+    const int columns = pages_for(s.length);
+    while (static_cast<int>(s.pages.size()) < columns) s.pages.push_back(take_page());
+    note_change(slots[i]);
+  }
+}
+
+int PageTable::fork(int slot, int num_tokens, std::vector<TokenRun>& copies) {
+  const char* const call = "::fork: ";
+  check_slot(call, slot);
+  const Sequence& parent = sequences_[slot];
+  require(num_tokens >= 0 && num_tokens <= parent.length, shape_.owner, call, "num_tokens is ", num_tokens,
+          "; allowed: 0 to the seq_len of slot ", slot, ", ", parent.length);
+  check_free_slot(call);
+  if (shape_.contiguous) {
+    copies.reserve(copies.size() + runs_for(num_tokens));
+    const int child = admit(num_tokens);
+    add_run(position(slot, 0), position(child, 0), num_tokens, copies);
+    return child;
+  }
+
+  const int pages = pages_for(num_tokens);
+  sequences_[free_slots_.next()].pages.reserve(pages);
+  const int child = free_slots_.take();
+  Sequence& s     = sequences_[child];
+  s.pages.assign(parent.pages.begin(), parent.pages.begin() + pages);
+  for (const int page : s.pages) ++refs_[page];
+  begin(child, num_tokens);
+  return child;
+}
+
+void PageTable::release(int slot) {
+  check_slot("::release: ", slot);
+  Sequence& s = sequences_[slot];
+  for (auto page = s.pages.rbegin(); page != s.pages.rend(); ++page) drop_page(*page);
+  s.pages.clear();
+  s.clean_columns = 0;
+  tokens_held_ -= s.length;
+  s.length = -1;
+  free_slots_.give(slot);
+  note_change(slot);
+}
+
+void PageTable::add_runs(int slot, int first, int count, std::int64_t from, std::vector<TokenRun>& runs) const {
+  for (int done = 0; done < count;) {
+    const int t = first + done, n = std::min(count - done, shape_.page_size - t % shape_.page_size);
+    add_run(from + done, position(slot, t), n, runs);
+    done += n;
+  }
+}
+
+std::int64_t PageTable::tokens_stored() const {
+  // The most tokens that any holder of a page counts in it.
+  std::vector<int> fill(shape_.num_pages, 0);
+  for (const Sequence& s : sequences_)
+    for (int i = 0; i < static_cast<int>(s.pages.size()); ++i)
+      fill[s.pages[i]] = std::max(fill[s.pages[i]], std::min(shape_.page_size, s.length - i * shape_.page_size));
+  std::int64_t tokens = 0;
+  for (const int n : fill) tokens += n;
+  return tokens;
+}
+
+bool PageTable::can_admit(int num_tokens) const {
+  return num_tokens >= 0 && num_tokens <= shape_.max_seq_len && free_slots() > 0 &&
+         pages_for(num_tokens) <= free_pages();
+}
+
+}  // namespace pagoda::detail

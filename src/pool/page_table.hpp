@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+/// The bookkeeping of a pool, on the host and without a line of device code: which pages each sequence holds.
+namespace pagoda::detail {
+
+/// `count` tokens that are neighbours where they come from and where they go, all in one page. Positions in a cache are
+/// flat: page * page_size + offset.
+struct TokenRun {
+  std::int64_t from;
+  std::int64_t to;
+  int count;
+};
+
+/// Gives out the numbers 0 .. size-1, the one given back last first: its memory may still be in a cache.
+class FreeList {
+ public:
+  explicit FreeList(int size);
+  int size() const { return static_cast<int>(free_.size()); }
+  int next() const { return free_.back(); }
+  int take();
+  void give(int number) { free_.push_back(number); }
+
+ private:
+  std::vector<int> free_;
+};
+
+/// Slots (sequences), the pages each holds in order, how many sequences share a page, and which rows of the device's
+/// copy of all this are out of date.
+///
+/// A contiguous cache is the case of one page of max_seq_len tokens per sequence, held from admission to release and
+/// never shared. Slots and pages then come and go together, in the same order, so slot s always holds page s.
+///
+/// Every call that throws has changed nothing: it checks first, and what it does then cannot fail. Messages begin with
+/// Shape::owner and the call, and name the argument.
+/// Source: Kwon et al., PagedAttention, sections 4.2 to 4.4; Heidari et al., section III.C.
+class PageTable {
+ public:
+  struct Shape {
+    std::string owner;  ///< "pagoda::PagedPool"
+    int max_sequences, max_seq_len, page_size, num_pages;
+    bool contiguous;
+  };
+  explicit PageTable(const Shape& shape);
+
+  /// A slot for a new sequence of num_tokens tokens, whose rows are still to be written.
+  int admit(int num_tokens);
+  /// Throws InvalidArgument unless each slot holds a sequence, stands there once, and can have so many tokens more.
+  void check_extend(const char* call, std::span<const int> slots, std::span<const int> counts);
+  /// Lengthens each of `slots` by its count (counts empty: by one). A page in use by several sequences that one of them
+  /// is about to write into is replaced by a page of its own; what it held is appended to `copies`, in-cache runs that
+  /// must be carried out before the new tokens are written.
+  void extend(const char* call, std::span<const int> slots, std::span<const int> counts, std::vector<TokenRun>& copies);
+  /// A slot for a sequence that begins with the first num_tokens tokens of `slot`: it shares their pages, or, where
+  /// pages cannot be shared, gets copies of them.
+  int fork(int slot, int num_tokens, std::vector<TokenRun>& copies);
+  /// Ends a sequence; its pages return when nobody else holds them.
+  void release(int slot);
+
+  /// Throws InvalidArgument unless the slot holds a sequence.
+  void check_slot(const char* call, int slot) const;
+  bool holds(int slot) const { return slot >= 0 && slot < shape_.max_sequences && sequences_[slot].length >= 0; }
+  int seq_len(int slot) const { return sequences_[slot].length; }
+  std::span<const int> pages(int slot) const { return sequences_[slot].pages; }
+  /// Sequences that hold this page.
+  int ref_count(int page) const { return refs_[page]; }
+  /// Where token t of a sequence lies.
+  std::int64_t position(int slot, int t) const {
+    return std::int64_t(sequences_[slot].pages[t / shape_.page_size]) * shape_.page_size + t % shape_.page_size;
+  }
+  /// Appends the runs that carry rows `from` .. `from + count` to tokens first .. first + count of a sequence.
+  void add_runs(int slot, int first, int count, std::int64_t from, std::vector<TokenRun>& runs) const;
+
+  const Shape& shape() const { return shape_; }
+  int pages_for(int num_tokens) const;
+  int free_slots() const { return free_slots_.size(); }
+  int free_pages() const { return free_pages_.size(); }
+  int used_pages() const { return shape_.num_pages - free_pages(); }
+  /// Sum of the lengths of all sequences.
+  std::int64_t tokens_held() const { return tokens_held_; }
+  /// Rows in use: a token of a page that several sequences share counts once. Looks at every page.
+  std::int64_t tokens_stored() const;
+  bool can_admit(int num_tokens) const;
+
+  /// Tells what has changed since the last call: length(slot, tokens), and page(slot, column, page) with page -1 for
+  /// columns beyond the sequence.
+  template <class Length, class Page>
+  void take_changes(const Length& length, const Page& page);
+
+ private:
+  struct Sequence {
+    int length = -1;  ///< -1: the slot is free
+    std::vector<int> pages;
+    // The device's copy: its length, its columns that are not -1, and how many of these are as they should be.
+    int device_length = 0, device_columns = 0, clean_columns = 0;
+    bool changed = false;
+  };
+
+  int take_page();
+  void drop_page(int page);
+  void note_change(int slot);
+  void begin(int slot, int num_tokens);
+  void check_free_slot(const char* call) const;
+  bool in_partial_shared_page(const Sequence& s) const;
+
+  Shape shape_;
+  std::vector<Sequence> sequences_;
+  std::vector<int> refs_;  ///< [num_pages]
+  FreeList free_slots_, free_pages_;
+  std::int64_t tokens_held_ = 0;
+  std::vector<int> changed_;             ///< slots to tell about
+  std::int64_t mention_ = 0;             ///< calls of extend so far
+  std::vector<std::int64_t> mentioned_;  ///< [max_sequences] the call that named the slot last
+  std::vector<int> copied_;              ///< scratch of extend
+};
+
+template <class Length, class Page>
+void PageTable::take_changes(const Length& length, const Page& page) {
+  for (const int slot : changed_) {
+    Sequence& s   = sequences_[slot];
+    const int now = s.length < 0 ? 0 : s.length, columns = static_cast<int>(s.pages.size());
+    if (now != s.device_length) length(slot, now);
+    for (int i = s.clean_columns; i < columns; ++i) page(slot, i, s.pages[i]);
+    for (int i = columns; i < s.device_columns; ++i) page(slot, i, -1);
+    s.device_length  = now;
+    s.device_columns = s.clean_columns = columns;
+    s.changed                          = false;
+  }
+  changed_.clear();
+}
+
+}  // namespace pagoda::detail
