@@ -2,9 +2,11 @@
 # ci/sid-root.sh [-p "more packages"] COMMAND...
 #
 # Runs COMMAND in a Debian sid root of our own, in the current folder, seeing the user's files. Debian's
-# stable releases have no Kokkos new enough; sid has one. The first call makes the root (a minute or
-# two, 1.2 GB under the user's cache), later calls only enter it. Nothing of the machine is changed,
-# except that debootstrap is installed if it is missing.
+# stable releases have no Kokkos new enough; sid has one. The first call makes the root (a minute or two,
+# 1.2 GB under the user's cache), later calls only enter it. Nothing of the machine is changed, and no
+# privilege is needed where the kernel grants user namespaces: apt, with folders of its own, chooses and
+# fetches the packages, and dpkg-deb unpacks them. Their installation scripts are not run; the little
+# that we need of what these do is done here.
 #
 # Where mounts are refused (an unprivileged container) the root sees a copy of the checkout and none of
 # the user's other files, and has no /proc.
@@ -12,84 +14,107 @@
 # PAGODA_SID_MIRROR   the Debian mirror to use instead of the machine's own, such as a dated snapshot
 #                     for a day on which sid is broken
 set -euo pipefail
-
-base="g++ cmake ninja-build ccache git python3 libkokkos-dev libgtest-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev"
-
 . "$(dirname "$0")/common.sh"
+PATH=$PATH:/usr/sbin:/sbin # a user's has no chroot
+
+system="base-files bash coreutils dash diffutils findutils grep libc-bin mawk sed tar"
+tools="g++ cmake ninja-build ccache git python3"
+libraries="libkokkos-dev libgtest-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev"
+packages="$system $tools $libraries"
+
 root=$cache/sid
+apt=$cache/sid-apt
 log=$cache/sid-root.log
-lock=$cache/sid-root.lock
 
 give_up() {
   [ ! -f "$log" ] || tail -n 20 "$log" >&2
   cat >&2 <<END
 ci/sid-root.sh: $1
 The whole log: $log. What to do, any of:
-  - sid may have moved under an old root, or be broken today: rm -rf '$root' and try again;
-  - PAGODA_SID_MIRROR=<a dated snapshot of Debian, or another mirror> and try again;
-  - install Kokkos 4.6 or newer, GoogleTest and CMake 3.25 yourself (set Kokkos_ROOT if it is not in a
-    usual place): this root is then not needed.
+  - sid may be broken for the moment: try again later, or with PAGODA_SID_MIRROR=<a dated snapshot of
+    Debian>; where an old root stopped working: rm -rf '$root' and try again;
+  - install Kokkos 4.6 or newer, GoogleTest and CMake 3.25 yourself (set Kokkos_ROOT if Kokkos is not in
+    a usual place): this root is then not needed.
 END
   exit 1
 }
+
+# --- making the root -------------------------------------------------------------------------------
 
 # The machine's own Debian mirror: the first that is not for security updates, of either format of apt's.
 mirror() {
   if [ -n "${PAGODA_SID_MIRROR:-}" ]; then
     echo "$PAGODA_SID_MIRROR"
-    return
+  elif grep -qs '^ID=debian' /etc/os-release; then
+    {
+      cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null |
+        sed -nE 's/^[[:space:]]*deb[[:space:]]+(\[[^]]*\][[:space:]]*)?([^[:space:]]+).*/\2/p'
+      cat /etc/apt/sources.list.d/*.sources 2>/dev/null |
+        sed -nE 's/^URIs:[[:space:]]*([^[:space:]]+).*/\1/p'
+    } | grep -E '/debian/?$' | head -n 1
   fi
-  grep -qs '^ID=debian' /etc/os-release || return 0
+}
+
+# apt with its own folders and no package installed, but with the machine's proxies and certificates.
+sid_apt() { APT_CONFIG=$apt/apt.conf apt-get -qq -y "$@"; }
+
+set_up_apt() { # set_up_apt MIRROR
+  mkdir -p "$apt"/{etc/trusted.gpg.d,state/lists/partial,cache/archives/partial}
+  : >"$apt/status"
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $1 sid main" >"$apt/etc/sources.list"
   {
-    cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null |
-      sed -nE 's/^[[:space:]]*deb[[:space:]]+(\[[^]]*\][[:space:]]*)?([^[:space:]]+).*/\2/p'
-    cat /etc/apt/sources.list.d/*.sources 2>/dev/null | sed -nE 's/^URIs:[[:space:]]*([^[:space:]]+).*/\1/p'
-  } | grep -E '^https?://.*/debian/?$' | head -n 1
+    apt-config dump | grep -E '^(APT::Architecture |Acquire::)'
+    cat <<END
+Dir "$apt";
+Dir::Etc "etc";
+Dir::State "state";
+Dir::State::status "$apt/status";
+Dir::Cache "cache";
+APT::Install-Recommends "false";
+APT::Sandbox::User "";
+Acquire::Check-Valid-Until "false";
+END
+  } >"$apt/apt.conf"
 }
 
-# --- as root ---------------------------------------------------------------------------------------
-
-# may_mount: whether a mount is allowed here. Everything mounted is in a namespace that dies with us.
-may_mount() { unshare --mount mount --bind /proc /proc 2>/dev/null; }
-
-# Everything apt asks the network for, and how, is the machine's own.
-apt_settings() {
-  echo 'APT::Install-Recommends "false";'
-  echo 'Acquire::Check-Valid-Until "false";' # a snapshot is old by design
-  apt-config dump | grep -E '^Acquire::(https?::Proxy |Check-Date|Retries|ForceIPv)' || true
-  if [ -f /etc/ssl/certs/ca-certificates.crt ]; then
-    mkdir -p "$1/etc/pagoda"
-    cp /etc/ssl/certs/ca-certificates.crt "$1/etc/pagoda/host-certificates.crt"
-    echo 'Acquire::https::CaInfo "/etc/pagoda/host-certificates.crt";'
-  fi
-}
-
-# make_root MIRROR: in a temporary name, so that what is interrupted is never taken for complete.
+# make_root PACKAGE...: anew, under another name, so that what is interrupted is never taken for complete
+# and no root mixes packages of two days.
 make_root() {
-  local part=$root.partial
-  rm -rf --one-file-system "$part"
-  if ! command -v debootstrap >/dev/null; then
-    apt-get install -y debootstrap || { apt-get update && apt-get install -y debootstrap; }
-  fi
-  debootstrap --variant=minbase --include=ca-certificates sid "$part" "$1"
-  apt_settings "$part" >"$part/etc/apt/apt.conf.d/90pagoda"
-  : >"$part/.pagoda-packages"
+  local part=$root.partial name
+  rm -rf "$part"
+  mkdir -p "$part"/{dev,proc,sys,usr/{bin,lib,lib64,sbin}}
+  for name in bin lib lib64 sbin; do
+    ln -s usr/$name "$part/$name"
+  done
+  sid_apt update
+  sid_apt install --download-only "$@"
+  for name in "$apt"/cache/archives/*.deb; do
+    dpkg-deb --fsys-tarfile "$name" | tar -C "$part" --keep-directory-symlink --no-same-owner -x
+  done
+  rm -rf "$apt"
+  # What the installation scripts would have done.
+  echo 'root:x:0:0:root:/root:/bin/bash' >"$part/etc/passwd"
+  ln -s g++ "$part/usr/bin/c++"
+  ln -s gcc "$part/usr/bin/cc"
+  ln -s mawk "$part/usr/bin/awk"
+  printf '%s\n' "$@" >"$part/.pagoda-packages"
+  [ ! -d "$root" ] || mv -T "$root" "$root.old"
   mv -T "$part" "$root"
+  rm -rf "$root.old"
 }
 
-# add_packages PACKAGE...: an interrupted installation leaves its packages off the list, and is resumed.
-add_packages() {
-  cp -L /etc/resolv.conf /etc/hosts "$root/etc/" 2>/dev/null || true
-  in_root dpkg --configure -a
-  in_root apt-get update
-  in_root apt-get install -y "$@"
-  printf '%s\n' "$@" >>"$root/.pagoda-packages"
+lacking() { # whether the root lacks one of $packages
+  local package
+  for package in $packages; do
+    grep -qsx -- "$package" "$root/.pagoda-packages" || return 0
+  done
+  return 1
 }
 
-in_root() { chroot "$root" /usr/bin/env DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
+# --- in the root -----------------------------------------------------------------------------------
 
 # Shows the user's files at their own paths: every folder of / that is no part of a system, and those we
-# were asked for wherever they lie.
+# were asked for wherever they lie. The mounts are in a namespace that dies with us.
 mount_files() {
   local dir
   for dir in /*; do
@@ -108,6 +133,7 @@ mount_files() {
 # Without mounts: copies the checkout, drops from the copy what it no longer has, and shows the build
 # folder of the root where it would otherwise be. Times are kept, so nothing is built twice.
 copy_files() {
+  [ -e "$root/dev/null" ] || cp -a /dev/{null,zero,full,random,urandom} "$root/dev/"
   mkdir -p "$root$top" "$root$sid_build"
   tar -C "$top" --exclude=./.git --exclude=./build -c . | tar -C "$root$top" -x
   (cd "$root$top" && find . -type f -o -type l) | while IFS= read -r file; do
@@ -119,13 +145,7 @@ copy_files() {
   fi
 }
 
-if [ "${1:-}" = --make ]; then # --make MIRROR PACKAGE...
-  shift
-  [ -f "$root/.pagoda-packages" ] || make_root "$1"
-  shift
-  [ $# = 0 ] || add_packages "$@"
-  exit
-elif [ "${1:-}" = --enter ]; then # --enter mount|copy OWNER FOLDER VARIABLE=... COMMAND...
+if [ "${1:-}" = --enter ]; then # --enter mount|copy OWNER-OR-NOTHING FOLDER VARIABLE=... COMMAND...
   if [ "$2" = mount ]; then
     mount_files "$top" "$cache" "$4"
   else
@@ -133,56 +153,54 @@ elif [ "${1:-}" = --enter ]; then # --enter mount|copy OWNER FOLDER VARIABLE=...
   fi
   owner=$3 folder=$4
   shift 4
-  exec chroot --userspec="$owner" "$root" /usr/bin/env -i --chdir="$folder" "$@"
+  exec chroot ${owner:+--userspec="$owner"} "$root" /usr/bin/env -i --chdir="$folder" "$@"
 fi
 
 # --- as the user -----------------------------------------------------------------------------------
 
-packages=$base
 if [ "${1:-}" = -p ]; then
-  packages="$base $2"
+  packages="$packages $2"
   shift 2
 fi
 
-as_root=()
-if [ "$(id -u)" != 0 ]; then
-  as_root=(sudo -n XDG_CACHE_HOME="${cache%/pagoda}" ${PAGODA_SID_MIRROR:+PAGODA_SID_MIRROR="$PAGODA_SID_MIRROR"})
-  sudo -n true 2>/dev/null || give_up "making and entering a root needs root, or a sudo that asks for no password."
-fi
-if "${as_root[@]}" unshare --mount mount --bind /proc /proc 2>/dev/null; then
-  namespace=(unshare --mount)
-  files=mount
-else
-  namespace=()
+# may_mount COMMAND...: whether mounts are allowed in the namespace that COMMAND makes.
+may_mount() { "$@" mount --rbind /proc /proc 2>/dev/null; }
+owner=
+files=mount
+if [ "$(id -u)" = 0 ] && may_mount unshare --mount; then
+  enter=(unshare --mount)
+elif [ "$(id -u)" = 0 ]; then
+  enter=()
   files=copy
+elif may_mount unshare --map-root-user --mount; then
+  enter=(unshare --map-root-user --mount) # root in there is the user
+elif may_mount sudo -n unshare --mount; then
+  owner=$(id -u):$(id -g)
+  enter=(sudo -n env HOME="$HOME" XDG_CACHE_HOME="${cache%/pagoda}" unshare --mount)
+else
+  give_up "entering a root needs user namespaces, root, or a sudo that asks for no password."
 fi
 
 mkdir -p "$cache" "$sid_build"
-missing=()
-lacking() {
-  missing=()
-  local package
-  for package in $packages; do
-    grep -qsx -- "$package" "$root/.pagoda-packages" || missing+=("$package")
-  done
-  [ ${#missing[@]} != 0 ]
-}
 if lacking; then
   (
     flock 9
-    if lacking; then # another call may have done it meanwhile
-      uri=$(mirror)
-      [ -n "$uri" ] || give_up "no Debian mirror is configured on this machine: set PAGODA_SID_MIRROR."
-      echo "ci/sid-root.sh: making a Debian sid root in $root (${missing[*]})" >&2
-      "${as_root[@]}" "${namespace[@]}" "$0" --make "$uri" "${missing[@]}" >"$log" 2>&1 </dev/null 9>&- ||
-        give_up "the root could not be made."
-    fi
-  ) 9>"$lock"
+    lacking || exit 0 # another call has made it meanwhile
+    command -v apt-get dpkg-deb >/dev/null || give_up "this is no Debian: there is no apt-get."
+    uri=$(mirror)
+    [ -n "$uri" ] || give_up "no Debian mirror is configured on this machine: set PAGODA_SID_MIRROR."
+    echo "ci/sid-root.sh: making a Debian sid root in $root" >&2
+    # In a shell of its own, as errexit is off inside a condition.
+    export root apt uri packages
+    bash -euxo pipefail -c "$(declare -f sid_apt set_up_apt make_root)
+      set_up_apt \"\$uri\"; make_root $packages" >"$log" 2>&1 </dev/null 9>&- ||
+      give_up "the root could not be made."
+  ) 9>"$cache/sid-root.lock"
 fi
 
-variables=(PATH=/usr/bin:/bin:/usr/sbin:/sbin HOME="${HOME:-/root}" LANG=C.UTF-8 CCACHE_DIR="$sid_build/ccache"
+variables=(PATH=/usr/bin:/usr/sbin HOME="$HOME" LANG=C.UTF-8 CCACHE_DIR="$sid_build/ccache"
   CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_GENERATOR=Ninja)
 while IFS= read -r name; do
   variables+=("$name=${!name}")
-done < <(compgen -e | grep -E '^(CI|TERM|CXX|[A-Z]*SAN_OPTIONS|LD_PRELOAD|(PAGODA|OMP|KOKKOS|CTEST|GTEST)_.*|CMAKE_BUILD_PARALLEL_LEVEL)$')
-exec "${as_root[@]}" "${namespace[@]}" "$0" --enter "$files" "$(id -u):$(id -g)" "$PWD" "${variables[@]}" "$@"
+done < <(compgen -e | grep -E '^(CI|TERM|CXX|[A-Z]*SAN_OPTIONS|(PAGODA|OMP|KOKKOS|CTEST|GTEST)_.*|CMAKE_BUILD_PARALLEL_LEVEL)$')
+exec "${enter[@]}" "$0" --enter "$files" "$owner" "$PWD" "${variables[@]}" "$@"
