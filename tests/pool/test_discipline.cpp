@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/pool/pool_model.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pagoda::test {
+namespace {
+
+/// What Kokkos does while one of these is alive.
+class Watch {
+ public:
+  Watch() {
+    seen()          = {};
+    namespace tools = Kokkos::Tools::Experimental;
+    tools::set_begin_fence_callback([](const char* name, std::uint32_t, std::uint64_t*) {
+      // Kokkos fences by itself around its callbacks.
+      if (std::string(name).find("Tool Fence") == std::string::npos) seen().fences.push_back(name);
+    });
+    tools::set_allocate_data_callback([](Kokkos::Profiling::SpaceHandle, const char* label, const void*,
+                                         std::uint64_t) { seen().allocations.push_back(label); });
+    tools::set_begin_deep_copy_callback([](Kokkos::Profiling::SpaceHandle, const char* label, const void*,
+                                           Kokkos::Profiling::SpaceHandle, const char*, const void*,
+                                           std::uint64_t) { seen().copies.push_back(label); });
+    const auto kernel = [](const char* name, std::uint32_t device, std::uint64_t*) {
+      seen().kernels.push_back(name);
+      seen().devices.push_back(device);
+    };
+    tools::set_begin_parallel_for_callback(kernel);
+    tools::set_begin_parallel_reduce_callback(kernel);
+    tools::set_begin_parallel_scan_callback(kernel);
+  }
+  ~Watch() {
+    namespace tools = Kokkos::Tools::Experimental;
+    tools::set_begin_fence_callback(nullptr);
+    tools::set_allocate_data_callback(nullptr);
+    tools::set_begin_deep_copy_callback(nullptr);
+    tools::set_begin_parallel_for_callback(nullptr);
+    tools::set_begin_parallel_reduce_callback(nullptr);
+    tools::set_begin_parallel_scan_callback(nullptr);
+  }
+
+  struct Seen {
+    std::vector<std::string> fences, allocations, copies, kernels;
+    std::vector<std::uint32_t> devices;
+  };
+  static Seen& seen() {
+    static Seen all;
+    return all;
+  }
+};
+
+void expect_quiet(const Watch::Seen& seen) {
+  EXPECT_EQ(seen.fences, std::vector<std::string>());
+  EXPECT_EQ(seen.allocations, std::vector<std::string>());
+  EXPECT_EQ(seen.copies, std::vector<std::string>());
+}
+
+template <class Pool>
+struct PoolDiscipline : testing::Test {};
+TYPED_TEST_SUITE(PoolDiscipline, Pools, PoolNames);
+
+// A decode step (a token for each sequence, then all of them decoded, now in this order, now in that) launches kernels
+// on the instance it is given, and does nothing else. One kernel appends, however many sequences there are.
+TYPED_TEST(PoolDiscipline, StepsOnlyLaunch) {
+  using Space     = typename TypeParam::execution_space;
+  using T         = typename TypeParam::value_type;
+  using Memory    = typename Space::memory_space;
+  const int batch = 9;
+  Driven<TypeParam> d(
+      {.num_kv_heads = 2, .head_dim = 16, .max_seq_len = 64, .max_sequences = 12, .page_size = 4, .num_q_heads = 4});
+  std::vector<int> slots;
+  for (int i = 0; i < batch; ++i) slots.push_back(d.admit(i));
+  std::vector<int> reversed(slots.rbegin(), slots.rend());
+  const auto tokens = d.fresh(batch);
+  const auto k = keys(d.pool, d.exec, tokens), v = values(d.pool, d.exec, tokens);
+  const auto q = make_rows<Space, T>(d.exec, tokens, 4, 16, false);
+  Kokkos::View<T***, Memory> out("out", batch, 4, 16);
+  Kokkos::View<float**, Memory> lse("lse", batch, 4);
+  const auto step = [&](const std::vector<int>& order) {
+    d.pool.append(d.exec, order, k, v);
+    d.pool.decode(d.exec, order, q, out, lse);
+  };
+  step(slots);  // scratch of the host's threads grows the first time
+  d.exec.fence();
+
+  {
+    const Watch watch;
+    for (int i = 0; i < 12; ++i) step(i % 4 < 2 ? slots : reversed);
+  }
+  const auto seen = Watch::seen();
+  expect_quiet(seen);
+  EXPECT_EQ(std::count(seen.kernels.begin(), seen.kernels.end(), "Pagoda::KVPool::write"), 12);
+  EXPECT_EQ(std::count(seen.kernels.begin(), seen.kernels.end(), "Pagoda::KVPool::select"), 5);
+  for (const auto& name : seen.kernels) EXPECT_EQ(name.find("Pagoda::"), 0u) << name;
+  for (const auto device : seen.devices) EXPECT_EQ(device, Kokkos::Tools::Experimental::device_id(d.exec));
+}
+
+// So do prompts, forks, copies on write and releases; a prompt of any length is one kernel.
+TYPED_TEST(PoolDiscipline, SequencesComeAndGoWithoutWaiting) {
+  Driven<TypeParam> d({.num_kv_heads = 2, .head_dim = 16, .max_seq_len = 64, .max_sequences = 12, .page_size = 4});
+  const auto tokens = d.fresh(50);
+  const auto k = keys(d.pool, d.exec, tokens), v = values(d.pool, d.exec, tokens);
+  const auto one_k = keys(d.pool, d.exec, {7}), one_v = values(d.pool, d.exec, {7});
+  d.pool.release(d.pool.admit(d.exec, k, v));
+  d.exec.fence();
+  {
+    const Watch watch;
+    const int a = d.pool.admit(d.exec, k, v);
+    EXPECT_EQ(Watch::seen().kernels, std::vector<std::string>{"Pagoda::KVPool::write"});
+    const int b = d.pool.fork(d.exec, a);
+    const int c = d.pool.admit(d.exec, 10);
+    d.pool.append(d.exec, std::vector<int>{b}, one_k, one_v);
+    d.pool.release(a);
+    d.pool.reserve(d.exec, std::vector<int>{c}, std::vector<int>{3});
+    d.pool.kv(d.exec, std::vector<int>{c, b});
+  }
+  expect_quiet(Watch::seen());
+}
+
+// What a pool allocates bears the library's name, and all of it is allocated at construction.
+TYPED_TEST(PoolDiscipline, Labels) {
+  typename TypeParam::execution_space exec;
+  const Watch watch;
+  const TypeParam pool(exec, small_pool);
+  EXPECT_GE(Watch::seen().allocations.size(), 4u);
+  for (const auto& label : Watch::seen().allocations) EXPECT_EQ(label.find("Pagoda::"), 0u) << label;
+}
+
+}  // namespace
+}  // namespace pagoda::test

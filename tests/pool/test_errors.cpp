@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/pool/pool_model.hpp"
+
+#include <limits>
+
+namespace pagoda::test {
+namespace {
+
+template <class Pool>
+struct PoolErrors : testing::Test {};
+TYPED_TEST_SUITE(PoolErrors, Pools, PoolNames);
+
+/// A pool with sequences of several lengths, two of them sharing, and the wish that a call fails and changes nothing.
+template <class Pool>
+struct Refusing : Driven<Pool> {
+  using Space = typename Pool::execution_space;
+  using T     = typename Pool::value_type;
+  explicit Refusing(const PoolOptions& options = small_pool) : Driven<Pool>(options) {}
+
+  template <class Error, class Call>
+  void refuses(const Call& call, const std::vector<std::string>& words) {
+    const auto before = state_of(this->pool, this->exec);
+    std::string text;
+    try {
+      call();
+      ADD_FAILURE() << "nothing was thrown; expected words: " << words.front();
+    } catch (const Error& e) {
+      text = e.what();
+    }
+    for (const auto& word : words) EXPECT_NE(text.find(word), std::string::npos) << word << " is not in: " << text;
+    EXPECT_EQ(text.find(is_paged<Pool> ? "pagoda::PagedPool" : "pagoda::ContiguousPool"), 0u) << text;
+    EXPECT_TRUE(state_of(this->pool, this->exec) == before) << "after: " << text;
+    expect_holds(this->pool, this->exec, this->model);
+  }
+  auto rows(int tokens, int heads, int dims) {
+    return make_rows<Space, T>(this->exec, std::vector<int>(tokens, 1), heads, dims, false);
+  }
+  auto k(int tokens) { return rows(tokens, 2, 4); }
+  auto v(int tokens) { return rows(tokens, 2, 3); }
+};
+
+using Slots = std::vector<int>;
+
+TYPED_TEST(PoolErrors, FullPool) {
+  Refusing<TypeParam> d;
+  for (int i = 0; i < 4; ++i) d.admit(20);  // paged: all 20 pages
+  d.admit(0), d.admit(0);
+  for (const int n : {0, 4}) {
+    d.template refuses<OutOfCapacity>([&] { d.pool.admit(d.exec, d.k(n), d.v(n)); }, {"::admit", "max_sequences = 6"});
+    d.template refuses<OutOfCapacity>([&] { d.pool.admit(d.exec, n); }, {"::admit", "max_sequences = 6"});
+  }
+  d.template refuses<OutOfCapacity>([&] { d.pool.fork(d.exec, 0); }, {"::fork", "max_sequences = 6"});
+  if (!is_paged<TypeParam>) return;
+  d.release(5);
+  d.template refuses<OutOfCapacity>([&] { d.pool.admit(d.exec, d.k(5), d.v(5)); },
+                                    {"::admit", "num_tokens = 5", "2 pages of 4", "free: 0 of 20"});
+}
+
+TYPED_TEST(PoolErrors, TheLastOfManyDoesNotFit) {
+  if (!is_paged<TypeParam>) return;
+  Refusing<TypeParam> d;
+  const int a = d.admit(7), b = d.fork(a), c = d.admit(23), e = d.admit(24), f = d.admit(12);
+  d.append(f, 4);  // 2 + 6 + 6 + 4 of 20 pages: 2 left
+  EXPECT_EQ(d.pool.free_pages(), 2);
+  // A page of its own for a, one more for f; b keeps the shared page, c has room; then e is full (an argument) or b
+  // needs one page too many (no room).
+  d.template refuses<InvalidArgument>(
+      [&] {
+        d.pool.append(d.exec, Slots{a, c, f, e}, d.k(4), d.v(4));
+      },
+      {"::append", "counts[3] is 1", "seq_len 24", "max_seq_len"});
+  d.template refuses<OutOfCapacity>(
+      [&] {
+        d.pool.append(d.exec, Slots{a, c, f, b}, Slots{1, 1, 1, 2}, d.k(5), d.v(5));
+      },
+      {"::append", "4 sequences", "3 pages of 4", "free: 2 of 20"});
+  d.template refuses<OutOfCapacity>(
+      [&] {
+        d.pool.reserve(d.exec, Slots{a, c, f, b}, Slots{1, 1, 1, 2});
+      },
+      {"::reserve"});
+  // And what does fit still does, on the pages that a pool without the refusals would use.
+  d.append({a, c, f, b}, {1, 1, 1, 1});
+  EXPECT_EQ(d.pool.free_pages(), 0);
+  d.check();
+}
+
+TYPED_TEST(PoolErrors, UnknownSlots) {
+  Refusing<TypeParam> d;
+  const int a = d.admit(3), released = d.admit(2);
+  d.release(released);
+  for (const int slot : {released, 5, -1, 6, std::numeric_limits<int>::max(), std::numeric_limits<int>::min()}) {
+    const std::string is = " is " + std::to_string(slot);
+    d.template refuses<InvalidArgument>([&] { d.pool.release(slot); }, {"::release", "slot" + is});
+    d.template refuses<InvalidArgument>([&] { d.pool.fork(d.exec, slot); }, {"::fork", "slot" + is});
+    d.template refuses<InvalidArgument>([&] { d.pool.seq_len(slot); }, {"::seq_len", "slot" + is});
+    d.template refuses<InvalidArgument>([&] { d.pool.block_table(slot); }, {"::block_table", "slot" + is});
+    d.template refuses<InvalidArgument>(
+        [&] {
+          d.pool.append(d.exec, Slots{a, slot}, d.k(2), d.v(2));
+        },
+        {"::append", "slots[1]" + is});
+    d.template refuses<InvalidArgument>([&] { d.pool.kv(d.exec, Slots{a, slot}); }, {"::kv", "slots[1]" + is});
+  }
+  d.template refuses<InvalidArgument>([&] { d.pool.kv(d.exec, Slots(7, a)); },
+                                      {"::kv", "7 entries", "max_sequences = 6"});
+  d.template refuses<InvalidArgument>([&] { d.pool.page_ref_count(-1); }, {"::page_ref_count", "page is -1"});
+}
+
+TYPED_TEST(PoolErrors, DuplicateSlot) {
+  Refusing<TypeParam> d;
+  const int a = d.admit(3), b = d.admit(2);
+  d.template refuses<InvalidArgument>(
+      [&] {
+        d.pool.append(d.exec, Slots{a, b, a}, d.k(3), d.v(3));
+      },
+      {"::append", "slots[2] is " + std::to_string(a), "each slot once"});
+}
+
+TYPED_TEST(PoolErrors, Lengths) {
+  Refusing<TypeParam> d;
+  const int a = d.admit(3);
+  d.template refuses<InvalidArgument>([&] { d.pool.admit(d.exec, d.k(25), d.v(25)); }, {"::admit", "25 tokens", "24"});
+  d.template refuses<InvalidArgument>([&] { d.pool.admit(d.exec, 25); }, {"::admit", "num_tokens is 25", "24"});
+  d.template refuses<InvalidArgument>([&] { d.pool.admit(d.exec, -1); }, {"::admit", "num_tokens is -1"});
+  d.template refuses<InvalidArgument>([&] { d.pool.fork(d.exec, a, 4); }, {"::fork", "num_tokens is 4", "3"});
+  d.template refuses<InvalidArgument>([&] { d.pool.fork(d.exec, a, -2); }, {"::fork", "num_tokens is -2"});
+  d.template refuses<InvalidArgument>([&] { d.pool.append(d.exec, Slots{a}, Slots{22}, d.k(22), d.v(22)); },
+                                      {"::append", "counts[0] is 22", "seq_len = 21"});
+  d.template refuses<InvalidArgument>([&] { d.pool.append(d.exec, Slots{a}, Slots{-1}, d.k(0), d.v(0)); },
+                                      {"::append", "counts[0] is -1"});
+  d.template refuses<InvalidArgument>([&] { d.pool.reserve(d.exec, Slots{a}, Slots{std::numeric_limits<int>::max()}); },
+                                      {"::reserve", "counts[0] is"});
+  d.template refuses<InvalidArgument>(
+      [&] {
+        d.pool.append(d.exec, Slots{a}, Slots{1, 1}, d.k(2), d.v(2));
+      },
+      {"::append", "counts has 2", "1"});
+  d.template refuses<InvalidArgument>([&] { d.pool.slot_mapping(a, 1, 3); },
+                                      {"::slot_mapping", "1 .. 4", "seq_len = 3"});
+}
+
+TYPED_TEST(PoolErrors, Shapes) {
+  Refusing<TypeParam> d;
+  const int a = d.admit(3);
+  d.template refuses<InvalidArgument>([&] { d.pool.admit(d.exec, d.rows(2, 3, 4), d.v(2)); },
+                                      {"::admit: k is (2, 3, 4)", "(2, 2, 4)"});
+  d.template refuses<InvalidArgument>([&] { d.pool.admit(d.exec, d.k(2), d.rows(2, 2, 4)); },
+                                      {"::admit: v is (2, 2, 4)", "(2, 2, 3)"});
+  d.template refuses<InvalidArgument>([&] { d.pool.admit(d.exec, d.k(2), d.v(1)); }, {"::admit: v is (1, 2, 3)"});
+  d.template refuses<InvalidArgument>([&] { d.pool.append(d.exec, Slots{a}, d.k(2), d.v(2)); },
+                                      {"::append: k is (2, 2, 4)", "(1, 2, 4)"});
+  const auto mapping = on_device(d.exec, std::vector<std::int64_t>{0, 1});
+  d.template refuses<InvalidArgument>([&] { d.pool.write(d.exec, mapping, d.k(3), d.v(3)); },
+                                      {"::write: k is (3, 2, 4)", "(2, 2, 4)"});
+}
+
+TYPED_TEST(PoolErrors, Decode) {
+  using Space  = typename TypeParam::execution_space;
+  using Memory = typename Space::memory_space;
+  Refusing<TypeParam> d;
+  const int a = d.admit(3);
+  Kokkos::View<float***, Memory> q("q", 1, 2, 4), out("out", 1, 2, 3);
+  d.template refuses<InvalidArgument>([&] { d.pool.decode(d.exec, Slots{a}, q, out); }, {"no plan", "prepare"});
+  d.pool.prepare(d.exec, {.num_q_heads = 2});
+  d.pool.decode(d.exec, Slots{a}, q, out);
+  d.template refuses<InvalidArgument>(
+      [&] {
+        d.pool.decode(d.exec, Slots{a, 5}, q, out);
+      },
+      {"::decode", "slots[1] is 5", "no sequence"});
+  EXPECT_THROW(d.pool.decode(d.exec, Slots{a, a}, q, out), InvalidArgument);  // q has one row
+  EXPECT_THROW(d.pool.prepare(d.exec, {.num_q_heads = 3}), InvalidArgument);  // not a multiple of 2
+  EXPECT_EQ(d.pool.plan().state().num_q_heads, 2);                            // the old plan stays
+}
+
+TYPED_TEST(PoolErrors, Options) {
+  const auto refuses = [](auto change, const std::string& words) {
+    auto options = small_pool;
+    change(options);
+    try {
+      const TypeParam pool(typename TypeParam::execution_space(), options);
+      ADD_FAILURE() << "nothing was thrown: " << words;
+    } catch (const InvalidArgument& e) {
+      EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
+    }
+  };
+  refuses([](PoolOptions& o) { o.num_kv_heads = 0; }, "num_kv_heads is 0");
+  refuses([](PoolOptions& o) { o.head_dim = -1; }, "head_dim is -1");
+  refuses([](PoolOptions& o) { o.head_dim_v = -1; }, "head_dim_v is -1");
+  refuses([](PoolOptions& o) { o.max_seq_len = 0; }, "max_seq_len is 0");
+  refuses([](PoolOptions& o) { o.max_sequences = 0; }, "max_sequences is 0");
+  refuses([](PoolOptions& o) { o.num_q_heads = -1; }, "num_q_heads is -1");
+  refuses([](PoolOptions& o) { o.num_q_heads = 3; }, "num_q_heads is 3");
+  if (!is_paged<TypeParam>) return;
+  refuses([](PoolOptions& o) { o.page_size = 0; }, "page_size is 0");
+  refuses([](PoolOptions& o) { o.num_pages = -1; }, "num_pages is -1");
+  refuses([](PoolOptions& o) { o.num_pages = 0, o.page_size = 1, o.max_seq_len = 1 << 30; }, "give num_pages");
+}
+
+TEST(WriteKV, Errors) {
+  Host exec;
+  Kokkos::View<half_t****, Kokkos::HostSpace> k("k", 2, 3, 2, 4), v("v", 2, 3, 2, 4);
+  Kokkos::View<float****, Kokkos::HostSpace> v_float("v", 2, 3, 2, 4);
+  Kokkos::View<float***, Kokkos::HostSpace> rows("rows", 2, 2, 4), wrong("rows", 2, 2, 5);
+  Kokkos::View<std::int64_t*, Kokkos::HostSpace> mapping("mapping", 2), three("mapping", 3);
+  EXPECT_THROW(write_kv(exec, k, v, mapping, wrong, rows), InvalidArgument);
+  EXPECT_THROW(write_kv(exec, k, v, mapping, rows, wrong), InvalidArgument);
+  EXPECT_THROW(write_kv(exec, k, v, three, rows, rows), InvalidArgument);
+  EXPECT_THROW(write_kv(exec, k, v_float, mapping, rows, rows), InvalidArgument);
+  EXPECT_THROW(write_kv(exec, k, v, mapping, rows, rows, KVOrder::HND), InvalidArgument);  // 3 heads then
+}
+
+}  // namespace
+}  // namespace pagoda::test
