@@ -46,8 +46,8 @@ class Bytes {
 
  private:
   using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
-  static Kokkos::View<const std::byte*, Kokkos::HostSpace, Unmanaged> on_host(const std::vector<std::byte>& v) {
-    return {v.data(), v.size()};
+  static auto on_host(const std::vector<std::byte>& v) {
+    return Kokkos::View<const std::byte*, Kokkos::HostSpace, Unmanaged>(v.data(), v.size());
   }
 
   std::vector<std::byte> host_;
