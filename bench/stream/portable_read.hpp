@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+/// The same bare read for machines without a hand-written one: CPUs, and GPUs other than NVIDIA's.
+namespace pagoda::bench::portable {
+
+struct alignas(16) Word {
+  std::uint64_t low, high;
+};
+
+/// Host: every thread reads a piece of its own, as `streams` runs of whole cache lines side by side, so that as many
+/// prefetchers are at work.
+template <int Streams>
+std::uint64_t fold_piece(const std::uint64_t* p, std::size_t n) {
+  constexpr std::size_t line = 8;
+  const std::size_t run      = n / (Streams * line) * line;
+  std::uint64_t fold[Streams][line]{};
+  for (std::size_t i = 0; i < run; i += line)
+    for (int s = 0; s < Streams; ++s)
+      for (std::size_t j = 0; j < line; ++j) fold[s][j] ^= p[s * run + i + j];
+  for (std::size_t i = Streams * run; i < n; ++i) fold[0][0] ^= p[i];
+  std::uint64_t all = 0;
+  for (const auto& f : fold)
+    for (const std::uint64_t x : f) all ^= x;
+  return all;
+}
+
+template <class ExecutionSpace, int Streams>
+struct HostRead {
+  const std::uint64_t* data;
+  std::size_t words;  // of 8 bytes
+  int pieces;
+  Kokkos::View<std::uint64_t*, typename ExecutionSpace::memory_space> folds;
+
+  void operator()(int t) const {
+    const std::size_t begin = words * t / pieces, end = words * (t + 1) / pieces;
+    folds(t) = fold_piece<Streams>(data + begin, end - begin);
+  }
+};
+
+template <int Streams, class ExecutionSpace, class Folds>
+void host_read(const ExecutionSpace& exec, const std::byte* data, std::size_t bytes, const Folds& folds) {
+  const int pieces = exec.concurrency();
+  Kokkos::parallel_for("Pagoda::bench::stream_read", Kokkos::RangePolicy<ExecutionSpace>(exec, 0, pieces),
+                       HostRead<ExecutionSpace, Streams>{reinterpret_cast<const std::uint64_t*>(data),
+                                                         bytes / sizeof(std::uint64_t), pieces, folds});
+}
+
+/// Device: all threads side by side, 16 bytes each at a time, four in flight.
+template <class ExecutionSpace>
+struct DeviceRead {
+  const Word* data;
+  std::size_t words, threads;
+  Kokkos::View<std::uint64_t*, typename ExecutionSpace::memory_space> folds;
+
+  KOKKOS_FUNCTION void operator()(std::size_t t) const {
+    std::uint64_t low = 0, high = 0;
+    std::size_t i = t;
+    for (; i + 3 * threads < words; i += 4 * threads) {
+      const Word a = data[i], b = data[i + threads], c = data[i + 2 * threads], d = data[i + 3 * threads];
+      low ^= a.low ^ b.low ^ c.low ^ d.low;
+      high ^= a.high ^ b.high ^ c.high ^ d.high;
+    }
+    for (; i < words; i += threads) low ^= data[i].low, high ^= data[i].high;
+    if (low == 0x9e3779b97f4a7c15u && high == 0xbf58476d1ce4e5b9u) folds(0) = low;  // once in 2^128
+  }
+};
+
+template <class ExecutionSpace, class Folds>
+void device_read(const ExecutionSpace& exec, const std::byte* data, std::size_t bytes, const Folds& folds) {
+  const auto threads = static_cast<std::size_t>(exec.concurrency());
+  Kokkos::parallel_for(
+      "Pagoda::bench::stream_read", Kokkos::RangePolicy<ExecutionSpace, std::size_t>(exec, 0, threads),
+      DeviceRead<ExecutionSpace>{reinterpret_cast<const Word*>(data), bytes / sizeof(Word), threads, folds});
+}
+
+}  // namespace pagoda::bench::portable

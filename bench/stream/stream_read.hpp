@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "bench/stream/portable_read.hpp"
+#if defined(KOKKOS_ENABLE_CUDA)
+#include "bench/stream/cuda_read.hpp"
+#endif
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+#if defined(__unix__)
+#include <unistd.h>
+#endif
+
+namespace pagoda::bench {
+
+/// How long a bare read of `bytes` takes: the floor under every kernel that must read them.
+struct Reading {
+  std::size_t bytes = 0;
+  double seconds    = 0;
+  std::string shape;  ///< the read kernel that was fastest
+
+  double gb_per_s() const { return static_cast<double>(bytes) / seconds * 1e-9; }
+};
+
+namespace detail {
+
+/// Random bits, one 64-bit word an index (the output function of splitmix64).
+template <class MemorySpace>
+struct FillRandom {
+  Kokkos::View<std::uint64_t*, MemorySpace> words;
+
+  KOKKOS_FUNCTION void operator()(std::size_t i) const {
+    std::uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
+    z               = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z               = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    words(i)        = z ^ (z >> 31);
+  }
+};
+
+inline std::size_t host_cache_bytes() {
+  long bytes = 0;
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+  bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#endif
+  return bytes > 0 ? static_cast<std::size_t>(bytes) : std::size_t(64) << 20;
+}
+
+}  // namespace detail
+
+/// Times bare reads of device memory: random bits, cold (windows are rotated through a buffer much larger than the
+/// last-level cache), by the fastest of a small set of kernels. On CUDA several reads run in a graph.
+template <class ExecutionSpace>
+class StreamReader {
+ public:
+  using memory_space = typename ExecutionSpace::memory_space;
+
+  /// Allocates and fills a buffer for reads of up to `longest` bytes, but no less than eight times the cache. Longer
+  /// reads are timed as so many reads of the whole buffer.
+  StreamReader(const ExecutionSpace& exec, std::size_t longest)
+      : exec_(exec),
+        data_bytes_(round_up(std::max(longest, 8 * cache_bytes()))),
+        evict_bytes_(round_up(2 * cache_bytes())),
+        words_(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::bench::stream_buffer"),
+               (data_bytes_ + evict_bytes_) / sizeof(std::uint64_t)),
+        folds_("Pagoda::bench::stream_folds", static_cast<std::size_t>(std::max(exec.concurrency(), 1))) {
+    Kokkos::parallel_for("Pagoda::bench::stream_fill",
+                         Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::size_t>>(exec, 0, words_.extent(0)),
+                         detail::FillRandom<memory_space>{words_});
+    exec.fence("Pagoda::bench::stream_fill");
+  }
+
+  /// Median time of a read of exactly `bytes`, rounded up to 16.
+  Reading read(std::size_t bytes) {
+    const std::size_t asked = round_up(std::max<std::size_t>(bytes, 1));
+    const std::size_t once  = std::min(asked, data_bytes_);
+    Reading r               = time(once);
+    r.seconds *= static_cast<double>(asked) / static_cast<double>(once);
+    r.bytes = asked;
+    return r;
+  }
+
+ private:
+  static std::size_t round_up(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
+
+  static std::size_t cache_bytes() {
+#if defined(KOKKOS_ENABLE_CUDA)
+    if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) return cuda::cache_bytes();
+#endif
+    return detail::host_cache_bytes();
+  }
+
+  const std::byte* data() const { return reinterpret_cast<const std::byte*>(words_.data()); }
+
+  Reading time(std::size_t bytes) {
+    if constexpr (Kokkos::SpaceAccessibility<Kokkos::HostSpace, memory_space>::accessible &&
+                  std::is_same_v<memory_space, Kokkos::HostSpace>) {
+      return fastest(bytes, {{"1 run a thread", &portable::host_read<1, ExecutionSpace, Folds>},
+                             {"2 runs a thread", &portable::host_read<2, ExecutionSpace, Folds>},
+                             {"4 runs a thread", &portable::host_read<4, ExecutionSpace, Folds>}});
+    }
+#if defined(KOKKOS_ENABLE_CUDA)
+    else if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) {
+      const cuda::Buffers buffers{data(), data_bytes_, data() + data_bytes_, evict_bytes_,
+                                  reinterpret_cast<unsigned*>(folds_.data())};
+      const cuda::Time t = cuda::time_read(buffers, bytes, exec_.cuda_stream());
+      return {bytes, t.seconds, t.shape};
+    }
+#endif
+    else {
+      return fastest(bytes, {{"strided 4", &portable::device_read<ExecutionSpace, Folds>}});
+    }
+  }
+
+  using Folds = Kokkos::View<std::uint64_t*, memory_space>;
+  struct Shape {
+    const char* name;
+    void (*launch)(const ExecutionSpace&, const std::byte*, std::size_t, const Folds&);
+  };
+
+  Reading fastest(std::size_t bytes, const std::vector<Shape>& shapes) {
+    Reading best;
+    for (const Shape& shape : shapes) {
+      const double s = median_seconds(shape, bytes);
+      if (best.seconds == 0 || s < best.seconds) best = {bytes, s, shape.name};
+    }
+    return best;
+  }
+
+  double median_seconds(const Shape& shape, std::size_t bytes) {
+    // Several reads between two fences, as many as make the fences small beside them.
+    const int reads = static_cast<int>(std::clamp<std::size_t>((std::size_t(1) << 24) / bytes, 1, 16));
+    std::vector<double> seconds;
+    for (int sample = -1; sample < 9; ++sample) {
+      exec_.fence("Pagoda::bench::stream_read");
+      const Kokkos::Timer timer;
+      for (int i = 0; i < reads; ++i) {
+        if (next_ + bytes > data_bytes_) next_ = 0;
+        shape.launch(exec_, data() + next_, bytes, folds_);
+        next_ += bytes;
+      }
+      exec_.fence("Pagoda::bench::stream_read");
+      if (sample >= 0) seconds.push_back(timer.seconds() / reads);
+    }
+    std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
+    return seconds[seconds.size() / 2];
+  }
+
+  ExecutionSpace exec_;
+  std::size_t data_bytes_, evict_bytes_;
+  Kokkos::View<std::uint64_t*, memory_space> words_;
+  Folds folds_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace pagoda::bench
