@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/serve/machine.hpp"
+#include "bench/serve/report.hpp"
+#include "bench/serve/run.hpp"
+
+#include <CLI/CLI.hpp>
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+using pagoda::DType;
+using pagoda::serve::Machine;
+using pagoda::serve::Options;
+
+constexpr int wrong = 1, unusable = 2;  // exit codes
+
+const std::vector<std::string> type_names{"fp64", "fp32", "fp16", "bf16"};  // in the order of DType
+
+DType type_named(const std::string& name) {
+  return static_cast<DType>(std::find(type_names.begin(), type_names.end(), name) - type_names.begin());
+}
+
+void add_options(CLI::App& app, Options& o) {
+  o.trace_file = PAGODA_SERVE_TRACE;
+  o.scale      = Machine::is_host ? 16 : 1;
+  app.add_option("--trace", o.trace_file, "requests, one JSON object a line, in the form of the Mooncake traces")
+      ->check(CLI::ExistingFile)
+      ->capture_default_str();
+  app.add_option("--model", o.model, "whose heads: " + pagoda::serve::model_names())->capture_default_str();
+  app.add_option_function<std::string>(
+         "--type", [&o](const std::string& name) { o.type = type_named(name); },
+         "element type of the cache: fp16, bf16, fp32, fp64")
+      ->check(CLI::IsMember(type_names))
+      ->type_name("TYPE")
+      ->default_str("fp16");
+  app.add_option("--memory-gb", o.memory_gb, "memory for the cache of each pool, in 10^9 bytes (before --scale)")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--scale", o.scale, "divides all lengths and the memory, for small machines: 1, 2, 4, ... 512")
+      ->capture_default_str();
+  app.add_option("--page-size", o.page_size, "tokens in a page of the paged pool")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-len", o.max_len,
+                 "tokens that the contiguous pool reserves for a sequence; longer requests are left out (default: the "
+                 "trace's longest)")
+      ->check(CLI::Range(1, 1 << 24));
+  app.add_option("--steps", o.steps, "decode steps")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--warmup", o.warmup, "steps before those, not timed")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--check", o.check, "rows of each step compared with float64 attention")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--seed", o.seed, "of keys, values, queries and the choice of rows")->capture_default_str();
+  app.add_option("--json", o.json_file,
+                 "also write all results to this file; -: to standard output, the table to standard error");
+}
+
+void report(const Options& options, const pagoda::serve::Results& results) {
+  const Machine machine = pagoda::serve::describe_machine(Kokkos::DefaultExecutionSpace());
+  const bool json_out   = options.json_file == "-";
+  pagoda::serve::print_table(json_out ? std::cerr : std::cout, results, machine);
+  if (json_out) {
+    pagoda::serve::print_json(std::cout, results, machine);
+  } else if (!options.json_file.empty()) {
+    std::ofstream file(options.json_file);
+    pagoda::serve::print_json(file, results, machine);
+    file.close();
+    if (!file) throw std::runtime_error(options.json_file + ": cannot be written");
+  }
+}
+
+}  // namespace
+
+/// pagoda-serve: a request trace served from a contiguous and from a paged cache of the same size.
+int main(int argc, char** argv) {
+  std::vector<char*> kokkos_args{argv[0]}, own_args{argv[0]};
+  for (int i = 1; i < argc; ++i)
+    (std::string_view(argv[i]).starts_with("--kokkos") ? kokkos_args : own_args).push_back(argv[i]);
+
+  Options options;
+  CLI::App app{
+      "Serves a request trace from a contiguous and from a paged KV cache of the same size: requests come and go, "
+      "every "
+      "step decodes one token of each, in one layer of a model. Says what fits, how fast it is beside a bare read of "
+      "memory, and whether it is right. Exit code 0: right; 1: some row is wrong; 2: it could not run.",
+      "pagoda-serve"};
+  add_options(app, options);
+  try {
+    app.parse(static_cast<int>(own_args.size()), own_args.data());
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : unusable;
+  }
+
+  int kokkos_argc = static_cast<int>(kokkos_args.size());
+  const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_args.data());
+  try {
+    const auto results = pagoda::serve::run(options);
+    report(options, results);
+    return results.passed() ? 0 : wrong;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "pagoda-serve: %s\n", error.what());
+    return unusable;
+  }
+}
