@@ -51,9 +51,10 @@ struct PoolState;
 /// page of max_seq_len tokens per sequence.
 ///
 /// Order: every call that takes exec is asynchronous on it, and leaves the device's tables right for all sequences. Use
-/// one instance for all calls of a pool, or order them yourself. New rows may be overwritten or freed by the caller
-/// only after the call has run. Calls that write travel through a ring of host memory the device reads; exec is fenced
-/// when the ring is full, which is once in 64 or more steps. decode and kv never fence, allocate or copy.
+/// one instance for all calls of a pool, or order them yourself. The caller's rows are read when the call runs. What
+/// changes in the tables, and only that, is read by the kernel that writes the rows, out of a ring of host memory that
+/// the device sees; exec is fenced when the ring is full, about once in 64 steps of a full batch. decode and kv never
+/// fence, allocate or copy.
 ///
 /// Not thread-safe: one owner at a time. Throws InvalidArgument for what cannot be, OutOfCapacity where there is no
 /// room now; the pool is then as it was before the call. Neither copied nor moved.

@@ -4,7 +4,10 @@
 /// Everything: layouts, plans, decode, merge, pools, reference.
 #include <pagoda/decode.hpp>
 #include <pagoda/error.hpp>
+#include <pagoda/kv_capacity.hpp>
 #include <pagoda/kv_layout.hpp>
+#include <pagoda/kv_pool.hpp>
+#include <pagoda/kv_write.hpp>
 #include <pagoda/merge.hpp>
 #include <pagoda/plan.hpp>
 #include <pagoda/problem.hpp>

@@ -82,13 +82,10 @@ struct PoolState {
   void flush(const ExecutionSpace& exec, const TensorRef& new_k, const TensorRef& new_v) {
     updates.clear();
     const std::int64_t columns = static_cast<std::int64_t>(block_table.extent(1));
-    table.take_changes(
-        [&](int slot, int length) {
-          updates.push_back({slot, length, true});
-        },
-        [&](int slot, int column, int page) {
-          if (block_table.data()) updates.push_back({slot * columns + column, page, false});
-        });
+    table.take_changes([&](int slot, int length) { updates.push_back({slot, length, true}); },
+                       [&](int slot, int column, int page) {
+                         if (block_table.data()) updates.push_back({slot * columns + column, page, false});
+                       });
     launch("Pagoda::KVPool::copy", exec, copies, cache(), {});
     launch("Pagoda::KVPool::write", exec, runs, {caller_rows(new_k), caller_rows(new_v)}, updates);
     copies.clear();

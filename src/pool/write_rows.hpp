@@ -7,6 +7,7 @@
 
 #include "src/kernel/kernel_args.hpp"
 #include "src/kernel/machine.hpp"
+#include "src/kernel/pack.hpp"
 #include "src/pool/page_table.hpp"
 
 #include <Kokkos_Core.hpp>

@@ -261,12 +261,12 @@ State<Pool> state_of(Pool& pool, const typename Pool::execution_space& exec) {
 template <class Pool>
 struct Driven {
   using Space = typename Pool::execution_space;
-  Space exec{};
+  Space exec;
   Pool pool;
   Model model{};
   int next = 1;  ///< the next token
 
-  explicit Driven(const PoolOptions& options) : pool(exec, options) {}
+  explicit Driven(const PoolOptions& options, const Space& on = Space()) : exec(on), pool(exec, options) {}
 
   std::vector<int> fresh(int n) {
     std::vector<int> tokens(n);
@@ -313,7 +313,7 @@ template <class... O>
 struct PoolsOn<testing::Types<O...>> {
   using paged = testing::Types<PagedPool<typename O::type, typename O::space>...>;
   using both  = testing::Types<ContiguousPool<typename O::type, typename O::space>...,
-                              PagedPool<typename O::type, typename O::space>...>;
+                               PagedPool<typename O::type, typename O::space>...>;
 };
 
 }  // namespace lists

@@ -57,6 +57,13 @@ void expect_quiet(const Watch::Seen& seen) {
   EXPECT_EQ(seen.copies, std::vector<std::string>());
 }
 
+/// Not the default one, so that a kernel which runs there shows.
+template <class Space>
+Space another_instance() {
+  const Space exec;
+  return exec.concurrency() > 1 ? Kokkos::Experimental::partition_space(exec, 1, 1)[1] : exec;
+}
+
 template <class Pool>
 struct PoolDiscipline : testing::Test {};
 TYPED_TEST_SUITE(PoolDiscipline, Pools, PoolNames);
@@ -69,7 +76,8 @@ TYPED_TEST(PoolDiscipline, StepsOnlyLaunch) {
   using Memory    = typename Space::memory_space;
   const int batch = 9;
   Driven<TypeParam> d(
-      {.num_kv_heads = 2, .head_dim = 16, .max_seq_len = 64, .max_sequences = 12, .page_size = 4, .num_q_heads = 4});
+      {.num_kv_heads = 2, .head_dim = 16, .max_seq_len = 64, .max_sequences = 12, .page_size = 4, .num_q_heads = 4},
+      another_instance<Space>());
   std::vector<int> slots;
   for (int i = 0; i < batch; ++i) slots.push_back(d.admit(i));
   std::vector<int> reversed(slots.rbegin(), slots.rend());

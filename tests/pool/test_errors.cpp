@@ -64,21 +64,13 @@ TYPED_TEST(PoolErrors, TheLastOfManyDoesNotFit) {
   EXPECT_EQ(d.pool.free_pages(), 2);
   // A page of its own for a, one more for f; b keeps the shared page, c has room; then e is full (an argument) or b
   // needs one page too many (no room).
-  d.template refuses<InvalidArgument>(
-      [&] {
-        d.pool.append(d.exec, Slots{a, c, f, e}, d.k(4), d.v(4));
-      },
-      {"::append", "counts[3] is 1", "seq_len 24", "max_seq_len"});
+  d.template refuses<InvalidArgument>([&] { d.pool.append(d.exec, Slots{a, c, f, e}, d.k(4), d.v(4)); },
+                                      {"::append", "counts[3] is 1", "seq_len 24", "max_seq_len"});
   d.template refuses<OutOfCapacity>(
-      [&] {
-        d.pool.append(d.exec, Slots{a, c, f, b}, Slots{1, 1, 1, 2}, d.k(5), d.v(5));
-      },
+      [&] { d.pool.append(d.exec, Slots{a, c, f, b}, Slots{1, 1, 1, 2}, d.k(5), d.v(5)); },
       {"::append", "4 sequences", "3 pages of 4", "free: 2 of 20"});
-  d.template refuses<OutOfCapacity>(
-      [&] {
-        d.pool.reserve(d.exec, Slots{a, c, f, b}, Slots{1, 1, 1, 2});
-      },
-      {"::reserve"});
+  d.template refuses<OutOfCapacity>([&] { d.pool.reserve(d.exec, Slots{a, c, f, b}, Slots{1, 1, 1, 2}); },
+                                    {"::reserve"});
   // And what does fit still does, on the pages that a pool without the refusals would use.
   d.append({a, c, f, b}, {1, 1, 1, 1});
   EXPECT_EQ(d.pool.free_pages(), 0);
@@ -95,11 +87,8 @@ TYPED_TEST(PoolErrors, UnknownSlots) {
     d.template refuses<InvalidArgument>([&] { d.pool.fork(d.exec, slot); }, {"::fork", "slot" + is});
     d.template refuses<InvalidArgument>([&] { d.pool.seq_len(slot); }, {"::seq_len", "slot" + is});
     d.template refuses<InvalidArgument>([&] { d.pool.block_table(slot); }, {"::block_table", "slot" + is});
-    d.template refuses<InvalidArgument>(
-        [&] {
-          d.pool.append(d.exec, Slots{a, slot}, d.k(2), d.v(2));
-        },
-        {"::append", "slots[1]" + is});
+    d.template refuses<InvalidArgument>([&] { d.pool.append(d.exec, Slots{a, slot}, d.k(2), d.v(2)); },
+                                        {"::append", "slots[1]" + is});
     d.template refuses<InvalidArgument>([&] { d.pool.kv(d.exec, Slots{a, slot}); }, {"::kv", "slots[1]" + is});
   }
   d.template refuses<InvalidArgument>([&] { d.pool.kv(d.exec, Slots(7, a)); },
@@ -110,11 +99,8 @@ TYPED_TEST(PoolErrors, UnknownSlots) {
 TYPED_TEST(PoolErrors, DuplicateSlot) {
   Refusing<TypeParam> d;
   const int a = d.admit(3), b = d.admit(2);
-  d.template refuses<InvalidArgument>(
-      [&] {
-        d.pool.append(d.exec, Slots{a, b, a}, d.k(3), d.v(3));
-      },
-      {"::append", "slots[2] is " + std::to_string(a), "each slot once"});
+  d.template refuses<InvalidArgument>([&] { d.pool.append(d.exec, Slots{a, b, a}, d.k(3), d.v(3)); },
+                                      {"::append", "slots[2] is " + std::to_string(a), "each slot once"});
 }
 
 TYPED_TEST(PoolErrors, Lengths) {
@@ -131,11 +117,8 @@ TYPED_TEST(PoolErrors, Lengths) {
                                       {"::append", "counts[0] is -1"});
   d.template refuses<InvalidArgument>([&] { d.pool.reserve(d.exec, Slots{a}, Slots{std::numeric_limits<int>::max()}); },
                                       {"::reserve", "counts[0] is"});
-  d.template refuses<InvalidArgument>(
-      [&] {
-        d.pool.append(d.exec, Slots{a}, Slots{1, 1}, d.k(2), d.v(2));
-      },
-      {"::append", "counts has 2", "1"});
+  d.template refuses<InvalidArgument>([&] { d.pool.append(d.exec, Slots{a}, Slots{1, 1}, d.k(2), d.v(2)); },
+                                      {"::append", "counts has 2", "1"});
   d.template refuses<InvalidArgument>([&] { d.pool.slot_mapping(a, 1, 3); },
                                       {"::slot_mapping", "1 .. 4", "seq_len = 3"});
 }
@@ -164,11 +147,8 @@ TYPED_TEST(PoolErrors, Decode) {
   d.template refuses<InvalidArgument>([&] { d.pool.decode(d.exec, Slots{a}, q, out); }, {"no plan", "prepare"});
   d.pool.prepare(d.exec, {.num_q_heads = 2});
   d.pool.decode(d.exec, Slots{a}, q, out);
-  d.template refuses<InvalidArgument>(
-      [&] {
-        d.pool.decode(d.exec, Slots{a, 5}, q, out);
-      },
-      {"::decode", "slots[1] is 5", "no sequence"});
+  d.template refuses<InvalidArgument>([&] { d.pool.decode(d.exec, Slots{a, 5}, q, out); },
+                                      {"::decode", "slots[1] is 5", "no sequence"});
   EXPECT_THROW(d.pool.decode(d.exec, Slots{a, a}, q, out), InvalidArgument);  // q has one row
   EXPECT_THROW(d.pool.prepare(d.exec, {.num_q_heads = 3}), InvalidArgument);  // not a multiple of 2
   EXPECT_EQ(d.pool.plan().state().num_q_heads, 2);                            // the old plan stays

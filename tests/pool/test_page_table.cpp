@@ -26,9 +26,7 @@ struct Shadow {
   int told = 0;
   void update(PageTable& table) {
     table.take_changes([&](int slot, int length) { lengths[slot] = length, ++told; },
-                       [&](int slot, int column, int page) {
-                         pages[{slot, column}] = page, ++told;
-                       });
+                       [&](int slot, int column, int page) { pages[{slot, column}] = page, ++told; });
   }
   int page(int slot, int column) const {
     const auto at = pages.find({slot, column});
