@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/host/simd_vec.hpp"
 #include "src/kernel/portable_fragment.hpp"
 
 #include <Kokkos_Core.hpp>
@@ -18,11 +19,23 @@ struct HostMachine {
 
   static constexpr int max_workers = 1;
   static constexpr int tile_tokens = 64;
-  static constexpr int dot_width   = 16;
   template <class T>
   static constexpr int key_width = 16;
   template <class T>
   static constexpr int value_width = 16;
+  template <int R>
+  static constexpr int score_width = R > 16 ? R : 16;
+  template <class Acc, int W>
+  using Vec = SimdVec<Acc, W>;
+
+  /// Rows of one head lie a page of memory apart in the usual NHD order, where no hardware prefetcher follows. So many
+  /// tokens ahead hide the latency (and the walk of the page table).
+  static constexpr int prefetch_distance = 16;
+  template <class T>
+  static void prefetch(const T* row, int dims) {
+    const char* const line = reinterpret_cast<const char*>(row);
+    for (int at = 0; at < dims * static_cast<int>(sizeof(T)); at += 64) __builtin_prefetch(line + at);
+  }
 
   static constexpr int min_piece = 256;
   /// Bounds the length of a float32 running sum, and with it the rounding (about eps * sqrt(tiles)).
@@ -31,8 +44,6 @@ struct HostMachine {
   template <class T, int R, bool Wide>
   using Fragment = PortableFragment<HostMachine, T, R, Wide>;
 
-  KOKKOS_FUNCTION static float exp2(float x) { return Kokkos::exp2(x); }
-  KOKKOS_FUNCTION static double exp2(double x) { return Kokkos::exp2(x); }
   KOKKOS_FUNCTION static void sync_worker(const Member&) {}
 
   static std::size_t scratch_limit() { return std::size_t(1) << 20; }

@@ -6,16 +6,16 @@
 /// The machine trait of each execution space. The generic kernels know their machine only through it:
 ///   Member, Policy             how a team is launched (`policy(exec, league, workers)`, scratch set by the caller)
 ///   Fragment<T, R, Wide>       how tiles are read and multiplied (interface: PortableFragment)
-///   exp2, sync_worker          small device primitives
+///   Vec, key_width, ...        what a lane works on together, and how wide
+///   sync_worker                orders a worker's scratch writes before its reads
 ///   max_workers, min_piece, max_piece, teams_resident(exec, workers), scratch_limit()   what a planner asks
-#if defined(__NVCC__) && !defined(__CUDA_ARCH__)
-#define PAGODA_UNROLL(n)  // nvcc hands its host compiler a pragma that it does not know
-#elif defined(__NVCC__) || defined(__clang__)
+
+/// Unrolls a loop on a GPU, where it sets how many loads are in flight; a host compiler knows better.
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
 #define PAGODA_PRAGMA(text) _Pragma(#text)
 #define PAGODA_UNROLL(n) PAGODA_PRAGMA(unroll n)
 #else
-#define PAGODA_PRAGMA(text) _Pragma(#text)
-#define PAGODA_UNROLL(n) PAGODA_PRAGMA(GCC unroll n)
+#define PAGODA_UNROLL(n)
 #endif
 
 namespace pagoda::detail {

@@ -93,7 +93,7 @@ struct PartialKernel {
     constexpr int tile = Fragment::tile_tokens;
     for (int u = item.begin + team.team_rank() * tile; u < item.end; u += team.team_size() * tile) {
       const int count = Kokkos::min(tile, item.end - u);
-      fragment.multiply_keys(k, args.k_dim, count, [&](int n) { return where(u + n); });
+      fragment.multiply_keys(k, v, args.k_dim, count, item.end - u, [&](int n) { return where(u + n); });
       if constexpr (Scored)
         fragment.for_each_score(count, [&](int r, int n, Acc& s) { score(r, where.visible.token(u + n), s); });
       fragment.softmax();

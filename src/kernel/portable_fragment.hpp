@@ -10,21 +10,17 @@
 
 namespace pagoda::detail {
 
-/// W elements read as one aligned vector.
-template <class T, int W>
-struct alignas(sizeof(T) * W > 16 ? 16 : sizeof(T) * W) Pack {
-  T at[W];
-};
-
-/// x[0 .. W) = row[d .. d + W) as the accumulator type. Wide: rows are dense and aligned, and head_dim is a multiple
-/// of W; otherwise element by element, with zeros past head_dim.
-template <bool Wide, int W, class Acc, class T>
-KOKKOS_INLINE_FUNCTION void load_dims(const T* row, int d, std::int64_t dim_stride, int head_dim, Acc (&x)[W]) {
+/// Dims d .. d + W of a row. Wide: rows are dense and aligned and head_dim is a multiple of W; otherwise element by
+/// element, with zeros past head_dim.
+template <class Vec, int W, bool Wide, class T>
+KOKKOS_INLINE_FUNCTION Vec load_dims(const T* row, int d, std::int64_t dim_stride, int head_dim) {
   if constexpr (Wide) {
-    const auto pack = *reinterpret_cast<const Pack<T, W>*>(row + d);
-    for (int j = 0; j < W; ++j) x[j] = static_cast<Acc>(pack.at[j]);
+    return Vec::load(row + d);
   } else {
-    for (int j = 0; j < W; ++j) x[j] = d + j < head_dim ? static_cast<Acc>(row[(d + j) * dim_stride]) : Acc(0);
+    auto v = Vec::all(0);
+    for (int j = 0; j < W; ++j)
+      if (d + j < head_dim) v.set(j, row[(d + j) * dim_stride]);
+    return v;
   }
 }
 
@@ -49,6 +45,10 @@ class PortableFragment {
   static constexpr int tile_tokens = Machine::tile_tokens;
   static constexpr int key_width   = Machine::template key_width<T>;
   static constexpr int value_width = Machine::template value_width<T>;
+  static constexpr int score_width = Machine::template score_width<R>;  ///< a multiple of R
+  using KeyVec   = typename Machine::template Vec<Acc, key_width>;
+  using ValueVec = typename Machine::template Vec<Acc, value_width>;
+  using ScoreVec = typename Machine::template Vec<Acc, score_width>;  ///< element j belongs to row j % R
 
   /// One value per query row, the same in every lane.
   struct Rows {
@@ -94,35 +94,33 @@ class PortableFragment {
     team_.team_barrier();
   }
 
-  /// Scores of all rows with `count` tokens; row_of(n) tells where token n lies. Rows beyond count score -infinity.
+  /// Scores of all rows with `count` tokens; row_of(n) tells where the rows of token n < `ahead` lie (ahead >= count: those
+  /// behind the tile may be prefetched). Tokens beyond count score -infinity.
   template <class RowOf>
-  KOKKOS_FUNCTION void multiply_keys(const T* k, std::int64_t dim_stride, int count, const RowOf& row_of) {
+  KOKKOS_FUNCTION void multiply_keys(const T* k, const T* v, std::int64_t dim_stride, int count, int ahead,
+                                     const RowOf& row_of) {
     const int stride = q_stride(), dims = head_dim_;
     const Acc* const q = q_;
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, tile_tokens), [&](int n) {
-      Acc dot[R][Machine::dot_width];
-      for (int r = 0; r < R; ++r)
-        for (int j = 0; j < Machine::dot_width; ++j) dot[r][j] = Acc(0);
+      typename KeyVec::Dot dot[R];
       if (n < count) {
+        if constexpr (Wide && Machine::prefetch_distance > 0) {
+          if (n + Machine::prefetch_distance < ahead) {
+            const TokenRow next = row_of(n + Machine::prefetch_distance);
+            Machine::prefetch(k + next.k, dims);
+            Machine::prefetch(v + next.v, head_dim_v_);
+          }
+        }
         const TokenRow row = row_of(n);
         v_offset_[n]       = row.v;
         const T* const key = k + row.k;
-        PAGODA_UNROLL(4)
+        PAGODA_UNROLL(8)
         for (int d = 0; d < dims; d += key_width) {
-          Acc x[key_width];
-          load_dims<Wide>(key, d, dim_stride, dims, x);
-          for (int r = 0; r < R; ++r) {
-            Acc y[key_width];
-            load_dims<true>(q, r * stride + d, 1, 0, y);
-            for (int j = 0; j < key_width; ++j) dot[r][j % Machine::dot_width] += x[j] * y[j];
-          }
+          const KeyVec x = load_dims<KeyVec, key_width, Wide>(key, d, dim_stride, dims);
+          for (int r = 0; r < R; ++r) dot[r].add_product(x, KeyVec::load(q + r * stride + d));
         }
       }
-      for (int r = 0; r < R; ++r) {
-        Acc sum = dot[r][0];
-        for (int j = 1; j < Machine::dot_width; ++j) sum += dot[r][j];
-        s_[n * R + r] = n < count ? sum : -Kokkos::Experimental::infinity_v<Acc>;
-      }
+      for (int r = 0; r < R; ++r) s_[n * R + r] = n < count ? dot[r].total() : -Kokkos::Experimental::infinity_v<Acc>;
     });
   }
 
@@ -138,32 +136,33 @@ class PortableFragment {
   /// scores become probabilities relative to the running maximum; the output's rescaling waits for multiply_values.
   KOKKOS_FUNCTION void softmax() {
     constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>;
-    Rows tile_max;
+    constexpr int vectors  = R * tile_tokens / score_width;
+    auto most              = ScoreVec::all(-infinity);
     Kokkos::parallel_reduce(
-        Kokkos::ThreadVectorRange(team_, tile_tokens),
-        [&](int n, Rows& most) {
-          for (int r = 0; r < R; ++r) most[r] = Kokkos::max(most[r], s_[n * R + r]);
-        },
-        RowReducer<true>(tile_max));
-    Rows base;
+        Kokkos::ThreadVectorRange(team_, vectors),
+        [&](int i, ScoreVec& m) { m.raise_to(ScoreVec::load(s_ + i * score_width)); }, ScoreReducer<true>(most));
+    auto base = ScoreVec::all(0);
     for (int r = 0; r < R; ++r) {
-      const Acc raised = Kokkos::max(max_[r], tile_max[r]);
-      base[r]          = raised == -infinity ? Acc(0) : raised;  // no token seen yet: every exponent is -infinity
-      correction_[r]   = Machine::exp2(max_[r] - base[r]);
-      max_[r]          = raised;
+      Acc raised = max_[r];
+      for (int j = r; j < score_width; j += R) raised = Kokkos::max(raised, most[j]);
+      const Acc finite = raised == -infinity ? Acc(0) : raised;  // no token seen yet: every exponent is -infinity
+      for (int j = r; j < score_width; j += R) base.set(j, finite);
+      correction_[r] = Kokkos::exp2(max_[r] - finite);
+      max_[r]        = raised;
     }
-    Rows tile_sum;
+    auto total = ScoreVec::all(0);
     Kokkos::parallel_reduce(
-        Kokkos::ThreadVectorRange(team_, tile_tokens),
-        [&](int n, Rows& sum) {
-          for (int r = 0; r < R; ++r) {
-            const Acc p   = Machine::exp2(s_[n * R + r] - base[r]);
-            s_[n * R + r] = p;
-            sum[r] += p;
-          }
+        Kokkos::ThreadVectorRange(team_, vectors),
+        [&](int i, ScoreVec& sum) {
+          const auto p = ScoreVec::exp2_difference(ScoreVec::load(s_ + i * score_width), base);
+          p.store(s_ + i * score_width);
+          sum += p;
         },
-        RowReducer<false>(tile_sum));
-    for (int r = 0; r < R; ++r) sum_[r] = sum_[r] * correction_[r] + tile_sum[r];
+        ScoreReducer<false>(total));
+    for (int r = 0; r < R; ++r) {
+      sum_[r] *= correction_[r];
+      for (int j = r; j < score_width; j += R) sum_[r] += total[j];
+    }
     Machine::sync_worker(team_);
   }
 
@@ -173,20 +172,16 @@ class PortableFragment {
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, chunks), [&](int chunk) {
       const int d = chunk * value_width;
       // A tile is summed apart and then added, so rounding grows with the number of tiles, not of tokens.
-      Acc o[R][value_width];
-      for (int r = 0; r < R; ++r)
-        for (int j = 0; j < value_width; ++j) o[r][j] = Acc(0);
-      PAGODA_UNROLL(4)
+      ValueVec o[R];
+      for (int r = 0; r < R; ++r) o[r] = ValueVec::all(0);
+      PAGODA_UNROLL(8)
       for (int n = 0; n < count; ++n) {
-        Acc x[value_width];
-        load_dims<Wide>(v + v_offset_[n], d, dim_stride, dims, x);
-        for (int r = 0; r < R; ++r)
-          for (int j = 0; j < value_width; ++j) o[r][j] += s_[n * R + r] * x[j];
+        const ValueVec x = load_dims<ValueVec, value_width, Wide>(v + v_offset_[n], d, dim_stride, dims);
+        for (int r = 0; r < R; ++r) o[r].add_product(s_[n * R + r], x);
       }
       for (int r = 0; r < R; ++r) {
-        Acc before[value_width];
-        load_dims<true>(o_, r * stride + d, 1, 0, before);
-        for (int j = 0; j < value_width; ++j) o_[r * stride + d + j] = before[j] * correction_[r] + o[r][j];
+        o[r].add_product(correction_[r], ValueVec::load(o_ + r * stride + d));
+        o[r].store(o_ + r * stride + d);
       }
     });
   }
@@ -210,10 +205,10 @@ class PortableFragment {
       Acc most        = logit;
       for (int w = 0; w < workers; ++w) most = Kokkos::max(most, state_of(w)[2 * r]);
       const Acc base = most == -infinity ? Acc(0) : most;
-      Acc sum        = Machine::exp2(logit - base), value = Acc(0);
+      Acc sum        = Kokkos::exp2(logit - base), value = Acc(0);
       for (int w = 0; w < workers; ++w) {
         const Acc* const state = state_of(w);
-        const Acc weight       = Machine::exp2(state[2 * r] - base);
+        const Acc weight       = Kokkos::exp2(state[2 * r] - base);
         sum += weight * state[2 * r + 1];
         value += weight * output_of(w)[r * stride + d];
       }
@@ -223,19 +218,23 @@ class PortableFragment {
   }
 
  private:
-  /// Elementwise maximum or sum of Rows over lanes.
+  /// Elementwise maximum or sum over lanes.
   template <bool Max>
-  struct RowReducer {
-    using reducer          = RowReducer;
-    using value_type       = Rows;
-    using result_view_type = Kokkos::View<Rows, Kokkos::AnonymousSpace, Kokkos::MemoryUnmanaged>;
-    Rows* result;
-    KOKKOS_FUNCTION explicit RowReducer(Rows& r) : result(&r) {}
-    KOKKOS_FUNCTION void join(Rows& into, const Rows& from) const {
-      for (int r = 0; r < R; ++r) into[r] = Max ? Kokkos::max(into[r], from[r]) : into[r] + from[r];
+  struct ScoreReducer {
+    using reducer          = ScoreReducer;
+    using value_type       = ScoreVec;
+    using result_view_type = Kokkos::View<ScoreVec, Kokkos::AnonymousSpace, Kokkos::MemoryUnmanaged>;
+    ScoreVec* result;
+    KOKKOS_FUNCTION explicit ScoreReducer(ScoreVec& r) : result(&r) {}
+    KOKKOS_FUNCTION void join(ScoreVec& into, const ScoreVec& from) const {
+      if constexpr (Max) {
+        into.raise_to(from);
+      } else {
+        into += from;
+      }
     }
-    KOKKOS_FUNCTION void init(Rows& value) const {
-      for (int r = 0; r < R; ++r) value[r] = Max ? -Kokkos::Experimental::infinity_v<Acc> : Acc(0);
+    KOKKOS_FUNCTION void init(ScoreVec& value) const {
+      value = ScoreVec::all(Max ? -Kokkos::Experimental::infinity_v<Acc> : Acc(0));
     }
     KOKKOS_FUNCTION value_type& reference() const { return *result; }
     KOKKOS_FUNCTION result_view_type view() const { return result_view_type(result); }

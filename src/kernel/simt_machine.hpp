@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/kernel/array_vec.hpp"
 #include "src/kernel/portable_fragment.hpp"
 
 #include <Kokkos_Core.hpp>
@@ -18,27 +19,29 @@ struct SimtMachine {
   using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<max_workers * 64, 1>>;
   using Member = typename Policy::member_type;
 
-  static constexpr int dot_width = 1;
   /// 16 bytes of a key row per lane; four dims of a value row, so that a warp reads 128 dims at once.
   template <class T>
   static constexpr int key_width = sizeof(T) <= 4 ? 16 / static_cast<int>(sizeof(T)) : 4;
   template <class T>
   static constexpr int value_width = 4;
+  /// The scores of one token: a lane's share of a tile.
+  template <int R>
+  static constexpr int score_width = R;
+  template <class Acc, int W>
+  using Vec = ArrayVec<Acc, W>;
 
-  static constexpr int min_piece = 64;
+  static constexpr int prefetch_distance = 0;  ///< other warps hide the latency
+  static constexpr int min_piece = 128;  ///< a tile for each worker
   static constexpr int max_piece = 1 << 24;
 
   template <class T, int R, bool Wide>
   using Fragment = PortableFragment<Derived, T, R, Wide>;
 
-  KOKKOS_FUNCTION static float exp2(float x) { return Kokkos::exp2(x); }
-  KOKKOS_FUNCTION static double exp2(double x) { return Kokkos::exp2(x); }
-
   static int lanes() { return Policy::vector_length_max(); }
   static std::size_t scratch_limit() { return static_cast<std::size_t>(Policy::scratch_size_max(0)); }
-  /// Teams that run at the same time, at half occupancy: enough bytes in flight, and few enough pieces to merge.
+  /// Teams that run at the same time: 120 registers a lane leave room for a quarter of the lanes an SM can hold.
   static int teams_resident(const ExecutionSpace& exec, int workers) {
-    return exec.concurrency() / (2 * workers * lanes());
+    return exec.concurrency() / (4 * workers * lanes());
   }
 
   /// One team for small irregular work, a thread per lane.

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pagoda/types.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#if defined(__F16C__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+namespace pagoda::detail {
+
+template <class Element, int W>
+struct RegisterType {
+  typedef Element type __attribute__((vector_size(W * sizeof(Element))));
+};
+template <class Element, int W>
+using RegisterOf = typename RegisterType<Element, W>::type;
+
+/// W numbers in vector registers, by the vector extension of GCC and Clang: the compiler picks SSE, AVX2, AVX-512 or
+/// NEON by its target flags. Interface: ArrayVec.
+template <class Acc, int W>
+struct SimdVec {
+  using Register = RegisterOf<Acc, W>;
+  using Bits16   = RegisterOf<std::uint16_t, W>;
+  using Bits32   = RegisterOf<std::uint32_t, W>;
+  using Integers = RegisterOf<std::int32_t, W>;
+  Register v;
+
+  static SimdVec all(Acc x) { return {x - Register{}}; }
+  Acc operator[](int j) const { return v[j]; }
+  void set(int j, Acc x) { v[j] = x; }
+
+  template <class T>
+  static SimdVec load(const T* from) {
+    SimdVec r;
+    if constexpr (std::is_same_v<T, Acc>) {
+      std::memcpy(&r.v, from, sizeof(r.v));
+    } else if constexpr (std::is_same_v<T, bfloat16_t> && std::is_same_v<Acc, float>) {
+      Bits16 bits;
+      std::memcpy(&bits, from, sizeof(bits));
+      const Bits32 wide = __builtin_convertvector(bits, Bits32) << 16;
+      std::memcpy(&r.v, &wide, sizeof(r.v));
+    } else if constexpr (std::is_same_v<T, half_t> && std::is_same_v<Acc, float>) {
+      load_half(from, r);
+    } else {
+      for (int j = 0; j < W; ++j) r.v[j] = static_cast<Acc>(from[j]);
+    }
+    return r;
+  }
+  void store(Acc* to) const { std::memcpy(to, &v, sizeof(v)); }
+
+  SimdVec& operator+=(const SimdVec& b) {
+    v += b.v;
+    return *this;
+  }
+  void add_product(const SimdVec& x, const SimdVec& y) { v += x.v * y.v; }
+  void add_product(Acc x, const SimdVec& y) { v += x * y.v; }
+  void raise_to(const SimdVec& b) { v = v < b.v ? b.v : v; }
+
+  static SimdVec exp2_difference(const SimdVec& x, const SimdVec& base) {
+    if constexpr (std::is_same_v<Acc, float>) {
+      return {exp2_nonpositive(x.v - base.v)};
+    } else {
+      SimdVec r;
+      for (int j = 0; j < W; ++j) r.v[j] = std::exp2(x.v[j] - base.v[j]);
+      return r;
+    }
+  }
+
+  /// A dot product in the making: W partial sums.
+  struct Dot {
+    Register sum{};
+    void add_product(const SimdVec& x, const SimdVec& y) { sum += x.v * y.v; }
+    Acc total() const {
+      Acc part[W];
+      std::memcpy(part, &sum, sizeof(sum));
+      for (int half = W / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; ++j) part[j] += part[j + half];
+      return part[0];
+    }
+  };
+
+ private:
+  static void load_half(const half_t* from, SimdVec& r) {
+#if defined(__AVX512F__)
+    if constexpr (W == 16) {
+      const __m512 x = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+      std::memcpy(&r.v, &x, sizeof(x));
+      return;
+    }
+#elif defined(__F16C__)
+    if constexpr (W % 8 == 0) {
+      for (int j = 0; j < W; j += 8) {
+        const __m256 x = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + j)));
+        std::memcpy(reinterpret_cast<float*>(&r.v) + j, &x, sizeof(x));
+      }
+      return;
+    }
+#endif
+    for (int j = 0; j < W; ++j) r.v[j] = static_cast<float>(from[j]);
+  }
+
+  /// 2^x for x <= 0, to about one unit in the last place; below 2^-126 it is 0, and NaN stays NaN. With x = n + f,
+  /// |f| <= 1/2: the series of exp(f ln 2) up to the seventh power leaves 5e-9, and n goes into the exponent.
+  static Register exp2_nonpositive(Register x) {
+    const Register lowest = -127.0f - Register{};
+    x                     = x < lowest ? lowest : x;
+    const Register n      = (x + 0x1.8p23f) - 0x1.8p23f;  // nearest integer
+    const Register f      = (x - n) * 0x1.62e43p-1f;
+    Register p            = 1.0f / 5040 + Register{};
+    p                     = p * f + 1.0f / 720;
+    p                     = p * f + 1.0f / 120;
+    p                     = p * f + 1.0f / 24;
+    p                     = p * f + 1.0f / 6;
+    p                     = p * f + 0.5f;
+    p                     = p * f + 1.0f;
+    p                     = p * f + 1.0f;
+    const Integers bits   = (__builtin_convertvector(n, Integers) + 127) << 23;
+    Register scale;
+    std::memcpy(&scale, &bits, sizeof(scale));
+    return p * scale;
+  }
+};
+
+}  // namespace pagoda::detail

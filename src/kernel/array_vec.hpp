@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/kernel/pack.hpp"
+
+#include <Kokkos_Core.hpp>
+
+namespace pagoda::detail {
+
+/// W numbers that one lane works on together, in plain code. A machine with vector registers has a type of its own with
+/// this interface (backends/host/simd_vec.hpp).
+template <class Acc, int W>
+struct ArrayVec {
+  Acc at[W];
+
+  KOKKOS_FUNCTION static ArrayVec all(Acc x) {
+    ArrayVec v;
+    for (int j = 0; j < W; ++j) v.at[j] = x;
+    return v;
+  }
+  KOKKOS_FUNCTION Acc operator[](int j) const { return at[j]; }
+  KOKKOS_FUNCTION void set(int j, Acc x) { at[j] = x; }
+
+  /// W consecutive elements, aligned to the smaller of 16 bytes and their size, converted.
+  template <class T>
+  KOKKOS_FUNCTION static ArrayVec load(const T* from) {
+    const auto pack = *reinterpret_cast<const Pack<T, W>*>(from);
+    ArrayVec v;
+    for (int j = 0; j < W; ++j) v.at[j] = static_cast<Acc>(pack.at[j]);
+    return v;
+  }
+  KOKKOS_FUNCTION void store(Acc* to) const {
+    for (int j = 0; j < W; ++j) to[j] = at[j];
+  }
+
+  KOKKOS_FUNCTION ArrayVec& operator+=(const ArrayVec& b) {
+    for (int j = 0; j < W; ++j) at[j] += b.at[j];
+    return *this;
+  }
+  /// *this += x * y
+  KOKKOS_FUNCTION void add_product(const ArrayVec& x, const ArrayVec& y) {
+    for (int j = 0; j < W; ++j) at[j] += x.at[j] * y.at[j];
+  }
+  KOKKOS_FUNCTION void add_product(Acc x, const ArrayVec& y) {
+    for (int j = 0; j < W; ++j) at[j] += x * y.at[j];
+  }
+  KOKKOS_FUNCTION void raise_to(const ArrayVec& b) {
+    for (int j = 0; j < W; ++j) at[j] = Kokkos::max(at[j], b.at[j]);
+  }
+  /// 2^(x - base)
+  KOKKOS_FUNCTION static ArrayVec exp2_difference(const ArrayVec& x, const ArrayVec& base) {
+    ArrayVec v;
+    for (int j = 0; j < W; ++j) v.at[j] = Kokkos::exp2(x.at[j] - base.at[j]);
+    return v;
+  }
+
+  /// A dot product in the making: one number per lane.
+  struct Dot {
+    Acc sum = Acc(0);
+    KOKKOS_FUNCTION void add_product(const ArrayVec& x, const ArrayVec& y) {
+      for (int j = 0; j < W; ++j) sum += x.at[j] * y.at[j];
+    }
+    KOKKOS_FUNCTION Acc total() const { return sum; }
+  };
+};
+
+}  // namespace pagoda::detail
