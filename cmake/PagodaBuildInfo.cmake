@@ -28,4 +28,6 @@ function(pagoda_build_info)
   set(compiler "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
   configure_file(${PROJECT_SOURCE_DIR}/cmake/pagoda_build_info.hpp.in
                  ${PROJECT_BINARY_DIR}/private/pagoda_build_info.hpp @ONLY)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/pagoda_build_info.json.in
+                 ${PROJECT_BINARY_DIR}/pagoda_build_info.json @ONLY) # for ci/gpu.sh
 endfunction()
