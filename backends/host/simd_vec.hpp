@@ -89,7 +89,8 @@ struct SimdVec {
   static void load_half(const half_t* from, SimdVec& r) {
 #if defined(__AVX512F__)
     if constexpr (W == 16) {
-      const __m512 x = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+      // The masked form: GCC 12 warns of an uninitialised operand inside the plain one.
+      const __m512 x = _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
       std::memcpy(&r.v, &x, sizeof(x));
       return;
     }

@@ -104,10 +104,11 @@ struct ContiguousKV {
   CacheRef ref() const {
     CacheRef r;
     r.k = tensor_ref(k), r.v = tensor_ref(v);
-    r.seq_lens     = seq_lens.data();
-    r.sequence_ids = sequence_ids.data();
-    r.batch        = batch();
-    r.max_seq_len  = max_seq_len();
+    r.seq_lens      = seq_lens.data();
+    r.num_sequences = static_cast<int>(seq_lens.extent(0));
+    r.sequence_ids  = sequence_ids.data();
+    r.batch         = batch();
+    r.max_seq_len   = max_seq_len();
     return r;
   }
 };
@@ -184,11 +185,13 @@ struct PagedKV {
   CacheRef ref() const {
     CacheRef r;
     r.k = tensor_ref(k), r.v = tensor_ref(v);
-    r.seq_lens     = seq_lens.data();
-    r.sequence_ids = sequence_ids.data();
-    r.paged        = true;
-    r.page_indptr  = page_indptr.data();
-    r.block_table  = page_indptr.data() ? page_indices.data() : block_table.data();
+    r.seq_lens      = seq_lens.data();
+    r.num_sequences = static_cast<int>(seq_lens.extent(0));
+    r.sequence_ids  = sequence_ids.data();
+    r.paged         = true;
+    r.page_indptr   = page_indptr.data();
+    r.block_table   = page_indptr.data() ? page_indices.data() : block_table.data();
+    r.table_pages   = static_cast<std::int64_t>(page_indptr.data() ? page_indices.extent(0) : block_table.extent(1));
     if (!page_indptr.data()) {
       r.table_row_stride  = static_cast<std::int64_t>(block_table.stride(0));
       r.table_page_stride = static_cast<std::int64_t>(block_table.stride(1));

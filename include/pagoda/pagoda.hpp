@@ -2,6 +2,7 @@
 #pragma once
 
 /// Everything: layouts, plans, decode, merge, pools, reference.
+#include <pagoda/check.hpp>
 #include <pagoda/decode.hpp>
 #include <pagoda/error.hpp>
 #include <pagoda/kv_capacity.hpp>

@@ -55,8 +55,10 @@ struct CacheRef {
   const int* page_indptr        = nullptr;  ///< CSR: pages of s are block_table[page_indptr[s] ...]; null: dense
   std::int64_t table_row_stride = 0;        ///< dense: elements between the rows of block_table
   std::int64_t table_page_stride = 1;       ///< elements between the entries of one row
-  int batch                     = 0;        ///< entries decoded by one call
-  int max_seq_len               = 0;        ///< tokens a sequence of this cache can hold
+  std::int64_t table_pages = 0;  ///< dense: entries of one row; CSR: entries in all
+  int num_sequences        = 0;  ///< entries of seq_lens
+  int batch                = 0;  ///< entries decoded by one call
+  int max_seq_len          = 0;  ///< tokens a sequence of this cache can hold
 
   std::int64_t num_pages() const { return k.extent[0]; }
   int page_size() const { return static_cast<int>(k.extent[1]); }

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// pagoda::check finds what decode trusts: lengths, sequence ids and page ids outside the cache.
+#include <pagoda/check.hpp>
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace {
+
+using Exec  = Kokkos::DefaultExecutionSpace;
+using Space = Exec::memory_space;
+using Ints  = Kokkos::View<int*, Space>;
+using Pages = Kokkos::View<float****, Kokkos::LayoutRight, Space>;
+
+Ints ints(const std::vector<int>& values) {
+  const Kokkos::View<const int*, Kokkos::HostSpace, Kokkos::MemoryUnmanaged> host(values.data(), values.size());
+  Ints device("values", values.size());
+  Kokkos::deep_copy(device, host);
+  return device;
+}
+
+/// Three sequences over five pages of four tokens.
+struct Cache {
+  std::vector<int> seq_lens{8, 3, 0}, table{4, 2, 0, -1, -1, -1}, ids{}, indptr{0, 2, 3, 3}, indices{4, 2, 0};
+  Pages k{"k", 5, 4, 1, 8}, v{"v", 5, 4, 1, 8};
+
+  auto dense() const {
+    Kokkos::View<int**, Kokkos::LayoutRight, Space> rows("rows", 3, 2);
+    Kokkos::deep_copy(Ints(rows.data(), 6), ints(table));
+    return pagoda::PagedKV<float, Space>(k, v, rows, ints(seq_lens), pagoda::KVOrder::NHD, ids.empty() ? Ints() : ints(ids));
+  }
+  auto csr() const { return pagoda::PagedKV<float, Space>(k, v, ints(indptr), ints(indices), ints(seq_lens), 8); }
+};
+
+template <class KV>
+std::string complaint(const KV& kv) {
+  try {
+    pagoda::check(Exec(), kv);
+  } catch (const pagoda::InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Check, AcceptsWhatLiesInside) {
+  EXPECT_EQ(complaint(Cache{}.dense()), "");
+  EXPECT_EQ(complaint(Cache{}.csr()), "");
+  EXPECT_EQ(complaint(Cache{.ids = {2, 0, 0, 1}}.dense()), "");
+}
+
+TEST(Check, NamesALengthBeyondTheCache) {
+  EXPECT_EQ(complaint(Cache{.seq_lens = {8, 9, 0}}.dense()), "pagoda::check: seq_lens(1) is 9; allowed: 0 to 8");
+  EXPECT_EQ(complaint(Cache{.seq_lens = {8, 3, -1}}.dense()), "pagoda::check: seq_lens(2) is -1; allowed: 0 to 8");
+}
+
+TEST(Check, NamesASequenceThatIsNotThere) {
+  EXPECT_EQ(complaint(Cache{.ids = {0, 3}}.dense()), "pagoda::check: sequence_ids(1) is 3; allowed: 0 to 2");
+}
+
+TEST(Check, NamesAPageOutsideThePool) {
+  EXPECT_EQ(complaint(Cache{.table = {4, 5, 0, -1, -1, -1}}.dense()),
+            "pagoda::check: page 1 of sequence 0 (batch entry 0) is 5; allowed: 0 to 4");
+  EXPECT_EQ(complaint(Cache{.table = {4, 2, -1, -1, -1, -1}}.dense()),
+            "pagoda::check: page 0 of sequence 1 (batch entry 1) is -1; allowed: 0 to 4");
+  EXPECT_EQ(complaint(Cache{.indices = {4, 2, 7}}.csr()),
+            "pagoda::check: page 0 of sequence 1 (batch entry 1) is 7; allowed: 0 to 4");
+}
+
+TEST(Check, NamesAPageListThatIsTooShort) {
+  EXPECT_NE(complaint(Cache{.indptr = {0, 1, 3, 3}}.csr()).find("page_indptr gives 1 pages of sequence 0"), std::string::npos);
+}
+
+TEST(Check, LooksAtContiguousCachesToo) {
+  const Pages k("k", 2, 4, 1, 8), v("v", 2, 4, 1, 8);
+  EXPECT_EQ(complaint(pagoda::ContiguousKV(k, v, ints({4, 0}))), "");
+  EXPECT_EQ(complaint(pagoda::ContiguousKV(k, v, ints({4, 5}))), "pagoda::check: seq_lens(1) is 5; allowed: 0 to 4");
+}
+
+}  // namespace
