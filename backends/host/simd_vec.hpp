@@ -64,7 +64,9 @@ struct SimdVec {
 
   static SimdVec exp2_difference(const SimdVec& x, const SimdVec& base) {
     if constexpr (std::is_same_v<Acc, float>) {
-      return {exp2_nonpositive(x.v - base.v)};
+      SimdVec r{x.v - base.v};
+      exp2_nonpositive(r.v);
+      return r;
     } else {
       SimdVec r;
       for (int j = 0; j < W; ++j) r.v[j] = std::exp2(x.v[j] - base.v[j]);
@@ -106,9 +108,9 @@ struct SimdVec {
     for (int j = 0; j < W; ++j) r.v[j] = static_cast<float>(from[j]);
   }
 
-  /// 2^x for x <= 0, to about one unit in the last place; below 2^-126 it is 0, and NaN stays NaN. With x = n + f,
+  /// x becomes 2^x, for x <= 0, to about one unit in the last place; below 2^-126 it is 0, and NaN stays NaN. With x = n + f,
   /// |f| <= 1/2: the series of exp(f ln 2) up to the seventh power leaves 5e-9, and n goes into the exponent.
-  static Register exp2_nonpositive(Register x) {
+  static void exp2_nonpositive(Register& x) {  // by reference: vectors by value have an ABI per target flag
     const Register lowest = -127.0f - Register{};
     x                     = x < lowest ? lowest : x;
     const Register n      = (x + 0x1.8p23f) - 0x1.8p23f;  // nearest integer
@@ -124,7 +126,7 @@ struct SimdVec {
     const Integers bits   = (__builtin_convertvector(n, Integers) + 127) << 23;
     Register scale;
     std::memcpy(&scale, &bits, sizeof(scale));
-    return p * scale;
+    x = p * scale;
   }
 };
 

@@ -74,9 +74,9 @@ KOKKOS_INLINE_FUNCTION void store_element(void* data, DType type, std::int64_t i
   }
 }
 
-/// Everything the kernels of one decode read, by value. Stays below the 512 bytes up to which Kokkos passes a functor
-/// as a plain kernel argument together with its policy (larger ones go through constant memory, which a graph capture
-/// refuses).
+/// Everything the kernels of one decode read, by value. Launches carry HintLightWeight, with which Kokkos hands functors of
+/// up to 4096 bytes to the device as plain kernel arguments; otherwise, from 512 bytes on with their policy, they would go
+/// through constant memory, which costs a wait and which a graph capture refuses.
 struct KernelArgs {
   // Keys and values: strides of (page, token in page, kv head, dim), in elements.
   const void* k;
@@ -126,5 +126,6 @@ struct KernelArgs {
     return id;
   }
 };
+static_assert(sizeof(KernelArgs) <= 512, "a kernel argument, read by every team: keep it small");
 
 }  // namespace pagoda::detail
