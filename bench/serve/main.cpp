@@ -67,19 +67,29 @@ void add_options(CLI::App& app, Options& o) {
                  "also write all results to this file; -: to standard output, the table to standard error");
 }
 
-void report(const Options& options, const pagoda::serve::Results& results) {
-  const Machine machine = pagoda::serve::describe_machine(Kokkos::DefaultExecutionSpace());
-  const bool json_out   = options.json_file == "-";
-  pagoda::serve::print_table(json_out ? std::cerr : std::cout, results, machine);
-  if (json_out) {
-    pagoda::serve::print_json(std::cout, results, machine);
-  } else if (!options.json_file.empty()) {
-    std::ofstream file(options.json_file);
-    pagoda::serve::print_json(file, results, machine);
-    file.close();
-    if (!file) throw std::runtime_error(options.json_file + ": cannot be written");
+/// Where --json goes: opened before the work begins, so that a name that cannot be written is known at once.
+class JsonFile {
+ public:
+  explicit JsonFile(const std::string& name) : name_(name) {
+    if (!to_stdout() && !name.empty()) file_.open(name);
+    check();
   }
-}
+  bool to_stdout() const { return name_ == "-"; }
+  void write(const pagoda::serve::Results& results, const Machine& machine) {
+    if (name_.empty()) return;
+    pagoda::serve::print_json(to_stdout() ? std::cout : file_, results, machine);
+    if (!to_stdout()) file_.close();
+    check();
+  }
+
+ private:
+  void check() const {
+    if (!file_) throw std::runtime_error(name_ + ": cannot be written");
+  }
+
+  std::string name_;
+  std::ofstream file_;
+};
 
 }  // namespace
 
@@ -106,8 +116,11 @@ int main(int argc, char** argv) {
   int kokkos_argc = static_cast<int>(kokkos_args.size());
   const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_args.data());
   try {
-    const auto results = pagoda::serve::run(options);
-    report(options, results);
+    JsonFile json(options.json_file);
+    const auto results    = pagoda::serve::run(options);
+    const Machine machine = pagoda::serve::describe_machine(Kokkos::DefaultExecutionSpace());
+    pagoda::serve::print_table(json.to_stdout() ? std::cerr : std::cout, results, machine);
+    json.write(results, machine);
     return results.passed() ? 0 : wrong;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "pagoda-serve: %s\n", error.what());

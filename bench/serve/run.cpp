@@ -88,8 +88,6 @@ class Run {
   Run(const Exec& exec, const Trace& trace, Results& results)
       : exec_(exec), workload_(trace, results.model, results.options.seed), r_(results) {}
 
-  template <class Pool>
-  using ServerOf   = Server<Pool>;
   using Contiguous = Server<ContiguousPool<T, Exec>>;
   using Paged      = Server<PagedPool<T, Exec>>;
 
@@ -138,12 +136,13 @@ class Run {
     contiguous.make_queries();
     paged.make_queries();
     const int repeats   = std::max(repeats_for(contiguous), repeats_for(paged));
-    constexpr int turns = 15;
+    constexpr int turns = 30;
     Progress progress("the same batch in both", turns, "turns");
     std::vector<double> a, b;
     for (int i = 0; i < turns; ++i) {
-      a.push_back(contiguous.decode(repeats));
+      if (i % 2 == 0) a.push_back(contiguous.decode(repeats));
       b.push_back(paged.decode(repeats));
+      if (i % 2 == 1) a.push_back(contiguous.decode(repeats));
       progress.add(1);
     }
     r_.same_batch = {static_cast<int>(live.size()), contiguous.scheduler().tokens_held() * r_.token_bytes, median(a),
