@@ -62,11 +62,12 @@ class StreamReader {
  public:
   using memory_space = typename ExecutionSpace::memory_space;
 
-  /// Allocates and fills a buffer for reads of up to `longest` bytes, but no less than eight times the cache. Longer
-  /// reads are timed as so many reads of the whole buffer.
+  /// Allocates and fills a buffer for reads of up to `longest` bytes, but no less than many times the cache, so that a
+  /// window has left the cache long before it is read again. Longer reads are timed as so many reads of the whole
+  /// buffer.
   StreamReader(const ExecutionSpace& exec, std::size_t longest)
       : exec_(exec),
-        data_bytes_(round_up(std::max(longest, 8 * cache_bytes()))),
+        data_bytes_(round_up(std::max(longest, (on_host ? 8 : 32) * cache_bytes()))),
         evict_bytes_(round_up(2 * cache_bytes())),
         words_(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::bench::stream_buffer"),
                (data_bytes_ + evict_bytes_) / sizeof(std::uint64_t)),
@@ -88,6 +89,8 @@ class StreamReader {
   }
 
  private:
+  static constexpr bool on_host = std::is_same_v<memory_space, Kokkos::HostSpace>;
+
   static std::size_t round_up(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
 
   static std::size_t cache_bytes() {
@@ -100,8 +103,7 @@ class StreamReader {
   const std::byte* data() const { return reinterpret_cast<const std::byte*>(words_.data()); }
 
   Reading time(std::size_t bytes) {
-    if constexpr (Kokkos::SpaceAccessibility<Kokkos::HostSpace, memory_space>::accessible &&
-                  std::is_same_v<memory_space, Kokkos::HostSpace>) {
+    if constexpr (on_host) {
       return fastest(bytes, {{"1 run a thread", &portable::host_read<1, ExecutionSpace, Folds>},
                              {"2 runs a thread", &portable::host_read<2, ExecutionSpace, Folds>},
                              {"4 runs a thread", &portable::host_read<4, ExecutionSpace, Folds>}});
