@@ -7,6 +7,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -57,6 +58,7 @@ struct PlanState {
   int row_tile{};         ///< query rows (query token x head of the group) that share one pass over the keys
   int num_workers{};      ///< team threads: each walks its own tiles of tokens
   int target_items{};     ///< work items that keep the machine busy
+  int max_cuts{};         ///< pieces beyond one for each row, at most
   int max_items{}, max_merges{}, max_partials{};
   int min_piece{}, max_piece{};  ///< tokens
   bool wide{};                   ///< rows can be read in aligned vectors
@@ -158,6 +160,8 @@ Plan<ExecutionSpace> plan(const ExecutionSpace& exec, const KV& kv,
   }
   detail::require(workspace.extent(0) >= state.layout.bytes, "pagoda::plan: workspace has ", workspace.extent(0),
                   " bytes; allowed: at least ", state.layout.bytes);
+  detail::require(reinterpret_cast<std::uintptr_t>(workspace.data()) % 16 == 0,
+                  "pagoda::plan: workspace is at address ", workspace.data(), "; allowed: aligned to 16 bytes");
   Plan<ExecutionSpace> made(state, workspace);
   detail::warm_up(exec, made);
   return made;

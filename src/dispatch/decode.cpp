@@ -33,7 +33,8 @@ KernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p) {
   a.head_dim = s.head_dim, a.head_dim_v = s.head_dim_v;
   a.softmax_scale = s.softmax_scale;
   a.score         = s.score;
-  a.row_tile = s.row_tile, a.target_items = s.target_items, a.min_piece = s.min_piece, a.max_piece = s.max_piece;
+  a.row_tile = s.row_tile, a.target_items = s.target_items, a.max_cuts = s.max_cuts;
+  a.min_piece = s.min_piece, a.max_piece = s.max_piece;
   std::byte* const w = plan.workspace().data();
   a.counts      = reinterpret_cast<WorkCounts*>(w + s.layout.counts);
   a.items       = reinterpret_cast<WorkItem*>(w + s.layout.items);

@@ -132,12 +132,14 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
                             (s.max_query_tokens * group / s.row_tile + std::min(s.max_batch, s.max_query_tokens));
   const std::int64_t cuts  = rows * s.max_seq_len / s.max_piece + 1;
   s.target_items           = std::max(Machine::teams_resident(exec, s.num_workers), 1);
-  const std::int64_t items = rows + std::max<std::int64_t>(s.target_items, cuts);
+  const std::int64_t spare = std::max<std::int64_t>(s.target_items, cuts);
+  const std::int64_t items = rows + spare;
   require(items < (std::int64_t(1) << 31), "pagoda::plan: max_query_tokens is ", s.max_query_tokens, " at max_seq_len ",
           s.max_seq_len, "; allowed: fewer than 2^31 pieces of work, and these make ", items);
+  s.max_cuts     = static_cast<int>(spare);
   s.max_items    = static_cast<int>(items);
-  s.max_merges   = static_cast<int>(std::min<std::int64_t>(rows, std::max<std::int64_t>(s.target_items, cuts)));
-  s.max_partials = static_cast<int>(s.max_merges + std::max<std::int64_t>(s.target_items, cuts));
+  s.max_merges   = static_cast<int>(std::min(rows, spare));
+  s.max_partials = s.max_merges + s.max_cuts;
   s.layout       = lay_out(s);
   return s;
 }

@@ -102,7 +102,7 @@ struct KernelArgs {
   ScoreOptions score;
 
   // Plan and workspace.
-  int row_tile, target_items, min_piece, max_piece;
+  int row_tile, target_items, max_cuts, min_piece, max_piece;
   WorkCounts* counts;
   WorkItem* items;
   MergeItem* merges;

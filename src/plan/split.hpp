@@ -20,8 +20,8 @@ struct RowOffsets {
 ///  - at least an even share of all work, total / target_items, so no item is much longer than the others;
 ///  - the smallest for which the items do not outnumber target_items, while there are fewer rows than that, so that
 ///    equal rows get equal pieces and one round of teams carries everything;
-///  - within [min_piece, max_piece].
-/// Hence items <= rows + total / chunk <= rows + target_items: the bound the workspace is sized by.
+///  - within [min_piece, max_piece], except that it is never so short that there are more than max_cuts cuts.
+/// Hence items <= rows + total / chunk <= rows + max_cuts: the bound the workspace is sized by.
 template <class ExecutionSpace>
 struct SplitKernel {
   using Policy = Kokkos::TeamPolicy<ExecutionSpace>;
@@ -58,7 +58,7 @@ struct SplitKernel {
         Kokkos::TeamThreadRange(team, args.batch),
         [&](int b, int& most) { most = Kokkos::max(most, visible_count(args, b)); }, Kokkos::Max<int>(longest));
 
-    const std::int64_t share = (total + args.target_items - 1) / args.target_items;
+    const std::int64_t share = Kokkos::min<std::int64_t>(longest, (total + args.target_items - 1) / args.target_items);
     int low                  = Kokkos::max(align, align_up(share));
     if (rows < args.target_items) {
       // items(chunk) <= rows + total / chunk, so this chunk fits for certain; search below it.
@@ -75,7 +75,9 @@ struct SplitKernel {
       }
       if (items_for(team, low) > args.target_items) low = high;
     }
-    return Kokkos::min(low, args.max_piece);
+    // Sequences longer than the plan was told of would otherwise make more pieces than the workspace has room for.
+    const std::int64_t fits = Kokkos::min<std::int64_t>(longest, (total + args.max_cuts - 1) / args.max_cuts);
+    return Kokkos::max(Kokkos::min(low, args.max_piece), align_up(fits));
   }
 
   KOKKOS_FUNCTION void operator()(const Member& team) const {
