@@ -160,8 +160,9 @@ class PortableFragment {
         },
         ScoreReducer<false>(total));
     for (int r = 0; r < R; ++r) {
-      sum_[r] *= correction_[r];
-      for (int j = r; j < score_width; j += R) sum_[r] += total[j];
+      Acc tile = Acc(0);  // apart, so that rounding grows with the number of tiles only
+      for (int j = r; j < score_width; j += R) tile += total[j];
+      sum_[r] = sum_[r] * correction_[r] + tile;
     }
     Machine::sync_worker(team_);
   }
