@@ -145,14 +145,12 @@ reference::Row Sample<T>::answer(int b, int token, int head) const {
   o.logit_soft_cap     = shape_.logit_soft_cap;
   if (shape_.alibi) o.alibi_slope = alibi_slopes_[head];
   if (shape_.sinks) o.sink = sinks_[head];
-  const int length   = shape_.lengths[b];
-  reference::Row row = reference::attend(
+  const int length = shape_.lengths[b];
+  return reference::attend(
       {query(token, head), static_cast<std::size_t>(shape_.head_dim)}, length,
       length - query_len(b) + token - query_begin(b), head_dim_v(),
       [&](int t, std::span<double> to) { read(key(b, t, kv_head), to); },
       [&](int t, std::span<double> to) { read(value(b, t, kv_head), to); }, o);
-  row.probabilities = {};
-  return row;
 }
 
 template <class T>

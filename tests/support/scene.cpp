@@ -180,10 +180,12 @@ void Scene<Space, T>::write_tables() {
     }
     table.push_back(-1);
   } else {
-    table.assign(static_cast<std::size_t>(num_sequences()) * max_pages_, -1);
+    table_row_ = placement_.strides == Strides::left ? 1 : max_pages_ + (placement_.strides == Strides::padded ? 3 : 0);
+    table_page_ = placement_.strides == Strides::left ? num_sequences() : 1;
+    table.assign(static_cast<std::size_t>(num_sequences()) * (max_pages_ + 3), -1);
     for (int b = 0; b < sample_.batch(); ++b)
-      std::copy(pages_[b].begin(), pages_[b].end(),
-                table.begin() + static_cast<std::ptrdiff_t>(sequence_of_[b]) * max_pages_);
+      for (std::size_t i = 0; i < pages_[b].size(); ++i)
+        table[sequence_of_[b] * table_row_ + static_cast<int>(i) * table_page_] = pages_[b][i];
   }
   if (!cache_) {
     table_ = Ints<Space>(exec_, table), indptr_ = Ints<Space>(exec_, indptr);
@@ -203,7 +205,8 @@ auto Scene<Space, T>::make_cache() -> Cache {
     const int longest = *std::max_element(sample_.shape().lengths.begin(), sample_.shape().lengths.end());
     return PagedKV<T, Memory>(k, v, indptr_.view(), table_.view(), lengths_.view(), longest, placement_.order, ids);
   }
-  const Kokkos::View<const int**, Kokkos::LayoutRight, Memory> table(table_.view().data(), num_sequences(), max_pages_);
+  const Kokkos::View<const int**, Kokkos::LayoutStride, Memory> table(
+      table_.view().data(), Kokkos::LayoutStride(num_sequences(), table_row_, max_pages_, table_page_));
   return PagedKV<T, Memory>(k, v, table, lengths_.view(), placement_.order, ids);
 }
 
@@ -268,16 +271,14 @@ std::vector<std::byte> Scene<Space, T>::results() {
 }
 
 template <class Space, class T>
-testing::AssertionResult Scene<Space, T>::right(const Sample<T>& sample) {
-  out_.download(exec_), lse_.download(exec_);
+Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array<Space>* lse) {
   const Shape& shape = sample.shape();
   // The portable fragment keeps probabilities in the type it accumulates in.
   const DType arithmetic = dtype_v<accumulator_t<T>>;
-  int wrong              = 0;
+  Comparison result;
   std::ostringstream report;
-  worst_              = 0;
   const auto complain = [&](int token, int head, const auto&... text) {
-    if (++wrong > 5) return;
+    if (++result.wrong > 5) return;
     const int b = sample.entry_of(token);
     report << "\n  batch entry " << b << " (" << shape.lengths[b] << " tokens), query token "
            << token - sample.query_begin(b) << ", head " << head << ": ";
@@ -287,35 +288,42 @@ testing::AssertionResult Scene<Space, T>::right(const Sample<T>& sample) {
     for (int h = 0; h < shape.num_q_heads; ++h) {
       const reference::Row& row = sample.rows()[sample.row_of(token, h)];
       double error              = 0;
-      for (int d = 0; d < sample.head_dim_v(); ++d) {
-        const double got = out_.get({token, h, d});
-        error += (got - row.out[d]) * (got - row.out[d]);
-      }
+      for (int d = 0; d < sample.head_dim_v(); ++d) error += std::pow(out.get({token, h, d}) - row.out[d], 2);
       error                = std::sqrt(error);
-      const double allowed = reference::tolerance(row, arithmetic, out_.type(), arithmetic);
+      const double allowed = reference::tolerance(row, arithmetic, out.type(), arithmetic);
       if (row.norm == 0) {  // a row that sees no value is exactly 0
         if (!(error == 0)) complain(token, h, "out is off from 0 by ", error);
       } else {
-        worst_ = std::max(worst_, error / row.norm / allowed);
+        result.worst = std::max(result.worst, error / row.norm / allowed);
         if (!(error <= allowed * row.norm))
           complain(token, h, "out is off by ", error / row.norm, " of itself; allowed ", allowed);
       }
 
-      const double lse = lse_.get({token, h});
-      if (!placement_.with_lse) continue;
+      if (!lse) continue;
+      const double got = lse->get({token, h});
       // Beside what the scores allow, a log-sum-exp is itself rounded, in the arithmetic and in its own type.
-      const double rounding = std::max(unit_roundoff(lse_.type()), unit_roundoff(arithmetic));
-      const double lse_allowed =
-          reference::tolerance(row, arithmetic, lse_.type(), arithmetic) + 2 * rounding * std::abs(row.lse);
-      if (std::isinf(row.lse) ? lse != row.lse : !(std::abs(lse - row.lse) <= lse_allowed))
-        complain(token, h, "lse is ", lse, "; expected ", row.lse, " within ", lse_allowed);
+      const double rounding = std::max(unit_roundoff(lse->type()), unit_roundoff(arithmetic));
+      const double off =
+          reference::tolerance(row, arithmetic, lse->type(), arithmetic) + 2 * rounding * std::abs(row.lse);
+      if (std::isinf(row.lse) ? got != row.lse : !(std::abs(got - row.lse) <= off))
+        complain(token, h, "lse is ", got, "; expected ", row.lse, " within ", off);
     }
   }
-  if (wrong > 5) report << "\n  ...";
-  if (wrong > 0) report << "\n  " << wrong << " numbers of " << 2 * sample.rows().size() << " are wrong";
+  if (result.wrong > 5) report << "\n  ...";
+  if (result.wrong > 0) report << "\n  " << result.wrong << " of " << 2 * sample.rows().size() << " rows are wrong";
+  result.report = report.str();
+  return result;
+}
 
-  const auto untouched = [&](bool ok, const char* what) {
-    if (!ok) ++wrong, report << "\n  " << what;
+template <class Space, class T>
+testing::AssertionResult Scene<Space, T>::right(const Sample<T>& sample) {
+  out_.download(exec_), lse_.download(exec_);
+  auto [wrong, worst, report] = compare<Space>(sample, out_, placement_.with_lse ? &lse_ : nullptr);
+  worst_                      = worst;
+  const auto untouched        = [&wrong = wrong, &report = report](bool ok, const char* what) {
+    if (ok) return;
+    ++wrong;
+    report += std::string("\n  ") + what;
   };
   untouched(out_.untouched_around(), "something was written between or around the elements of out");
   untouched(lse_.untouched_around(), "something was written between or around the elements of lse");
@@ -330,7 +338,7 @@ testing::AssertionResult Scene<Space, T>::right(const Sample<T>& sample) {
                   std::all_of(now.end() - workspace_guard, now.end(), poisoned),
               "something was written around the workspace");
   }
-  if (wrong > 0) return testing::AssertionFailure() << report.str();
+  if (wrong > 0) return testing::AssertionFailure() << report;
   return testing::AssertionSuccess();
 }
 
@@ -345,13 +353,14 @@ Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
   return {counts.items, counts.merges};
 }
 
-#define PAGODA_TEST_INSTANTIATE(name) template class Scene<Device, pagoda::detail::type_##name>;
-PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_TEST_INSTANTIATE)
-#undef PAGODA_TEST_INSTANTIATE
+#define PAGODA_TEST_INSTANTIATE(Space, T)                                                            \
+  template Comparison compare<Space, T>(const Sample<T>&, const Array<Space>&, const Array<Space>*); \
+  template class Scene<Space, T>;
+#define PAGODA_TEST_ON_DEVICE(name) PAGODA_TEST_INSTANTIATE(Device, detail::type_##name)
+#define PAGODA_TEST_ON_HOST(name) PAGODA_TEST_INSTANTIATE(Host, detail::type_##name)
+PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_TEST_ON_DEVICE)
 #if defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_CUDA) || defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_HIP)
-#define PAGODA_TEST_INSTANTIATE(name) template class Scene<Host, pagoda::detail::type_##name>;
-PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_TEST_INSTANTIATE)
-#undef PAGODA_TEST_INSTANTIATE
+PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_TEST_ON_HOST)
 #endif
 
 }  // namespace pagoda::test

@@ -21,7 +21,7 @@ struct Placement {
   Layout layout   = Layout::contiguous;
   int page_size   = 16;
   KVOrder order   = KVOrder::NHD;
-  Strides strides = Strides::dense;  ///< of the cache
+  Strides strides = Strides::dense;  ///< of the cache and of a dense block table
   Strides io      = Strides::dense;  ///< of queries and outputs
   bool indirect   = false;           ///< batch entries are sequences of a larger cache, in another order
   bool ragged     = false;           ///< give cu_seqlens_q even where all entries have as many query tokens
@@ -31,6 +31,17 @@ struct Placement {
 };
 
 std::string describe(const Placement& placement);
+
+/// How outputs differ from the reference.
+struct Comparison {
+  int wrong    = 0;  ///< rows of out or lse beyond their tolerance
+  double worst = 0;  ///< largest error of a row of out, in tolerances
+  std::string report{};
+};
+
+/// out (query token, q head, dim) and, unless null, lse (query token, q head), as downloaded, against the reference.
+template <class Space, class T>
+Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array<Space>* lse);
 
 /// What a plan's last decode was cut into.
 struct Cuts {
@@ -94,6 +105,7 @@ class Scene {
   const Sample<T>& sample_;
   Placement placement_;
   int page_size_, num_pages_, max_pages_;
+  int table_row_ = 0, table_page_ = 1;   ///< strides of a dense block table
   std::vector<int> sequence_of_;         ///< of each batch entry
   std::vector<std::vector<int>> pages_;  ///< of each batch entry
   Array<Space> k_, v_, q_, out_, lse_;

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/refusal.hpp"
+#include "tests/support/scene.hpp"
+
+#include <climits>
+#include <cmath>
+
+namespace pagoda::test {
+namespace {
+
+/// Three sequences of 8 heads over 4, 32 dims.
+const Shape shape{.lengths = {40, 0, 7}, .num_q_heads = 8, .num_kv_heads = 4, .head_dim = 32};
+
+template <class Space>
+struct PlanErrors : testing::Test {
+  using Memory  = typename Space::memory_space;
+  using Options = DecodeOptions<Memory>;
+  const Sample<float> sample{shape};
+  Scene<Space, float> scene{sample};
+
+  void refuses(const Options& options, std::initializer_list<const char*> words) {
+    std::visit([&](const auto& kv) { expect_refusal([&] { pagoda::plan(scene.exec(), kv, options); }, words); },
+               scene.cache());
+    // The query for the size is the same function.
+    std::visit([&](const auto& kv) { expect_refusal([&] { workspace_bytes(scene.exec(), kv, options); }, words); },
+               scene.cache());
+  }
+  static Kokkos::View<float*, Memory> floats(int n) { return Kokkos::View<float*, Memory>("test floats", n); }
+  static Kokkos::View<int*, Memory> ints(int n) { return Kokkos::View<int*, Memory>("test ints", n); }
+};
+TYPED_TEST_SUITE(PlanErrors, Spaces, Names);
+
+TYPED_TEST(PlanErrors, Heads) {
+  this->refuses({}, {"pagoda::plan", "num_q_heads is 0", "num_kv_heads = 4"});
+  this->refuses({.num_q_heads = 6}, {"num_q_heads is 6", "num_kv_heads = 4"});
+  this->refuses({.num_q_heads = -4}, {"num_q_heads is -4"});
+}
+
+TYPED_TEST(PlanErrors, Bounds) {
+  this->refuses({.num_q_heads = 8, .max_batch = -1}, {"max_batch is -1"});
+  this->refuses({.num_q_heads = 8, .max_seq_len = -7}, {"max_seq_len is -7"});
+  this->refuses({.num_q_heads = 8, .max_query_len = 0}, {"max_query_len is 0", "1 or more"});
+  this->refuses({.num_q_heads = 8, .max_query_tokens = -2}, {"max_query_tokens is -2"});
+  this->refuses({.num_q_heads = 8, .max_seq_len = INT_MAX, .max_query_tokens = INT_MAX},
+                {"max_query_tokens is 2147483647", "max_seq_len 2147483647", "2^31"});
+}
+
+TYPED_TEST(PlanErrors, ScoreOptions) {
+  const double nan = std::nan(""), infinity = HUGE_VAL;
+  this->refuses({.num_q_heads = 8, .softmax_scale = nan}, {"softmax_scale is nan", "finite"});
+  this->refuses({.num_q_heads = 8, .softmax_scale = infinity}, {"softmax_scale is inf", "finite"});
+  this->refuses({.num_q_heads = 8, .window_left = -2}, {"window_left is -2", "-1"});
+  this->refuses({.num_q_heads = 8, .num_initial_tokens = -1}, {"num_initial_tokens is -1", "0 or more"});
+  this->refuses({.num_q_heads = 8, .logit_soft_cap = -3}, {"logit_soft_cap is -3"});
+  this->refuses({.num_q_heads = 8, .logit_soft_cap = infinity}, {"logit_soft_cap is inf"});
+  this->refuses({.num_q_heads = 8, .logit_soft_cap = nan}, {"logit_soft_cap is nan"});
+  this->refuses({.num_q_heads = 8, .alibi_slopes = this->floats(7)}, {"alibi_slopes has 7", "num_q_heads = 8"});
+  this->refuses({.num_q_heads = 8, .sinks = this->floats(9)}, {"sinks has 9", "num_q_heads = 8"});
+}
+
+TYPED_TEST(PlanErrors, CuSeqlens) {
+  this->refuses({.num_q_heads = 8, .cu_seqlens_q = this->ints(3)}, {"cu_seqlens_q has 3", "max_batch + 1 = 4"});
+  this->refuses({.num_q_heads = 8, .max_batch = 10, .cu_seqlens_q = this->ints(4)},
+                {"cu_seqlens_q has 4", "max_batch + 1 = 11"});
+}
+
+TYPED_TEST(PlanErrors, DimsThatFitNoTeam) {
+  using DeviceMemory = typename TypeParam::memory_space;
+  const int dims     = 1 << 20;
+  const Kokkos::View<float****, Kokkos::LayoutRight, DeviceMemory> k("test keys", 1, 1, 1, dims);
+  const Kokkos::View<int*, DeviceMemory> lengths("test ints", 1);
+  expect_refusal(
+      [&] {
+        pagoda::plan(TypeParam(), ContiguousKV{k, k, lengths}, {.num_q_heads = 1});
+      },
+      {"pagoda::plan", "head_dim is 1048576", "head_dim_v 1048576", "scratch"});
+}
+
+TYPED_TEST(PlanErrors, KeysAndValuesOfTwoTypes) {
+  CacheRef kv = std::visit([](const auto& cache) { return cache.ref(); }, this->scene.cache());
+  kv.v.type   = DType::fp16;
+  expect_refusal([&] { detail::make_plan_state(this->scene.exec(), kv, detail::options_ref(this->scene.options())); },
+                 {"values are fp16", "keys fp32"});
+}
+
+TYPED_TEST(PlanErrors, Workspaces) {
+  using Space     = TypeParam;
+  using Workspace = typename Plan<Space>::Workspace;
+  std::visit(
+      [&](const auto& kv) {
+        const Space& exec       = this->scene.exec();
+        const auto& options     = this->scene.options();
+        const std::size_t bytes = workspace_bytes(exec, kv, options);
+        const Workspace exact("test workspace", bytes), longer("test workspace", bytes + 16);
+        EXPECT_NO_THROW(pagoda::plan(exec, kv, options, exact));
+        EXPECT_NO_THROW(pagoda::plan(exec, kv, options, longer));
+        const std::string given = std::to_string(bytes - 1), needed = std::to_string(bytes);
+        expect_refusal([&] { pagoda::plan(exec, kv, options, Workspace(exact.data(), bytes - 1)); },
+                       {"workspace has", given.c_str(), needed.c_str()});
+        expect_refusal([&] { pagoda::plan(exec, kv, options, Workspace(longer.data() + 8, bytes)); },
+                       {"workspace", "aligned", "16"});
+      },
+      this->scene.cache());
+}
+
+/// A plan for the shape above, and calls that do not fit it: each must be refused before anything is written.
+template <class Space>
+struct DecodeErrors : testing::Test {
+  const Sample<float> sample{shape};
+  Scene<Space, float> scene{sample};
+  const Plan<Space> plan = scene.plan();
+
+  template <class T = float>
+  static Array<Space> array(std::vector<std::int64_t> extent) {
+    return Array<Space>(dtype_v<T>, extent, Strides::dense);
+  }
+  template <class F>
+  void refuses(const F& call, std::initializer_list<const char*> words) {
+    expect_refusal([&] { std::visit(call, scene.cache()); }, words);
+    scene.exec().fence();
+    EXPECT_TRUE(scene.out().unchanged(scene.exec()) && scene.lse().unchanged(scene.exec())) << "something was written";
+  }
+  auto q() { return scene.q().template view<const float, 3>(); }
+  auto out() { return scene.out().template view<float, 3>(); }
+  auto lse() { return scene.lse().template view<float, 2>(); }
+  /// Decodes another sample with this plan.
+  template <class T>
+  void refuses_other(const Shape& other, std::initializer_list<const char*> words, const Placement& placement = {}) {
+    const Sample<T> theirs(other);
+    Scene<Space, T> there(theirs, placement);
+    expect_refusal([&] { there.decode(plan); }, words);
+    there.exec().fence();
+    EXPECT_TRUE(there.out().unchanged(there.exec())) << "something was written";
+  }
+};
+TYPED_TEST_SUITE(DecodeErrors, Spaces, Names);
+
+TYPED_TEST(DecodeErrors, CachesOfAnotherShape) {
+  Shape other = shape;
+  this->template refuses_other<double>(other, {"pagoda::decode", "fp64 keys", "fp64 values", "made for fp32"});
+  other.num_q_heads = other.num_kv_heads = 2;
+  this->template refuses_other<float>(other, {"2 kv heads", "made for 4"});
+  other          = shape;
+  other.head_dim = 64;
+  this->template refuses_other<float>(other, {"head_dim 64 (keys) and 64 (values)", "made for 32 and 32"});
+  other            = shape;
+  other.head_dim_v = 16;
+  this->template refuses_other<float>(other, {"head_dim 32 (keys) and 16 (values)"});
+  other         = shape;
+  other.lengths = {1, 2, 3, 4};
+  this->template refuses_other<float>(other, {"batch is 4", "max_batch = 3"});
+}
+
+// The plan reads aligned rows in vectors; these are not.
+TYPED_TEST(DecodeErrors, CachesWithOtherStrides) {
+  for (const Strides strides : {Strides::padded, Strides::left})
+    this->template refuses_other<float>(shape, {"strides or alignment", "16 bytes"}, {.strides = strides});
+}
+
+TYPED_TEST(DecodeErrors, QueryTokens) {
+  auto more = this->array({6, 8, 32});
+  this->refuses(
+      [&](const auto& kv) {
+        pagoda::decode(this->scene.exec(), this->plan, more.template view<const float, 3>(), kv, this->out(),
+                       this->lse());
+      },
+      {"q has 6 query tokens", "max_query_tokens = 3"});
+  auto two = this->array({2, 8, 32});
+  this->refuses(
+      [&](const auto& kv) {
+        pagoda::decode(this->scene.exec(), this->plan, two.template view<const float, 3>(), kv, this->out(),
+                       this->lse());
+      },
+      {"q has 2 query tokens", "batch of 3", "max_query_len = 1"});
+}
+
+TYPED_TEST(DecodeErrors, Queries) {
+  for (auto& [heads, dims, words] : {std::tuple(4, 32, "(4, 32)"), std::tuple(8, 16, "(8, 16)")}) {
+    auto q = this->array({3, heads, dims});
+    this->refuses(
+        [&](const auto& kv) {
+          pagoda::decode(this->scene.exec(), this->plan, q.template view<const float, 3>(), kv, this->out(),
+                         this->lse());
+        },
+        {"q has (heads, head_dim)", words, "(8, 32)"});
+  }
+}
+
+TYPED_TEST(DecodeErrors, Outputs) {
+  for (auto& [tokens, heads, dims, words] :
+       {std::tuple(2, 8, 32, "(2, 8, 32)"), std::tuple(3, 4, 32, "(3, 4, 32)"), std::tuple(3, 8, 64, "(3, 8, 64)")}) {
+    auto out = this->array({tokens, heads, dims});
+    this->refuses(
+        [&](const auto& kv) {
+          pagoda::decode(this->scene.exec(), this->plan, this->q(), kv, out.template view<float, 3>(), this->lse());
+        },
+        {"out is", words, "(3, 8, 32)"});
+  }
+  for (auto& [tokens, heads, words] : {std::tuple(2, 8, "(2, 8)"), std::tuple(3, 4, "(3, 4)")}) {
+    auto lse = this->array({tokens, heads});
+    this->refuses(
+        [&](const auto& kv) {
+          pagoda::decode(this->scene.exec(), this->plan, this->q(), kv, this->out(), lse.template view<float, 2>());
+        },
+        {"lse is", words, "(3, 8)"});
+  }
+}
+
+}  // namespace
+}  // namespace pagoda::test
