@@ -19,7 +19,7 @@ PATH=$PATH:/usr/sbin:/sbin # a user's has no chroot
 
 system="base-files bash coreutils dash diffutils findutils grep libc-bin mawk sed tar"
 tools="g++ cmake ninja-build ccache git python3"
-libraries="libkokkos-dev libgtest-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev"
+libraries="libkokkos-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev"
 packages="$system $tools $libraries"
 
 root=$cache/sid
