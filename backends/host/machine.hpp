@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#if defined(__NVCC__)
+#include "src/kernel/array_vec.hpp"
+#else
 #include "backends/host/simd_vec.hpp"
+#endif
 #include "src/kernel/portable_fragment.hpp"
 
 #include <Kokkos_Core.hpp>
@@ -25,16 +29,22 @@ struct HostMachine {
   static constexpr int value_width = 16;
   template <int R>
   static constexpr int score_width = R > 16 ? R : 16;
+#if defined(__NVCC__)
+  // nvcc looks at host kernels too and refuses vector types in them: a CUDA build's host backend is left to the compiler.
+  template <class Acc, int W>
+  using Vec = ArrayVec<Acc, W>;
+#else
   template <class Acc, int W>
   using Vec = SimdVec<Acc, W>;
+#endif
 
   /// Rows of one head lie a page of memory apart in the usual NHD order, where no hardware prefetcher follows. So many
   /// tokens ahead hide the latency (and the walk of the page table).
   static constexpr int prefetch_distance = 16;
   template <class T>
-  static void prefetch(const T* row, int dims) {
-    const char* const line = reinterpret_cast<const char*>(row);
-    for (int at = 0; at < dims * static_cast<int>(sizeof(T)); at += 64) __builtin_prefetch(line + at);
+  KOKKOS_FUNCTION static void prefetch([[maybe_unused]] const T* row, [[maybe_unused]] int dims) {
+    KOKKOS_IF_ON_HOST((const char* const line = reinterpret_cast<const char*>(row);
+                       for (int at = 0; at < dims * static_cast<int>(sizeof(T)); at += 64) __builtin_prefetch(line + at);))
   }
 
   static constexpr int min_piece = 256;

@@ -46,8 +46,9 @@ Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v,
            const RowOptions& options);
 
 /// Largest L2 error in terms of Row::norm (and absolute error of lse) that a correct kernel may show for this row: twice
-/// the rounding of the probabilities and of the output. A probability is rounded to `probability`, and carries the rounding of its
-/// score's `arithmetic` (float for all but fp64 caches), which only shows where both others are as fine.
+/// the rounding of the probabilities and of the output. A probability is rounded to `probability`, and carries the rounding
+/// of its score: of the products, and as much again of the sums they pass through, in `arithmetic` (float for all but fp64
+/// caches). The latter only shows where both others are as fine.
 double tolerance(const Row& row, DType probability, DType output, DType arithmetic = DType::fp32);
 
 }  // namespace pagoda::reference

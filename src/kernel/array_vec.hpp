@@ -54,13 +54,13 @@ struct ArrayVec {
     return v;
   }
 
-  /// A dot product in the making: one number per lane.
+  /// A dot product in the making: two sums, since one would be a single chain of dependent, rounded additions.
   struct Dot {
-    Acc sum = Acc(0);
+    Acc even = Acc(0), odd = Acc(0);
     KOKKOS_FUNCTION void add_product(const ArrayVec& x, const ArrayVec& y) {
-      for (int j = 0; j < W; ++j) sum += x.at[j] * y.at[j];
+      for (int j = 0; j < W; ++j) (j % 2 == 0 ? even : odd) += x.at[j] * y.at[j];
     }
-    KOKKOS_FUNCTION Acc total() const { return sum; }
+    KOKKOS_FUNCTION Acc total() const { return even + odd; }
   };
 };
 

@@ -75,7 +75,7 @@ Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v,
 }
 
 double tolerance(const Row& row, DType probability, DType output, DType arithmetic) {
-  return 2 * (unit_roundoff(probability) + unit_roundoff(output) + unit_roundoff(arithmetic) * (1 + row.score_condition));
+  return 2 * (unit_roundoff(probability) + unit_roundoff(output) + unit_roundoff(arithmetic) * (1 + 2 * row.score_condition));
 }
 
 }  // namespace pagoda::reference
