@@ -6,7 +6,6 @@
 #include <pagoda/types.hpp>
 
 #include "src/kernel/kernel_args.hpp"
-#include "src/kernel/machine.hpp"
 #include "src/kernel/pack.hpp"
 #include "src/pool/page_table.hpp"
 

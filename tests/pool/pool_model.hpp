@@ -132,10 +132,14 @@ Contents read(Pool& pool, const typename Pool::execution_space& exec, const std:
   const int dims  = o.head_dim + o.head_dim_v;
   const auto kv   = pool.kv(exec, slots);
   const int width = table_columns(kv);
-  Kernel gather{kv, max_len, o.num_kv_heads, o.head_dim, o.head_dim_v, {}, {}, {}};
-  gather.rows    = decltype(gather.rows)("rows", n, max_len, o.num_kv_heads, dims);
-  gather.lengths = decltype(gather.lengths)("lengths", n);
-  gather.table   = decltype(gather.table)("table", n, width);
+  const Kernel gather{kv,
+                      max_len,
+                      o.num_kv_heads,
+                      o.head_dim,
+                      o.head_dim_v,
+                      decltype(Kernel::rows)("rows", n, max_len, o.num_kv_heads, dims),
+                      decltype(Kernel::lengths)("lengths", n),
+                      decltype(Kernel::table)("table", n, width)};
   Kokkos::parallel_for("gather", Kokkos::RangePolicy<Space>(exec, 0, n), gather);
   exec.fence();
   const auto rows    = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), gather.rows);

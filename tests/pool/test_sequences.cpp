@@ -179,6 +179,30 @@ TYPED_TEST(Sequences, WideRows) {
   }
 }
 
+// Rows that look as if they could be, but whose heads begin between the 16 bytes.
+TYPED_TEST(Sequences, RowsWhoseHeadsAreNotAligned) {
+  using T          = typename TypeParam::value_type;
+  using Memory     = typename TypeParam::memory_space;
+  const int tokens = 5, heads = 3, dim = 128, head_stride = dim + 1, token_stride = 392;
+  const auto in_gaps = [&](const auto& rows) {
+    const Kokkos::View<T*, Memory> memory("rows with gaps", tokens * token_stride);
+    const Kokkos::LayoutStride gaps(tokens, token_stride, heads, head_stride, dim, 1);
+    const Kokkos::View<T***, Kokkos::LayoutStride, Memory> there(memory.data(), gaps);
+    const auto host       = Kokkos::create_mirror_view(memory);
+    const auto dense_host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), rows);
+    for (int t = 0; t < tokens; ++t)
+      for (int h = 0; h < heads; ++h)
+        for (int d = 0; d < dim; ++d) host(t * token_stride + h * head_stride + d) = dense_host(t, h, d);
+    Kokkos::deep_copy(memory, host);
+    return std::pair(memory, there);
+  };
+  Driven<TypeParam> d({.num_kv_heads = heads, .head_dim = dim, .max_seq_len = 9, .max_sequences = 1, .page_size = 2});
+  const auto list = d.fresh(tokens);
+  const auto k = in_gaps(keys(d.pool, d.exec, list)), v = in_gaps(values(d.pool, d.exec, list));
+  d.model[d.pool.admit(d.exec, k.second, v.second)] = list;
+  d.check();
+}
+
 // ---- reserve, then write where slot_mapping says
 
 TYPED_TEST(Sequences, ReserveThenWrite) {
@@ -205,36 +229,46 @@ TYPED_TEST(Sequences, ReserveThenWrite) {
   d.check();
 }
 
-// The same over arrays that the caller owns, with a mapping whose elements are not neighbours.
+// The same over arrays that the caller owns, in both orders, with padding behind every row and a mapping whose elements
+// are not neighbours.
 TYPED_TEST(Sequences, WriteIntoArraysOfTheCaller) {
   using T         = typename TypeParam::value_type;
   using Space     = typename TypeParam::execution_space;
   using Memory    = typename TypeParam::memory_space;
+  using Pages     = Kokkos::View<T****, Kokkos::LayoutRight, Memory>;
   const bool hnd  = is_paged<TypeParam>;
-  const int pages = 5, page_size = 3, heads = 2, dim = 4;
-  Space exec;
-  Kokkos::View<T****, Kokkos::LayoutRight, Memory> k("k", pages, hnd ? heads : page_size, hnd ? page_size : heads, dim);
-  Kokkos::View<T****, Kokkos::LayoutRight, Memory> v("v", pages, hnd ? heads : page_size, hnd ? page_size : heads, dim);
+  const int pages = 5, page_size = 3, heads = 2, dim = 6, padded = 8;
+  const Space exec;
+  const Pages k("k", pages, hnd ? heads : page_size, hnd ? page_size : heads, padded);
+  const Pages v("v", pages, hnd ? heads : page_size, hnd ? page_size : heads, padded);
+  const auto dims = [&](const auto& x) {
+    const auto part = Kokkos::pair(0, dim);
+    if constexpr (std::decay_t<decltype(x)>::rank() == 3) {
+      return Kokkos::subview(x, Kokkos::ALL, Kokkos::ALL, part);
+    } else {
+      return Kokkos::subview(x, Kokkos::ALL, Kokkos::ALL, Kokkos::ALL, part);
+    }
+  };
   const std::vector<std::int64_t> positions{14, -1, 0, 7};
-  Kokkos::View<std::int64_t**, Kokkos::LayoutRight, Memory> mapping("mapping", 4, 2);
+  const Kokkos::View<std::int64_t**, Kokkos::LayoutRight, Memory> mapping("mapping", 4, 2);
   const auto mapping_host = Kokkos::create_mirror_view(mapping);
-  for (int i = 0; i < 4; ++i) mapping_host(i, 0) = positions[i], mapping_host(i, 1) = 999;
+  for (int i = 0; i < 4; ++i) mapping_host(i, 0) = positions[i], mapping_host(i, 1) = 1;
   Kokkos::deep_copy(mapping, mapping_host);
-  write_kv(exec, k, v, Kokkos::subview(mapping, Kokkos::ALL, 0),
-           make_rows<Space, T>(exec, {1, 2, 3, 4}, heads, dim, false),
-           make_rows<Space, T>(exec, {1, 2, 3, 4}, heads, dim, true), hnd ? KVOrder::HND : KVOrder::NHD);
+  write_kv(exec, dims(k), dims(v), Kokkos::subview(mapping, Kokkos::ALL, 0),
+           dims(make_rows<Space, T>(exec, {1, 2, 3, 4}, heads, padded, false)),
+           dims(make_rows<Space, T>(exec, {1, 2, 3, 4}, heads, padded, true)), hnd ? KVOrder::HND : KVOrder::NHD);
   exec.fence();
   const auto k_host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), k);
   const auto v_host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), v);
   for (int position = 0; position < pages * page_size; ++position) {
-    const auto row   = std::find(positions.begin(), positions.end(), position) - positions.begin();
-    const bool empty = row == 4;
+    const auto row = std::find(positions.begin(), positions.end(), position) - positions.begin();
     for (int h = 0; h < heads; ++h)
-      for (int d = 0; d < dim; ++d) {
-        const int page = position / page_size, t = position % page_size;
+      for (int d = 0; d < padded; ++d) {
+        const int page = position / page_size, t = position % page_size, token = static_cast<int>(row) + 1;
+        const bool written = row < 4 && d < dim;
         const auto at = [&](const auto& x) { return static_cast<double>(hnd ? x(page, h, t, d) : x(page, t, h, d)); };
-        EXPECT_EQ(at(k_host), empty ? 0.0 : element(static_cast<int>(row) + 1, h, d, false));
-        EXPECT_EQ(at(v_host), empty ? 0.0 : element(static_cast<int>(row) + 1, h, d, true));
+        EXPECT_EQ(at(k_host), written ? element(token, h, d, false) : 0.0);
+        EXPECT_EQ(at(v_host), written ? element(token, h, d, true) : 0.0);
       }
   }
 }
