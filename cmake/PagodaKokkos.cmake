@@ -52,6 +52,16 @@ function(_pagoda_debian_kokkos_after)
   endforeach()
 endfunction()
 
+# What an installed Kokkos says of itself, asked of one that is part of this build (fetched, or a parent's).
+macro(pagoda_describe_kokkos)
+  if(NOT Kokkos_VERSION AND Kokkos_SOURCE_DIR)
+    get_directory_property(Kokkos_VERSION DIRECTORY ${Kokkos_SOURCE_DIR} DEFINITION Kokkos_VERSION)
+    get_directory_property(Kokkos_DEVICES DIRECTORY ${Kokkos_SOURCE_DIR} DEFINITION KOKKOS_ENABLED_DEVICES)
+    get_directory_property(Kokkos_OPTIONS DIRECTORY ${Kokkos_SOURCE_DIR} DEFINITION KOKKOS_ENABLED_OPTIONS)
+    get_directory_property(Kokkos_ARCH DIRECTORY ${Kokkos_SOURCE_DIR} DEFINITION KOKKOS_ENABLED_ARCH_LIST)
+  endif()
+endmacro()
+
 # A preset says what it builds for; a Kokkos made for something else is refused here, by name, and not
 # by a wrong-architecture crash later.
 function(pagoda_check_kokkos)
