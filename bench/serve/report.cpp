@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <iomanip>
 
 namespace pagoda::serve {
@@ -55,7 +56,7 @@ class Table {
 };
 
 std::string times(double a, double b) { return a > 0 ? three_digits(b / a) + "x" : ""; }
-std::string rounded(double x) { return grouped(static_cast<std::int64_t>(x + 0.5)); }
+std::string rounded(double x) { return grouped(std::llround(x)); }
 std::string ms(double seconds) { return three_digits(seconds * 1e3) + " ms"; }
 std::string error_text(const Check& check) { return check.rows > 0 ? three_digits(check.worst) : "-"; }
 

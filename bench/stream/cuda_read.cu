@@ -138,18 +138,18 @@ void launch_read(const Shape& shape, const void* data, std::size_t bytes, unsign
         "launching a read");
 }
 
-Time time_read(const Buffers& b, std::size_t bytes, cudaStream_t stream) {
+Time time_read(const Buffers& b, std::size_t bytes, int samples, cudaStream_t stream) {
   // Enough launches for the graph's own start not to show; windows follow each other round the buffer.
   const int launches =
       static_cast<int>(std::clamp<std::size_t>((std::size_t(1) << 30) / std::max<std::size_t>(bytes, 1), 8, 128));
   const std::size_t windows = std::max<std::size_t>(b.data_bytes / std::max<std::size_t>(bytes, 16), 1);
-  const auto sample         = [&](const Shape& shape, int samples) {
+  const auto sample         = [&](const Shape& shape, int count) {
     launch_read(shape, b.data, 16, b.sink, stream);  // loads the kernel: not allowed while capturing
     const Graph graph(stream, [&] {
       for (int i = 0; i < launches; ++i) launch_read(shape, b.data + i % windows * bytes, bytes, b.sink, stream);
     });
     std::vector<double> seconds;
-    for (int i = -2; i < samples; ++i) {
+    for (int i = -2; i < count; ++i) {
       launch_read(shape, b.evict, b.evict_bytes, b.sink, stream);
       const double s = graph.seconds() / launches;
       if (i >= 0) seconds.push_back(s);
@@ -159,10 +159,10 @@ Time time_read(const Buffers& b, std::size_t bytes, cudaStream_t stream) {
   const Shape* best = nullptr;
   double least      = 0;
   for (const Shape& shape : shapes()) {
-    const double s = sample(shape, 5);
+    const double s = sample(shape, std::max(samples / 3, 1));
     if (!best || s < least) best = &shape, least = s;
   }
-  return {sample(*best, 15), best->name};
+  return {sample(*best, samples), best->name};
 }
 
 std::size_t cache_bytes() {

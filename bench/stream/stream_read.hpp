@@ -78,11 +78,11 @@ class StreamReader {
     exec.fence("Pagoda::bench::stream_fill");
   }
 
-  /// Time of a read of exactly `bytes`, rounded up to 16.
-  Reading read(std::size_t bytes) {
+  /// Time of a read of exactly `bytes`, rounded up to 16, from so many samples of each kernel.
+  Reading read(std::size_t bytes, int samples = 15) {
     const std::size_t asked = round_up(std::max<std::size_t>(bytes, 1));
     const std::size_t once  = std::min(asked, data_bytes_);
-    Reading r               = time(once);
+    Reading r               = time(once, std::max(samples, 1));
     r.seconds *= static_cast<double>(asked) / static_cast<double>(once);
     r.bytes = asked;
     return r;
@@ -102,22 +102,23 @@ class StreamReader {
 
   const std::byte* data() const { return reinterpret_cast<const std::byte*>(words_.data()); }
 
-  Reading time(std::size_t bytes) {
+  Reading time(std::size_t bytes, int samples) {
     if constexpr (on_host) {
-      return fastest(bytes, {{"1 run a thread", &portable::host_read<1, ExecutionSpace, Folds>},
-                             {"2 runs a thread", &portable::host_read<2, ExecutionSpace, Folds>},
-                             {"4 runs a thread", &portable::host_read<4, ExecutionSpace, Folds>}});
+      return fastest(bytes, samples,
+                     {{"1 run a thread", &portable::host_read<1, ExecutionSpace, Folds>},
+                      {"2 runs a thread", &portable::host_read<2, ExecutionSpace, Folds>},
+                      {"4 runs a thread", &portable::host_read<4, ExecutionSpace, Folds>}});
     }
 #if defined(KOKKOS_ENABLE_CUDA)
     else if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) {
       const cuda::Buffers buffers{data(), data_bytes_, data() + data_bytes_, evict_bytes_,
                                   reinterpret_cast<unsigned*>(folds_.data())};
-      const cuda::Time t = cuda::time_read(buffers, bytes, exec_.cuda_stream());
+      const cuda::Time t = cuda::time_read(buffers, bytes, samples, exec_.cuda_stream());
       return {bytes, t.seconds, t.shape};
     }
 #endif
     else {
-      return fastest(bytes, {{"strided 4", &portable::device_read<ExecutionSpace, Folds>}});
+      return fastest(bytes, samples, {{"strided 4", &portable::device_read<ExecutionSpace, Folds>}});
     }
   }
 
@@ -127,21 +128,21 @@ class StreamReader {
     void (*launch)(const ExecutionSpace&, const std::byte*, std::size_t, const Folds&);
   };
 
-  Reading fastest(std::size_t bytes, const std::vector<Shape>& shapes) {
+  Reading fastest(std::size_t bytes, int samples, const std::vector<Shape>& shapes) {
     Reading best;
     for (const Shape& shape : shapes) {
-      const double s = least_seconds(shape, bytes);
+      const double s = least_seconds(shape, bytes, samples);
       if (best.seconds == 0 || s < best.seconds) best = {bytes, s, shape.name};
     }
     return best;
   }
 
   /// The fastest sample: on a CPU whatever else is at work only ever adds to a time.
-  double least_seconds(const Shape& shape, std::size_t bytes) {
+  double least_seconds(const Shape& shape, std::size_t bytes, int samples) {
     // Several reads between two fences, as many as make the fences small beside them.
     const int reads = static_cast<int>(std::clamp<std::size_t>((std::size_t(1) << 24) / bytes, 1, 16));
     double least    = std::numeric_limits<double>::infinity();
-    for (int sample = -1; sample < 9; ++sample) {
+    for (int sample = -1; sample < samples; ++sample) {
       exec_.fence("Pagoda::bench::stream_read");
       const Kokkos::Timer timer;
       for (int i = 0; i < reads; ++i) {

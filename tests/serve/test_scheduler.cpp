@@ -15,9 +15,8 @@ Request request(int input, int output) { return {0, input, output, {}}; }
 
 std::vector<Request> random_requests(int count, unsigned seed) {
   std::mt19937 random(seed);
-  std::vector<Request> all;
-  for (int i = 0; i < count; ++i)
-    all.push_back(request(1 + static_cast<int>(random() % 300), 1 + static_cast<int>(random() % 20)));
+  std::vector<Request> all(count);
+  for (Request& r : all) r = request(1 + static_cast<int>(random() % 300), 1 + static_cast<int>(random() % 20));
   return all;
 }
 

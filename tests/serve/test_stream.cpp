@@ -19,7 +19,7 @@ TYPED_TEST_SUITE(Stream, test::Spaces, test::Names);
 TYPED_TEST(Stream, GivesATimeForExactlyTheBytesAsked) {
   StreamReader<TypeParam> reader(TypeParam(), std::size_t(1) << 20);
   for (const std::size_t bytes : {std::size_t(0), std::size_t(1), std::size_t(1000016), std::size_t(1) << 20}) {
-    const Reading r = reader.read(bytes);
+    const Reading r = reader.read(bytes, 2);
     EXPECT_EQ(r.bytes, bytes == 0 ? 16 : (bytes + 15) / 16 * 16);
     EXPECT_TRUE(std::isfinite(r.seconds) && r.seconds > 0);
     EXPECT_TRUE(std::isfinite(r.gb_per_s()) && r.gb_per_s() > 0);
@@ -30,7 +30,7 @@ TYPED_TEST(Stream, GivesATimeForExactlyTheBytesAsked) {
 TYPED_TEST(Stream, LongerReadsThanTheBufferTakeProportionallyLonger) {
   StreamReader<TypeParam> reader(TypeParam(), 0);
   const std::size_t bytes = std::size_t(1) << 40;  // far more memory than there is
-  EXPECT_EQ(reader.read(bytes).bytes, bytes);
+  EXPECT_EQ(reader.read(bytes, 1).bytes, bytes);
 }
 
 /// The fold of a host read is the exclusive or of all words, so no word was left out or read twice.
