@@ -42,6 +42,7 @@ void check_cache_views(const char* who, const K& k, const V& v) {
   constexpr std::size_t max_int = std::numeric_limits<int>::max();
   for (int axis = 0; axis < 4; ++axis)
     require(k.extent(axis) <= max_int, who, ": axis ", axis, " of k has extent ", k.extent(axis), "; allowed: below 2^31");
+  require(v.extent(3) <= max_int, who, ": axis 3 of v has extent ", v.extent(3), "; allowed: below 2^31");
   require(k.extent(0) == v.extent(0) && k.extent(1) == v.extent(1) && k.extent(2) == v.extent(2), who,
           ": v has (pages or sequences, tokens, kv heads) = (", v.extent(0), ", ", v.extent(1), ", ", v.extent(2),
           "); k has (", k.extent(0), ", ", k.extent(1), ", ", k.extent(2), "), and the two must agree");
