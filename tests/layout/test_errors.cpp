@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pagoda/kv_layout.hpp>
+
+#include "tests/support/refusal.hpp"
+#include "tests/support/spaces.hpp"
+
+#include <Kokkos_Core.hpp>
+
+namespace pagoda::test {
+namespace {
+
+using Memory   = Device::memory_space;
+using Cache    = Kokkos::View<float****, Kokkos::LayoutRight, Memory>;
+using IntsView = Kokkos::View<const int*, Memory>;
+
+/// Shapes without memory: nothing is read.
+Cache cache(std::size_t n0, std::size_t n1, std::size_t n2, std::size_t n3) {
+  return Cache(static_cast<float*>(nullptr), n0, n1, n2, n3);
+}
+IntsView ints(std::size_t n) { return IntsView(static_cast<const int*>(nullptr), n); }
+Kokkos::View<const int**, Kokkos::LayoutRight, Memory> table(std::size_t rows, std::size_t pages) {
+  return {static_cast<const int*>(nullptr), rows, pages};
+}
+
+void refuses_contiguous(const Cache& k, const Cache& v, std::size_t lengths, std::initializer_list<const char*> words) {
+  expect_refusal([&] { ContiguousKV<float, Memory>(k, v, ints(lengths)); }, words);
+}
+void refuses_paged(const Cache& k, const Cache& v, std::initializer_list<const char*> words) {
+  expect_refusal([&] { PagedKV<float, Memory>(k, v, table(3, 5), ints(3)); }, words);
+  expect_refusal([&] { PagedKV<float, Memory>(k, v, ints(4), ints(9), ints(3), 100); }, words);
+}
+
+TEST(LayoutErrors, KeysAndValuesThatDisagree) {
+  refuses_contiguous(cache(3, 10, 2, 16), cache(4, 10, 2, 16), 3, {"pagoda::ContiguousKV", "(4, 10, 2)", "(3, 10, 2)"});
+  refuses_contiguous(cache(3, 10, 2, 16), cache(3, 9, 2, 16), 3, {"(3, 9, 2)", "(3, 10, 2)"});
+  refuses_contiguous(cache(3, 10, 2, 16), cache(3, 10, 1, 16), 3, {"(3, 10, 1)", "(3, 10, 2)"});
+  refuses_paged(cache(8, 10, 2, 16), cache(7, 10, 2, 16), {"pagoda::PagedKV", "(7, 10, 2)", "(8, 10, 2)"});
+}
+
+TEST(LayoutErrors, NothingToHold) {
+  refuses_contiguous(cache(3, 0, 2, 16), cache(3, 0, 2, 16), 3, {"at least one token", "(3, 0, 2, 16)"});
+  refuses_contiguous(cache(3, 10, 0, 16), cache(3, 10, 0, 16), 3, {"one kv head", "(3, 10, 0, 16)"});
+  refuses_contiguous(cache(3, 10, 2, 0), cache(3, 10, 2, 16), 3, {"one dim", "(3, 10, 2, 0)"});
+  refuses_contiguous(cache(3, 10, 2, 16), cache(3, 10, 2, 0), 3, {"head_dim 0"});
+  refuses_paged(cache(3, 0, 2, 16), cache(3, 0, 2, 16), {"pagoda::PagedKV", "at least one token"});
+}
+
+TEST(LayoutErrors, MoreThanAnIntCounts) {
+  const std::size_t many = std::size_t(1) << 31;
+  for (int axis = 0; axis < 4; ++axis) {
+    std::size_t n[4]        = {1, 1, 1, 1};
+    n[axis]                 = many;
+    const Cache k           = cache(n[0], n[1], n[2], n[3]);
+    const std::string where = "axis " + std::to_string(axis);
+    refuses_contiguous(k, k, 1, {where.c_str(), "2147483648", "below 2^31"});
+    refuses_paged(k, k, {where.c_str(), "2147483648", "below 2^31"});
+  }
+  refuses_contiguous(cache(1, 1, 1, 1), cache(1, 1, 1, many), 1, {"axis 3 of v", "2147483648", "below 2^31"});
+}
+
+TEST(LayoutErrors, NumbersOfSequences) {
+  refuses_contiguous(cache(3, 10, 2, 16), cache(3, 10, 2, 16), 2, {"seq_lens has 2", "k has 3 sequences"});
+  const Cache k = cache(8, 4, 2, 16);
+  expect_refusal([&] { PagedKV<float, Memory>(k, k, table(3, 5), ints(4)); },
+                 {"pagoda::PagedKV", "block_table has 3 rows", "seq_lens has 4"});
+  expect_refusal([&] { PagedKV<float, Memory>(k, k, ints(4), ints(9), ints(4), 100); },
+                 {"page_indptr has 4", "sequences + 1 = 5"});
+  expect_refusal([&] { PagedKV<float, Memory>(k, k, ints(5), ints(9), ints(4), -1); },
+                 {"max_seq_len is -1", "0 or more"});
+}
+
+}  // namespace
+}  // namespace pagoda::test

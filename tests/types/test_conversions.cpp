@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/spaces.hpp"
+
+#include <pagoda/types.hpp>
+
+#include <Kokkos_Core.hpp>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+/// The 16-bit types against arithmetic in double that shares nothing with their conversions but the definition of the
+/// formats: `bits` of mantissa, exponents from `lowest` (that of subnormal numbers) to `highest`.
+namespace pagoda::test {
+namespace {
+
+struct Format {
+  int bits, lowest, highest;
+};
+constexpr Format half_format{10, -14, 15}, bfloat16_format{7, -126, 127};
+
+/// What a pattern stands for.
+double decode(const Format& f, std::uint16_t pattern) {
+  const int exponent_bits = 15 - f.bits;
+  const int exponent      = (pattern >> f.bits) & ((1 << exponent_bits) - 1);
+  const int mantissa      = pattern & ((1 << f.bits) - 1);
+  const double sign       = pattern & 0x8000 ? -1 : 1;
+  if (exponent == (1 << exponent_bits) - 1) return mantissa == 0 ? sign * HUGE_VAL : std::nan("");
+  if (exponent == 0) return sign * std::ldexp(mantissa, f.lowest - f.bits);
+  return sign * std::ldexp(mantissa + (1 << f.bits), exponent - 1 + f.lowest - f.bits);
+}
+
+/// x rounded to the format, to nearest, ties to even: counted in units of the last place.
+double nearest(const Format& f, double x) {
+  if (x == 0 || !std::isfinite(x)) return x;
+  const int exponent    = std::max(std::ilogb(x), f.lowest);
+  const double rounded  = std::ldexp(std::nearbyint(std::ldexp(x, f.bits - exponent)), exponent - f.bits);
+  const double too_much = std::ldexp(1, f.highest + 1);
+  return std::abs(rounded) >= too_much ? std::copysign(HUGE_VAL, x) : rounded;
+}
+
+bool same(double a, double b) { return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b); }
+
+/// Numbers that are hard to round: for each pattern its value, the midpoint to the next, and the floats beside both;
+/// and any floats.
+std::vector<float> hard_numbers(const Format& f) {
+  std::vector<float> numbers;
+  for (int pattern = 0; pattern < 0x8000; ++pattern) {
+    const double here = decode(f, static_cast<std::uint16_t>(pattern));
+    const double next = decode(f, static_cast<std::uint16_t>(pattern + 1));
+    if (!std::isfinite(here)) break;
+    // Beyond the largest number the next would be a power of two, and from the midpoint to it on all is infinite.
+    const double middle = (here + (std::isfinite(next) ? next : std::ldexp(1, f.highest + 1))) / 2;
+    for (const double x : {here, middle}) {
+      const float y = static_cast<float>(x);
+      for (const float z : {std::nextafter(y, -INFINITY), y, std::nextafter(y, INFINITY)})
+        numbers.insert(numbers.end(), {z, -z});
+    }
+  }
+  for (const float x : {INFINITY, std::numeric_limits<float>::max(), std::numeric_limits<float>::min(),
+                        std::numeric_limits<float>::denorm_min(), 65504.f, 65519.99f, 65520.f, 65536.f})
+    numbers.insert(numbers.end(), {x, -x});
+  std::mt19937 bits(1);
+  for (int i = 0; i < 1'000'000; ++i) {
+    const float x = std::bit_cast<float>(static_cast<std::uint32_t>(bits()));
+    if (!std::isnan(x)) numbers.push_back(x);
+  }
+  return numbers;
+}
+
+std::vector<float> nans() {
+  std::vector<float> numbers;
+  for (const std::uint32_t bits :
+       {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0xff800001u, 0x7fffffffu, 0x7f802000u, 0x7f810000u})
+    numbers.push_back(std::bit_cast<float>(bits));
+  return numbers;
+}
+
+/// Converts in a kernel of the space: the numbers to T, and all patterns of T to numbers.
+template <class Space, class T>
+struct Converted {
+  std::vector<std::uint16_t> to;  ///< of each number
+  std::vector<float> from;        ///< of each pattern
+
+  using Memory = typename Space::memory_space;
+  struct To {
+    Kokkos::View<const float*, Memory> numbers;
+    Kokkos::View<std::uint16_t*, Memory> bits;
+    KOKKOS_FUNCTION void operator()(std::size_t i) const { bits(i) = T(numbers(i)).bits; }
+  };
+  struct From {
+    Kokkos::View<float*, Memory> numbers;
+    KOKKOS_FUNCTION void operator()(std::size_t i) const {
+      T x;
+      x.bits     = static_cast<std::uint16_t>(i);
+      numbers(i) = x;
+    }
+  };
+
+  explicit Converted(const std::vector<float>& numbers) : to(numbers.size()), from(0x10000) {
+    const Kokkos::View<float*, Memory> there("numbers", numbers.size()), values("values", from.size());
+    const Kokkos::View<std::uint16_t*, Memory> bits("bits", numbers.size());
+    Kokkos::deep_copy(there, Kokkos::View<const float*, Kokkos::HostSpace>(numbers.data(), numbers.size()));
+    Kokkos::parallel_for("to 16 bits", Kokkos::RangePolicy<Space>(0, numbers.size()), To{there, bits});
+    Kokkos::parallel_for("from 16 bits", Kokkos::RangePolicy<Space>(0, from.size()), From{values});
+    Kokkos::deep_copy(Kokkos::View<std::uint16_t*, Kokkos::HostSpace>(to.data(), to.size()), bits);
+    Kokkos::deep_copy(Kokkos::View<float*, Kokkos::HostSpace>(from.data(), from.size()), values);
+  }
+};
+
+template <class Space, class T>
+void expect_conversions(const Format& f) {
+  std::vector<float> numbers = hard_numbers(f);
+  const std::size_t finite   = numbers.size();
+  for (const float x : nans()) numbers.push_back(x);
+  const Converted<Space, T> got(numbers);
+
+  int wrong = 0;
+  for (int pattern = 0; pattern < 0x10000; ++pattern) {
+    const double expected = decode(f, static_cast<std::uint16_t>(pattern));
+    if (!same(got.from[pattern], expected) && ++wrong <= 5)
+      ADD_FAILURE() << "pattern " << std::hex << pattern << std::dec << " became " << got.from[pattern] << ", not "
+                    << expected;
+  }
+  for (std::size_t i = 0; i < finite; ++i) {
+    const double expected = nearest(f, numbers[i]);
+    if (!same(decode(f, got.to[i]), expected) && ++wrong <= 10)
+      ADD_FAILURE() << std::hexfloat << numbers[i] << " became " << decode(f, got.to[i]) << ", not " << expected;
+  }
+  for (std::size_t i = finite; i < numbers.size(); ++i)
+    EXPECT_TRUE(std::isnan(decode(f, got.to[i]))) << "a NaN became " << std::hex << got.to[i];
+  EXPECT_EQ(wrong, 0);
+}
+
+template <class Space>
+struct Conversions : testing::Test {};
+TYPED_TEST_SUITE(Conversions, Spaces, Names);
+
+TYPED_TEST(Conversions, Half) { expect_conversions<TypeParam, half_t>(half_format); }
+TYPED_TEST(Conversions, Bfloat16) { expect_conversions<TypeParam, bfloat16_t>(bfloat16_format); }
+
+// The conversions by bits are what machines without any of their own use: the same answers, and at compile time.
+TEST(ConversionsByBits, AgreeWithTheMachines) {
+  for (int pattern = 0; pattern < 0x10000; ++pattern) {
+    const auto bits = static_cast<std::uint16_t>(pattern);
+    ASSERT_TRUE(same(detail::half_bits_to_float(bits), decode(half_format, bits))) << std::hex << pattern;
+  }
+  for (const float x : hard_numbers(half_format))
+    ASSERT_EQ(detail::float_to_half_bits(x), detail::float_to_half(x)) << std::hexfloat << x;
+  for (const float x : nans()) EXPECT_TRUE(std::isnan(decode(half_format, detail::float_to_half_bits(x))));
+}
+
+static_assert(detail::half_bits_to_float(0x3c00) == 1.0f && detail::float_to_half_bits(1.0f) == 0x3c00);
+static_assert(detail::half_bits_to_float(0x0001) == 0x1p-24f && detail::float_to_half_bits(0x1p-24f) == 0x0001);
+static_assert(detail::float_to_half_bits(-0x1p-25f) == 0x8000, "a tie between 0 and the smallest number goes to 0");
+static_assert(detail::float_to_half_bits(65519.0f) == 0x7bff && detail::float_to_half_bits(65520.0f) == 0x7c00);
+
+// Storing what was loaded changes nothing.
+TEST(Conversions16, ThereAndBack) {
+  for (int pattern = 0; pattern < 0x10000; ++pattern) {
+    half_t h;
+    bfloat16_t b;
+    h.bits = b.bits = static_cast<std::uint16_t>(pattern);
+    if (!std::isnan(static_cast<float>(h))) ASSERT_EQ(half_t(static_cast<float>(h)).bits, pattern);
+    if (!std::isnan(static_cast<float>(b))) ASSERT_EQ(bfloat16_t(static_cast<float>(b)).bits, pattern);
+  }
+}
+
+}  // namespace
+}  // namespace pagoda::test
