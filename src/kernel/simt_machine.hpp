@@ -15,8 +15,9 @@ namespace pagoda::detail {
 template <class ExecutionSpace, class Derived>
 struct SimtMachine {
   static constexpr int max_workers = 4;
-  // Kokkos compiles for the largest team otherwise, which leaves too few registers.
-  using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<max_workers * 64, 1>>;
+  // Kokkos compiles for the largest team otherwise, which leaves too few registers; two such teams leave 128 on CUDA, so
+  // that four teams of 128 lanes fit an SM (teams_resident counts on it).
+  using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<max_workers * 64, 2>>;
   using Member = typename Policy::member_type;
 
   /// 16 bytes of a key row per lane; four dims of a value row, so that a warp reads 128 dims at once.
@@ -39,7 +40,7 @@ struct SimtMachine {
 
   static int lanes() { return Policy::vector_length_max(); }
   static std::size_t scratch_limit() { return static_cast<std::size_t>(Policy::scratch_size_max(0)); }
-  /// Teams that run at the same time: 120 registers a lane leave room for a quarter of the lanes an SM can hold.
+  /// Teams that run at the same time: a quarter of the lanes an SM can hold, given the registers each takes.
   static int teams_resident(const ExecutionSpace& exec, int workers) {
     return exec.concurrency() / (4 * workers * lanes());
   }
