@@ -56,7 +56,9 @@ struct HostMachine {
 
   KOKKOS_FUNCTION static void sync_worker(const Member&) {}
 
-  static std::size_t scratch_limit() { return std::size_t(1) << 20; }
+/// Level 0 is as large as Kokkos supposes a first-level cache to be; on a host, level 1 is memory like any other.
+  static constexpr int scratch_level = 1;
+  static std::size_t scratch_limit() { return static_cast<std::size_t>(Policy::scratch_size_max(scratch_level)); }
   /// More items than threads, so that dynamic scheduling evens them out.
   static int teams_resident(const ExecutionSpace& exec, int) { return 4 * exec.concurrency(); }
 
@@ -64,7 +66,7 @@ struct HostMachine {
   static auto flat_policy(const ExecutionSpace& exec) { return Policy(exec, 1, 1, 1); }
 
   static auto policy(const ExecutionSpace& exec, int league, int workers, std::size_t scratch) {
-    return Policy(exec, league, workers, 1).set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(scratch)));
+    return Policy(exec, league, workers, 1).set_scratch_size(scratch_level, Kokkos::PerTeam(static_cast<int>(scratch)));
   }
 };
 

@@ -8,7 +8,8 @@
 ///   Fragment<T, R, Wide>       how tiles are read and multiplied (interface: PortableFragment)
 ///   Vec, key_width, ...        what a lane works on together, and how wide
 ///   sync_worker                orders a worker's scratch writes before its reads
-///   max_workers, min_piece, max_piece, teams_resident(exec, workers), scratch_limit()   what a planner asks
+///   max_workers, min_piece, max_piece, teams_resident(exec, workers), scratch_level, scratch_limit()
+///                              what a planner asks
 
 /// Unrolls a loop on a GPU, where it sets how many loads are in flight; a host compiler knows better.
 #if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)

@@ -39,7 +39,8 @@ struct SimtMachine {
   using Fragment = PortableFragment<Derived, T, R, Wide>;
 
   static int lanes() { return Policy::vector_length_max(); }
-  static std::size_t scratch_limit() { return static_cast<std::size_t>(Policy::scratch_size_max(0)); }
+  static constexpr int scratch_level = 0;
+  static std::size_t scratch_limit() { return static_cast<std::size_t>(Policy::scratch_size_max(scratch_level)); }
   /// Teams that run at the same time: a quarter of the lanes an SM can hold, given the registers each takes.
   static int teams_resident(const ExecutionSpace& exec, int workers) {
     return exec.concurrency() / (4 * workers * lanes());
@@ -54,7 +55,7 @@ struct SimtMachine {
   static auto policy(const ExecutionSpace& exec, int league, int workers, std::size_t scratch) {
     // By value as a kernel argument, never through constant memory: that needs a fence and refuses graph capture.
     return Kokkos::Experimental::require(
-        Policy(exec, league, workers, lanes()).set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(scratch))),
+        Policy(exec, league, workers, lanes()).set_scratch_size(scratch_level, Kokkos::PerTeam(static_cast<int>(scratch))),
         Kokkos::Experimental::WorkItemProperty::HintLightWeight);
   }
 };
