@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/scene.hpp"
+#include "tests/support/watch.hpp"
+
+#include <array>
+#include <atomic>
+#include <thread>
+
+namespace pagoda::test {
+namespace {
+
+constexpr int rounds = 100;
+
+/// Two plans of unlike shapes, each on an instance of its own.
+template <class Space, class T>
+struct Pair {
+  Sample<T> samples[2]      = {Sample<T>({.lengths = {3000, 20, 0}, .head_dim = 32, .seed = 5}),
+                               Sample<T>({.lengths = {7, 1500}, .num_q_heads = 2, .head_dim = 64, .seed = 6})};
+  Scene<Space, T> scenes[2] = {Scene<Space, T>(samples[0], {.layout = Layout::paged}, instances<Space>()[0]),
+                               Scene<Space, T>(samples[1], {.layout = Layout::contiguous}, instances<Space>()[1])};
+  Plan<Space> plans[2]      = {scenes[0].plan(), scenes[1].plan()};
+};
+
+template <class Param>
+struct Concurrent : testing::Test {};
+TYPED_TEST_SUITE(Concurrent, SpacesAndTypes, Names);
+
+// In flight at the same time, as far as the space lets them.
+TYPED_TEST(Concurrent, TwoInstances) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  Pair<Space, T> pair;
+  std::array<std::vector<std::byte>, 2> first;
+  for (int i = 0; i < 2; ++i) {
+    pair.scenes[i].decode(pair.plans[i]);
+    ASSERT_TRUE(pair.scenes[i].right());
+    first[i] = pair.scenes[i].results();
+  }
+  for (int round = 0; round < rounds; ++round) {
+    for (auto& scene : pair.scenes) scene.poison_outputs();
+    for (int repeat = 0; repeat < 3; ++repeat)
+      for (int i = 0; i < 2; ++i) pair.scenes[i].decode(pair.plans[i]);
+    for (int i = 0; i < 2; ++i) ASSERT_EQ(pair.scenes[i].results(), first[i]) << "plan " << i << ", round " << round;
+  }
+}
+
+// Different plans may be used by different threads.
+TYPED_TEST(Concurrent, TwoThreads) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  if constexpr (std::is_same_v<Space, Kokkos::DefaultHostExecutionSpace>) {
+    if (instances<Space>()[0] == instances<Space>()[1])
+      GTEST_SKIP() << "one instance of " << Space::name() << " serves one thread at a time";
+  }
+  Pair<Space, T> pair;
+  std::array<std::vector<std::byte>, 2> first;
+  for (int i = 0; i < 2; ++i) {
+    pair.scenes[i].decode(pair.plans[i]);
+    ASSERT_TRUE(pair.scenes[i].right());
+    first[i] = pair.scenes[i].results();
+  }
+  std::atomic<int> wrong[2] = {0, 0};
+  const auto work           = [&](int i) {
+    for (int round = 0; round < rounds; ++round) {
+      pair.scenes[i].poison_outputs();
+      pair.scenes[i].decode(pair.plans[i]);
+      wrong[i] += pair.scenes[i].results() != first[i];
+    }
+  };
+  std::thread one(work, 0), other(work, 1);
+  one.join(), other.join();
+  EXPECT_EQ(wrong[0], 0);
+  EXPECT_EQ(wrong[1], 0);
+}
+
+// A plan made on one instance serves decodes on another of the same device, after both are told to wait.
+TYPED_TEST(Concurrent, PlannedHereDecodedThere) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  const Sample<T> sample({.lengths = {3000, 20, 0}, .head_dim = 32});
+  Scene<Space, T> scene(sample, {.layout = Layout::paged}, instances<Space>()[0]);
+  const auto plan = scene.plan();
+  scene.exec().fence();
+  const Space& other = instances<Space>()[1];
+  scene.decode(other, plan);
+  other.fence();
+  EXPECT_TRUE(scene.right());
+}
+
+}  // namespace
+}  // namespace pagoda::test

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <Kokkos_Core.hpp>
+
+#if defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_CUDA)
+
+#include "tests/support/scene.hpp"
+#include "tests/support/watch.hpp"
+
+#include <cuda_runtime.h>
+
+namespace pagoda::test {
+namespace {
+
+void check(cudaError_t status, const char* what) {
+  ASSERT_EQ(status, cudaSuccess) << what << ": " << cudaGetErrorString(status);
+}
+#define PAGODA_TEST_CUDA(call) check(call, #call)
+
+/// What one decode asks of a stream, to be asked again.
+class Graph {
+ public:
+  template <class Decode>
+  Graph(cudaStream_t stream, cudaStreamCaptureMode mode, const Decode& decode) : stream_(stream) {
+    PAGODA_TEST_CUDA(cudaStreamBeginCapture(stream, mode));
+    decode();
+    PAGODA_TEST_CUDA(cudaStreamEndCapture(stream, &graph_));
+    if (graph_ == nullptr) return;
+    PAGODA_TEST_CUDA(cudaGraphInstantiateWithFlags(&executable_, graph_, 0));
+    PAGODA_TEST_CUDA(cudaGraphGetNodes(graph_, nullptr, &nodes_));
+  }
+  Graph(const Graph&)            = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph() {
+    if (executable_) cudaGraphExecDestroy(executable_);
+    if (graph_) cudaGraphDestroy(graph_);
+  }
+  bool ok() const { return executable_ != nullptr && nodes_ > 0; }
+  void launch() const {
+    PAGODA_TEST_CUDA(cudaGraphLaunch(executable_, stream_));
+    PAGODA_TEST_CUDA(cudaStreamSynchronize(stream_));
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraph_t graph_          = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
+  std::size_t nodes_          = 0;
+};
+
+/// Captures the very first decode of a plan, and holds each replay against the reference and, bit for bit, against an
+/// eager decode of another plan.
+template <class T>
+void expect_capturable(const Shape& shape, Layout layout, cudaStreamCaptureMode mode) {
+  using Space = Kokkos::Cuda;
+  const Sample<T> sample(shape);
+  Scene<Space, T> scene(sample, {.layout = layout}, instances<Space>()[0]);
+  const auto plan = scene.plan(), eager = scene.plan();
+  scene.exec().fence();
+  const Graph graph(scene.exec().cuda_stream(), mode, [&] { scene.decode(plan); });
+  ASSERT_TRUE(graph.ok());
+
+  const auto expect_same = [&](const Sample<T>& now, const char* what) {
+    scene.poison_outputs();
+    graph.launch();
+    EXPECT_TRUE(scene.right(now)) << what;
+    const auto replayed = scene.results();
+    scene.poison_outputs();
+    scene.decode(eager);
+    EXPECT_EQ(scene.results(), replayed) << what;
+  };
+  expect_same(sample, "as captured");
+  expect_same(sample, "once more");
+  if (layout != Layout::contiguous) {
+    scene.shuffle_pages(77);
+    expect_same(sample, "pages moved");
+  }
+  Shape shorter = shape;
+  for (int& length : shorter.lengths) length -= length / 3;
+  // Tokens keep their places and queries their values: only the lengths differ.
+  scene.set_lengths(shorter.lengths);
+  expect_same(Sample<T>(shorter), "shorter");
+  shorter.lengths.assign(shape.lengths.size(), 0);
+  scene.set_lengths(shorter.lengths);
+  expect_same(Sample<T>(shorter), "empty");
+  scene.set_lengths(shape.lengths);
+  expect_same(sample, "as captured, again");
+}
+
+template <class Param>
+struct CudaGraph : testing::Test {};
+TYPED_TEST_SUITE(CudaGraph, lists::Enabled::of<Kokkos::Cuda>, Names);
+
+const Shape cut{.lengths = {20000, 7, 0}, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 128};
+const Shape scored{.lengths = {5000, 40}, .head_dim = 64, .query_lens = {3, 3}, .alibi = true, .sinks = true};
+const Shape narrow{.lengths = {500, 40}, .head_dim = 33};
+
+// Under the strictest mode nothing in the process may do what a capture cannot.
+TYPED_TEST(CudaGraph, CapturedRightAfterPlanStrictly) {
+  using T = typename TypeParam::type;
+  expect_capturable<T>(cut, Layout::paged, cudaStreamCaptureModeGlobal);
+  expect_capturable<T>(scored, Layout::contiguous, cudaStreamCaptureModeGlobal);
+  expect_capturable<T>(narrow, Layout::csr, cudaStreamCaptureModeGlobal);
+}
+
+TYPED_TEST(CudaGraph, CapturedRightAfterPlan) {
+  using T = typename TypeParam::type;
+  expect_capturable<T>(cut, Layout::csr, cudaStreamCaptureModeThreadLocal);
+  expect_capturable<T>(scored, Layout::paged, cudaStreamCaptureModeThreadLocal);
+  expect_capturable<T>(narrow, Layout::contiguous, cudaStreamCaptureModeThreadLocal);
+}
+
+}  // namespace
+}  // namespace pagoda::test
+
+#endif

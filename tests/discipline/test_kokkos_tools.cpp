@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/scene.hpp"
+#include "tests/support/watch.hpp"
+
+namespace pagoda::test {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
+
+/// Rows that are cut and rows that are whole, of several query tokens, with everything that can be on.
+Shape busy_shape() {
+  return {.lengths        = {3000, 20, 0, 700},
+          .num_q_heads    = 4,
+          .num_kv_heads   = 2,
+          .head_dim       = 16,
+          .query_lens     = {2, 1, 3, 0},
+          .window_left    = 2500,
+          .logit_soft_cap = 5,
+          .alibi          = true,
+          .sinks          = true};
+}
+
+template <class Space, class T>
+Plan<Space> plan_without_workspace(Scene<Space, T>& scene) {
+  return std::visit([&](const auto& kv) { return pagoda::plan(scene.exec(), kv, scene.options()); }, scene.cache());
+}
+
+template <class Space>
+void merge_two(const Space& exec) {
+  using Memory = typename Space::memory_space;
+  const Kokkos::View<float****, Memory> outs("outs", 2, 3, 4, 8);
+  const Kokkos::View<float***, Memory> lses("lses", 2, 3, 4);
+  const Kokkos::View<float***, Memory> out("out", 3, 4, 8);
+  const Kokkos::View<float**, Memory> lse("lse", 3, 4);
+  exec.fence();
+  const Watch watch;
+  pagoda::merge(exec, outs, lses, out, lse);
+}
+
+template <class Param>
+struct KokkosTools : testing::Test {};
+TYPED_TEST_SUITE(KokkosTools, SpacesAndTypes, Names);
+
+TYPED_TEST(KokkosTools, EveryLabelIsOurs) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  const Sample<T> sample(busy_shape());
+  Scene<Space, T> scene(sample, {.layout = Layout::paged});
+  {
+    const Watch watch;
+    const auto plan = plan_without_workspace(scene);
+    scene.decode(plan);
+  }
+  scene.exec().fence();
+  Watch::Seen seen = Watch::seen();
+  merge_two(scene.exec());
+  const auto& merged = Watch::seen().kernels;
+  EXPECT_FALSE(merged.empty());
+  seen.kernels.insert(seen.kernels.end(), merged.begin(), merged.end());
+
+  EXPECT_GE(seen.kernels.size(), 3u);
+  EXPECT_FALSE(seen.allocations.empty()) << "the plan's workspace was not seen";
+  for (const auto& name : seen.kernels) EXPECT_TRUE(starts_with(name, "Pagoda::")) << name;
+  for (const auto& name : seen.allocations)  // beside what Kokkos allocates for itself
+    EXPECT_TRUE(starts_with(name, "Pagoda::") || starts_with(name, "Kokkos::")) << name;
+}
+
+// The first decode after a plan, too: whatever happens once has happened in the plan.
+TYPED_TEST(KokkosTools, DecodeOnlyLaunches) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  for (const bool busy : {false, true}) {
+    const Sample<T> sample(busy ? busy_shape() : Shape{.lengths = {3000, 20, 0}, .head_dim = 128});
+    Scene<Space, T> scene(sample, {.layout = Layout::paged}, instances<Space>()[0]);
+    const auto plan = scene.plan();
+    scene.exec().fence();
+    {
+      const Watch watch;
+      scene.decode(plan);
+      scene.decode(plan);
+    }
+    const Watch::Seen seen = Watch::seen();
+    EXPECT_TRUE(scene.right());
+    EXPECT_FALSE(seen.kernels.empty());
+    EXPECT_EQ(seen.allocations, Strings());
+    EXPECT_EQ(seen.copies, Strings());
+    EXPECT_EQ(seen.fences, Strings());
+  }
+}
+
+TYPED_TEST(KokkosTools, MergeOnlyLaunches) {
+  using Space = typename TypeParam::space;
+  merge_two(Space());  // host threads' scratch may grow the first time: no plan comes before a merge
+  merge_two(Space());
+  const Watch::Seen seen = Watch::seen();
+  EXPECT_EQ(seen.kernels.size(), 1u);
+  EXPECT_EQ(seen.allocations, Strings());
+  EXPECT_EQ(seen.copies, Strings());
+  EXPECT_EQ(seen.fences, Strings());
+}
+
+// A plan reads nothing of the device, so it needs not wait for it. What it waits for is an allocation, if it makes one.
+TYPED_TEST(KokkosTools, PlanInAGivenWorkspaceOnlyLaunches) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  const Sample<T> sample(busy_shape());
+  Scene<Space, T> scene(sample, {.layout = Layout::paged});
+  scene.decode(scene.plan());  // whatever happens once
+  scene.exec().fence();
+  std::visit(
+      [&](const auto& kv) {
+        const std::size_t bytes = workspace_bytes(scene.exec(), kv, scene.options());
+        const typename Plan<Space>::Workspace workspace("workspace", bytes);
+        const Watch watch;
+        pagoda::plan(scene.exec(), kv, scene.options(), workspace);
+      },
+      scene.cache());
+  const Watch::Seen seen = Watch::seen();
+  EXPECT_EQ(seen.allocations, Strings());
+  EXPECT_EQ(seen.copies, Strings());
+  EXPECT_EQ(seen.fences, Strings());
+}
+
+TYPED_TEST(KokkosTools, KernelsRunWhereTheyAreTold) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  const Sample<T> sample(busy_shape());
+  for (const Space& exec : instances<Space>()) {
+    Scene<Space, T> scene(sample, {.layout = Layout::paged}, exec);
+    {
+      const Watch watch;
+      const auto plan = plan_without_workspace(scene);
+      scene.decode(plan);
+      exec.fence();
+    }
+    auto devices = Watch::seen().devices;
+    merge_two(exec);
+    devices.insert(devices.end(), Watch::seen().devices.begin(), Watch::seen().devices.end());
+    EXPECT_FALSE(devices.empty());
+    for (const std::uint32_t device : devices) EXPECT_EQ(device, Kokkos::Tools::Experimental::device_id(exec));
+    EXPECT_TRUE(scene.right());
+  }
+}
+
+}  // namespace
+}  // namespace pagoda::test
