@@ -12,7 +12,7 @@ namespace pagoda::detail {
 /// and nobody waits until the ring is full; then everything launched so far is waited for, and it starts again.
 template <class ExecutionSpace>
 class StagingRing {
-  static constexpr bool on_host = Kokkos::SpaceAccessibility<ExecutionSpace, Kokkos::HostSpace>::accessible;
+  static constexpr bool on_host = std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>;
 
  public:
   using Space = std::conditional_t<on_host, Kokkos::HostSpace, Kokkos::SharedHostPinnedSpace>;

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 /// The one kernel of the pools: rows of keys and values to where a list says, whether they come from the caller or from
 /// another page, and the changed integers of the device tables along with them.
@@ -170,7 +171,7 @@ void launch_write(const char* label, const ExecutionSpace& exec, const Runs& run
   if (teams == 0) return;
   // Lanes enough for a row, threads enough for some rows at a time.
   int lanes = 1, threads = 1;
-  if constexpr (!Kokkos::SpaceAccessibility<ExecutionSpace, Kokkos::HostSpace>::accessible) {
+  if constexpr (!std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>) {
     const int wanted = std::max(shape.head_dim, shape.head_dim_v) / Kernel::elements;
     while (lanes < wanted && lanes < Kernel::Policy::vector_length_max()) lanes *= 2;
     threads = 128 / lanes;
