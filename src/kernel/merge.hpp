@@ -54,7 +54,7 @@ struct MergeKernel {
     // Workers take states in turn, lanes take dims; their sums meet in scratch.
     const int workers = team.team_size();
     Acc* const sums = static_cast<Acc*>(
-        team.team_scratch(Machine::scratch_level).get_shmem_aligned(static_cast<int>(sizeof(Acc)) * dims * workers, 16));
+        team.team_scratch(int(Machine::scratch_level)).get_shmem_aligned(static_cast<int>(sizeof(Acc)) * dims * workers, 16));
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, dims), [&](int d) {
       Acc value = Acc(0);
       for (int i = team.team_rank(); i < s.count(); i += workers) {

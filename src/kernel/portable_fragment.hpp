@@ -73,7 +73,7 @@ class PortableFragment {
     const int score_bytes  = static_cast<int>(sizeof(Acc)) * R * tile_tokens;
     worker_bytes_          = (output_bytes + score_bytes + static_cast<int>(sizeof(Acc)) * 2 * R +
                      static_cast<int>(sizeof(std::int64_t)) * tile_tokens + 15) / 16 * 16;
-    base_ = static_cast<char*>(team.team_scratch(Machine::scratch_level).get_shmem_aligned(q_bytes + team.team_size() * worker_bytes_, 16));
+    base_ = static_cast<char*>(team.team_scratch(int(Machine::scratch_level)).get_shmem_aligned(q_bytes + team.team_size() * worker_bytes_, 16));
     q_    = reinterpret_cast<Acc*>(base_);
     base_ += q_bytes;
     o_        = output_of(team.team_rank());
