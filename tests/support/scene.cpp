@@ -320,10 +320,10 @@ testing::AssertionResult Scene<Space, T>::right(const Sample<T>& sample) {
   out_.download(exec_), lse_.download(exec_);
   auto [wrong, worst, report] = compare<Space>(sample, out_, placement_.with_lse ? &lse_ : nullptr);
   worst_                      = worst;
-  const auto untouched        = [&wrong = wrong, &report = report](bool ok, const char* what) {
+  const auto untouched        = [&count = wrong, &text = report](bool ok, const char* what) {
     if (ok) return;
-    ++wrong;
-    report += std::string("\n  ") + what;
+    ++count;
+    text += std::string("\n  ") + what;
   };
   untouched(out_.untouched_around(), "something was written between or around the elements of out");
   untouched(lse_.untouched_around(), "something was written between or around the elements of lse");
