@@ -14,6 +14,10 @@ endif()
 
 if(PAGODA_BOUNDS_CHECK)
   target_compile_definitions(pagoda_flags INTERFACE PAGODA_DEBUG_BOUNDS _GLIBCXX_ASSERTIONS)
+  # A View's own checks are inline code alone, so they work over a Kokkos that was built without them.
+  if(NOT DEBUG_BOUNDS_CHECK IN_LIST Kokkos_OPTIONS)
+    target_compile_definitions(pagoda_flags INTERFACE KOKKOS_ENABLE_DEBUG_BOUNDS_CHECK)
+  endif()
 endif()
 
 if(PAGODA_SANITIZE)
