@@ -9,9 +9,7 @@ struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine> {
   static constexpr int tile_tokens = 32;
 
   /// Orders this worker's scratch writes before its other lanes' reads.
-  KOKKOS_FUNCTION static void sync_worker(const Member&) {
-    KOKKOS_IF_ON_DEVICE((__syncwarp();))
-  }
+  KOKKOS_FUNCTION static void sync_worker(const Member&) { KOKKOS_IF_ON_DEVICE((__syncwarp();)) }
 };
 
 }  // namespace pagoda::detail

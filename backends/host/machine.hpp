@@ -30,7 +30,8 @@ struct HostMachine {
   template <int R>
   static constexpr int score_width = R > 16 ? R : 16;
 #if defined(__NVCC__)
-  // nvcc looks at host kernels too and refuses vector types in them: a CUDA build's host backend is left to the compiler.
+  // nvcc looks at host kernels too and refuses vector types in them: a CUDA build's host backend is left to the
+  // compiler.
   template <class Acc, int W>
   using Vec = ArrayVec<Acc, W>;
 #else
@@ -44,7 +45,8 @@ struct HostMachine {
   template <class T>
   KOKKOS_FUNCTION static void prefetch([[maybe_unused]] const T* row, [[maybe_unused]] int dims) {
     KOKKOS_IF_ON_HOST((const char* const line = reinterpret_cast<const char*>(row);
-                       for (int at = 0; at < dims * static_cast<int>(sizeof(T)); at += 64) __builtin_prefetch(line + at);))
+                       for (int at = 0; at < dims * static_cast<int>(sizeof(T)); at += 64)
+                           __builtin_prefetch(line + at);))
   }
 
   static constexpr int min_piece = 256;
@@ -56,7 +58,7 @@ struct HostMachine {
 
   KOKKOS_FUNCTION static void sync_worker(const Member&) {}
 
-/// Level 0 is as large as Kokkos supposes a first-level cache to be; on a host, level 1 is memory like any other.
+  /// Level 0 is as large as Kokkos supposes a first-level cache to be; on a host, level 1 is memory like any other.
   static constexpr int scratch_level = 1;
   static std::size_t scratch_limit() { return static_cast<std::size_t>(Policy::scratch_size_max(scratch_level)); }
   /// More items than threads, so that dynamic scheduling evens them out.

@@ -108,8 +108,8 @@ struct SimdVec {
     for (int j = 0; j < W; ++j) r.v[j] = static_cast<float>(from[j]);
   }
 
-  /// x becomes 2^x, for x <= 0, to about one unit in the last place; below 2^-126 it is 0, and NaN stays NaN. With x = n + f,
-  /// |f| <= 1/2: the series of exp(f ln 2) up to the seventh power leaves 5e-9, and n goes into the exponent.
+  /// x becomes 2^x, for x <= 0, to about one unit in the last place; below 2^-126 it is 0, and NaN stays NaN. With x =
+  /// n + f, |f| <= 1/2: the series of exp(f ln 2) up to the seventh power leaves 5e-9, and n goes into the exponent.
   static void exp2_nonpositive(Register& x) {  // by reference: vectors by value have an ABI per target flag
     const Register lowest = -127.0f - Register{};
     x                     = x < lowest ? lowest : x;

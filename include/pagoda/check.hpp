@@ -14,9 +14,9 @@ void check(const ExecutionSpace& exec, const CacheRef& kv);
 
 }  // namespace detail
 
-/// Looks at what decode cannot look at without waiting: the contents of seq_lens, sequence_ids and the page table, as they
-/// are on the device now. Throws InvalidArgument that names the array, the entry, its value and what is allowed; returns if
-/// every token that a decode of this cache would read lies inside it. Waits for exec. For debugging and for
+/// Looks at what decode cannot look at without waiting: the contents of seq_lens, sequence_ids and the page table, as
+/// they are on the device now. Throws InvalidArgument that names the array, the entry, its value and what is allowed;
+/// returns if every token that a decode of this cache would read lies inside it. Waits for exec. For debugging and for
 /// tables that come from elsewhere; decode itself trusts them.
 template <class ExecutionSpace, KVLayout KV>
 void check(const ExecutionSpace& exec, const KV& kv) {

@@ -26,8 +26,8 @@ void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const 
 ///
 /// Asynchronous on exec: nothing is allocated, copied or fenced, so it can be captured in a graph; seq_lens, block
 /// tables and the options' Views are read when it runs. q, kv, out, lse and the plan must live until then, out and
-/// lse must not overlap anything that is read. Throws InvalidArgument, with nothing launched, where an argument does not
-/// fit the plan. Thread-safe for different plans.
+/// lse must not overlap anything that is read. Throws InvalidArgument, with nothing launched, where an argument does
+/// not fit the plan. Thread-safe for different plans.
 ///
 /// Source: Dao et al., "Flash-Decoding for long-context inference"; Heidari et al., section III, Algorithm 1.
 template <class ExecutionSpace, class Q, KVLayout KV, class Out, class Lse>

@@ -41,7 +41,8 @@ template <class K, class V>
 void check_cache_views(const char* who, const K& k, const V& v) {
   constexpr std::size_t max_int = std::numeric_limits<int>::max();
   for (int axis = 0; axis < 4; ++axis)
-    require(k.extent(axis) <= max_int, who, ": axis ", axis, " of k has extent ", k.extent(axis), "; allowed: below 2^31");
+    require(k.extent(axis) <= max_int, who, ": axis ", axis, " of k has extent ", k.extent(axis),
+            "; allowed: below 2^31");
   require(v.extent(3) <= max_int, who, ": axis 3 of v has extent ", v.extent(3), "; allowed: below 2^31");
   require(k.extent(0) == v.extent(0) && k.extent(1) == v.extent(1) && k.extent(2) == v.extent(2), who,
           ": v has (pages or sequences, tokens, kv heads) = (", v.extent(0), ", ", v.extent(1), ", ", v.extent(2),
@@ -127,12 +128,12 @@ struct PagedKV {
   using TableView    = Kokkos::View<const int**, Kokkos::LayoutStride, MemorySpace>;
 
   detail::CacheView<T, MemorySpace> k, v;
-  TableView block_table;                       ///< dense, or empty
-  detail::IntView<MemorySpace> page_indptr;    ///< CSR, or empty
-  detail::IntView<MemorySpace> page_indices;   ///< CSR, or empty
+  TableView block_table;                      ///< dense, or empty
+  detail::IntView<MemorySpace> page_indptr;   ///< CSR, or empty
+  detail::IntView<MemorySpace> page_indices;  ///< CSR, or empty
   detail::IntView<MemorySpace> seq_lens;
   detail::IntView<MemorySpace> sequence_ids;
-  int max_len;                                 ///< tokens a sequence can hold
+  int max_len;  ///< tokens a sequence can hold
 
   /// Dense block table, any rank-2 integer View.
   template <class KView, class VView, class Table>
@@ -141,13 +142,15 @@ struct PagedKV {
           KVOrder order = KVOrder::NHD, const detail::IntView<MemorySpace>& ids = {})
       : k(detail::as_cache_view<T, MemorySpace>(k_pages, order)),
         v(detail::as_cache_view<T, MemorySpace>(v_pages, order)),
-        block_table(table.data(), Kokkos::LayoutStride(table.extent(0), table.stride(0), table.extent(1), table.stride(1))),
+        block_table(table.data(),
+                    Kokkos::LayoutStride(table.extent(0), table.stride(0), table.extent(1), table.stride(1))),
         seq_lens(lengths),
         sequence_ids(ids),
         max_len(bounded(table.extent(1) * k.extent(1))) {
     check_common();
     detail::require(block_table.extent(0) == seq_lens.extent(0), "pagoda::PagedKV: block_table has ",
-                    block_table.extent(0), " rows; seq_lens has ", seq_lens.extent(0), " entries, and the two must agree");
+                    block_table.extent(0), " rows; seq_lens has ", seq_lens.extent(0),
+                    " entries, and the two must agree");
   }
 
   /// CSR page lists. max_seq_len: the longest sequence the lists may come to hold (the lists are on the device).
@@ -181,7 +184,9 @@ struct PagedKV {
     return page_indptr.data() ? page_indices(page_indptr(s) + i) : block_table(s, i);
   }
   KOKKOS_FUNCTION const T& key(int b, int t, int head, int d) const { return k(page(b, t), t % page_size(), head, d); }
-  KOKKOS_FUNCTION const T& value(int b, int t, int head, int d) const { return v(page(b, t), t % page_size(), head, d); }
+  KOKKOS_FUNCTION const T& value(int b, int t, int head, int d) const {
+    return v(page(b, t), t % page_size(), head, d);
+  }
 
   CacheRef ref() const {
     CacheRef r;

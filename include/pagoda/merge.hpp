@@ -66,7 +66,8 @@ constexpr void check_merge_views() {
 /// lse may be state 0 itself. n >= 1. Asynchronous on exec; allocates nothing.
 template <class ExecutionSpace, class Outs, class Lses, class Out, class Lse>
 void merge(const ExecutionSpace& exec, const Outs& outs, const Lses& lses, const Out& out, const Lse& lse) {
-  static_assert(Outs::rank() == 4 && Lses::rank() == 3, "outs is (state, token, head, dim), lses is (state, token, head)");
+  static_assert(Outs::rank() == 4 && Lses::rank() == 3,
+                "outs is (state, token, head, dim), lses is (state, token, head)");
   detail::check_merge_views<Out, Lse>();
   const TensorRef o = tensor_ref(outs), l = tensor_ref(lses);
   detail::require(o.extent[0] >= 1 && o.extent[0] == l.extent[0], "pagoda::merge: outs has ", o.extent[0],

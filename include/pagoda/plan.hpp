@@ -55,10 +55,10 @@ struct PlanState {
   ScoreOptions score{};
   const int* cu_seqlens_q{};
   // how it is carried out
-  int row_tile{};         ///< query rows (query token x head of the group) that share one pass over the keys
-  int num_workers{};      ///< team threads: each walks its own tiles of tokens
-  int target_items{};     ///< work items that keep the machine busy
-  int max_cuts{};         ///< pieces beyond one for each row, at most
+  int row_tile{};      ///< query rows (query token x head of the group) that share one pass over the keys
+  int num_workers{};   ///< team threads: each walks its own tiles of tokens
+  int target_items{};  ///< work items that keep the machine busy
+  int max_cuts{};      ///< pieces beyond one for each row, at most
   int max_items{}, max_merges{}, max_partials{};
   int min_piece{}, max_piece{};  ///< tokens
   bool wide{};                   ///< rows can be read in aligned vectors
@@ -114,8 +114,7 @@ OptionsRef options_ref(const DecodeOptions<MemorySpace>& o) {
   r.num_q_heads = o.num_q_heads, r.max_batch = o.max_batch, r.max_seq_len = o.max_seq_len;
   r.max_query_len = o.max_query_len, r.max_query_tokens = o.max_query_tokens;
   r.softmax_scale = o.softmax_scale;
-  r.score         = {o.causal,         o.window_left,         o.num_initial_tokens,
-                     o.logit_soft_cap, o.alibi_slopes.data(), o.sinks.data()};
+  r.score = {o.causal, o.window_left, o.num_initial_tokens, o.logit_soft_cap, o.alibi_slopes.data(), o.sinks.data()};
   r.cu_seqlens_q      = o.cu_seqlens_q.data();
   r.alibi_extent      = static_cast<int>(o.alibi_slopes.extent(0));
   r.sinks_extent      = static_cast<int>(o.sinks.extent(0));
@@ -144,9 +143,9 @@ std::size_t workspace_bytes(const ExecutionSpace& exec, const KV& kv,
 /// Decides how decodes of this shape run, from bounds alone: it reads no device memory and never waits for the device.
 /// Throws InvalidArgument where the shape cannot be served.
 ///
-/// exec: the instance decodes will run on (or another of its device). kv: a cache of the shape, types and strides to come; later
-/// calls may pass other caches of the same shape. workspace: at least workspace_bytes(exec, kv, options) bytes aligned
-/// to 16; allocated here if not given.
+/// exec: the instance decodes will run on (or another of its device). kv: a cache of the shape, types and strides to
+/// come; later calls may pass other caches of the same shape. workspace: at least workspace_bytes(exec, kv, options)
+/// bytes aligned to 16; allocated here if not given.
 template <class ExecutionSpace, KVLayout KV>
 Plan<ExecutionSpace> plan(const ExecutionSpace& exec, const KV& kv,
                           const DecodeOptions<typename ExecutionSpace::memory_space>& options,

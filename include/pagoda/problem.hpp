@@ -48,17 +48,17 @@ TensorRef tensor_ref(const View& view) {
 /// order in memory. A contiguous cache is the case of one page per sequence: no table, page = sequence.
 struct CacheRef {
   TensorRef k, v;
-  const int* seq_lens           = nullptr;  ///< [sequences] tokens held, on the device
-  const int* sequence_ids       = nullptr;  ///< [batch] the sequence each batch entry reads; null: entry b reads b
-  bool paged                    = false;    ///< pages come from a table; otherwise page = sequence
-  const int* block_table        = nullptr;  ///< page ids, dense or CSR
-  const int* page_indptr        = nullptr;  ///< CSR: pages of s are block_table[page_indptr[s] ...]; null: dense
-  std::int64_t table_row_stride = 0;        ///< dense: elements between the rows of block_table
-  std::int64_t table_page_stride = 1;       ///< elements between the entries of one row
-  std::int64_t table_pages = 0;  ///< dense: entries of one row; CSR: entries in all
-  int num_sequences        = 0;  ///< entries of seq_lens
-  int batch                = 0;  ///< entries decoded by one call
-  int max_seq_len          = 0;  ///< tokens a sequence of this cache can hold
+  const int* seq_lens            = nullptr;  ///< [sequences] tokens held, on the device
+  const int* sequence_ids        = nullptr;  ///< [batch] the sequence each batch entry reads; null: entry b reads b
+  bool paged                     = false;    ///< pages come from a table; otherwise page = sequence
+  const int* block_table         = nullptr;  ///< page ids, dense or CSR
+  const int* page_indptr         = nullptr;  ///< CSR: pages of s are block_table[page_indptr[s] ...]; null: dense
+  std::int64_t table_row_stride  = 0;        ///< dense: elements between the rows of block_table
+  std::int64_t table_page_stride = 1;        ///< elements between the entries of one row
+  std::int64_t table_pages       = 0;        ///< dense: entries of one row; CSR: entries in all
+  int num_sequences              = 0;        ///< entries of seq_lens
+  int batch                      = 0;        ///< entries decoded by one call
+  int max_seq_len                = 0;        ///< tokens a sequence of this cache can hold
 
   std::int64_t num_pages() const { return k.extent[0]; }
   int page_size() const { return static_cast<int>(k.extent[1]); }
@@ -69,10 +69,10 @@ struct CacheRef {
 
 /// What changes a score between the product and the softmax. Everything is off by default, and off costs nothing.
 struct ScoreOptions {
-  bool causal            = true;     ///< query token i of n sees tokens up to seq_len - n + i
-  int window_left        = -1;       ///< tokens before the query's own that it sees; -1: all
-  int num_initial_tokens = 0;        ///< first tokens that stay visible beside a window
-  double logit_soft_cap  = 0.0;      ///< s -> cap * tanh(s / cap); 0: off
+  bool causal               = true;     ///< query token i of n sees tokens up to seq_len - n + i
+  int window_left           = -1;       ///< tokens before the query's own that it sees; -1: all
+  int num_initial_tokens    = 0;        ///< first tokens that stay visible beside a window
+  double logit_soft_cap     = 0.0;      ///< s -> cap * tanh(s / cap); 0: off
   const float* alibi_slopes = nullptr;  ///< [num_q_heads] adds slope * (token - query position)
   const float* sinks        = nullptr;  ///< [num_q_heads] logit of an extra token without value
 };

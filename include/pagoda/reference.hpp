@@ -27,8 +27,8 @@ struct RowOptions {
 };
 
 struct Row {
-  std::vector<double> out;    ///< [head_dim_v]
-  double lse = 0;             ///< natural logarithm; -infinity where nothing is visible
+  std::vector<double> out;            ///< [head_dim_v]
+  double lse = 0;                     ///< natural logarithm; -infinity where nothing is visible
   std::vector<double> probabilities;  ///< [seq_len], 0 for masked tokens
   /// Root mean square, over the probabilities, of sum_d |q_d k_d| * softmax_scale: by how much the rounding of one
   /// product is amplified in a score, hence (relatively) in a probability.
@@ -42,13 +42,13 @@ struct Row {
 using ReadRow = std::function<void(int token, std::span<double> row)>;
 
 /// One query row at `position` of its sequence (its own token's index; seq_len - 1 for the newest).
-Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v, const ReadRow& key, const ReadRow& value,
-           const RowOptions& options);
+Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v, const ReadRow& key,
+           const ReadRow& value, const RowOptions& options);
 
-/// Largest L2 error in terms of Row::norm (and absolute error of lse) that a correct kernel may show for this row: twice
-/// the rounding of the probabilities and of the output. A probability is rounded to `probability`, and carries the rounding
-/// of its score: of the products, and as much again of the sums they pass through, in `arithmetic` (float for all but fp64
-/// caches). The latter only shows where both others are as fine.
+/// Largest L2 error in terms of Row::norm (and absolute error of lse) that a correct kernel may show for this row:
+/// twice the rounding of the probabilities and of the output. A probability is rounded to `probability`, and carries
+/// the rounding of its score: of the products, and as much again of the sums they pass through, in `arithmetic` (float
+/// for all but fp64 caches). The latter only shows where both others are as fine.
 double tolerance(const Row& row, DType probability, DType output, DType arithmetic = DType::fp32);
 
 }  // namespace pagoda::reference

@@ -118,10 +118,14 @@ KOKKOS_INLINE_FUNCTION constexpr int size_of(DType type) {
 /// The field's short name: "fp64", "fp32", "fp16", "bf16".
 constexpr const char* name_of(DType type) {
   switch (type) {
-    case DType::fp64: return "fp64";
-    case DType::fp32: return "fp32";
-    case DType::fp16: return "fp16";
-    case DType::bf16: return "bf16";
+    case DType::fp64:
+      return "fp64";
+    case DType::fp32:
+      return "fp32";
+    case DType::fp16:
+      return "fp16";
+    case DType::bf16:
+      return "bf16";
   }
   return "unknown";
 }
@@ -129,10 +133,14 @@ constexpr const char* name_of(DType type) {
 /// Unit roundoff: half the distance from 1 to the next number.
 constexpr double unit_roundoff(DType type) {
   switch (type) {
-    case DType::fp64: return 0x1p-53;
-    case DType::fp32: return 0x1p-24;
-    case DType::fp16: return 0x1p-11;
-    case DType::bf16: return 0x1p-8;
+    case DType::fp64:
+      return 0x1p-53;
+    case DType::fp32:
+      return 0x1p-24;
+    case DType::fp16:
+      return 0x1p-11;
+    case DType::bf16:
+      return 0x1p-8;
   }
   return 1.0;
 }

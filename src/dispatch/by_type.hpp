@@ -21,10 +21,12 @@ template <class F>
 void by_type(DType type, F&& f) {
   switch (type) {
 #define PAGODA_CASE(name) \
-  case DType::name: return f(static_cast<type_##name*>(nullptr));
+  case DType::name:       \
+    return f(static_cast<type_##name*>(nullptr));
     PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_CASE)
 #undef PAGODA_CASE
-    default: break;
+    default:
+      break;
   }
 #define PAGODA_NAME(name) " " #name
   throw InvalidArgument(concat("pagoda: the cache's element type is ", name_of(type), "; allowed in this build:",

@@ -14,7 +14,7 @@ enum class Fault { none, sequence_id, seq_len, page_list, page };
 
 /// The first fault of one batch entry, and the numbers to tell of it.
 struct Finding {
-  Fault fault = Fault::none;
+  Fault fault  = Fault::none;
   int sequence = 0, index = 0;
   std::int64_t value = 0, limit = 0;
 };
@@ -85,17 +85,20 @@ void check(const ExecutionSpace& exec, const CacheRef& kv) {
   const auto in_sequence = concat(" of sequence ", f.sequence, " (batch entry ", first, ")");
   switch (f.fault) {
     case Fault::sequence_id:
-      throw InvalidArgument(concat("pagoda::check: sequence_ids(", first, ") is ", f.sequence, "; allowed: 0 to ",
-                                   kv.num_sequences - 1));
+      throw InvalidArgument(
+          concat("pagoda::check: sequence_ids(", first, ") is ", f.sequence, "; allowed: 0 to ", kv.num_sequences - 1));
     case Fault::seq_len:
-      throw InvalidArgument(concat("pagoda::check: seq_lens(", f.sequence, ") is ", f.value, "; allowed: 0 to ", f.limit));
+      throw InvalidArgument(
+          concat("pagoda::check: seq_lens(", f.sequence, ") is ", f.value, "; allowed: 0 to ", f.limit));
     case Fault::page_list:
-      throw InvalidArgument(concat("pagoda::check: page_indptr gives ", f.value, " pages", in_sequence, "; allowed: at least ",
-                                   f.limit, ", all within the ", kv.table_pages, " entries of page_indices"));
+      throw InvalidArgument(concat("pagoda::check: page_indptr gives ", f.value, " pages", in_sequence,
+                                   "; allowed: at least ", f.limit, ", all within the ", kv.table_pages,
+                                   " entries of page_indices"));
     case Fault::page:
-      throw InvalidArgument(concat("pagoda::check: page ", f.index, in_sequence, " is ", f.value, "; allowed: 0 to ",
-                                   f.limit - 1));
-    case Fault::none: break;
+      throw InvalidArgument(
+          concat("pagoda::check: page ", f.index, in_sequence, " is ", f.value, "; allowed: 0 to ", f.limit - 1));
+    case Fault::none:
+      break;
   }
 }
 

@@ -20,8 +20,10 @@ KernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p) {
   const PlanState& s = plan.state();
   const CacheRef& kv = p.kv;
   KernelArgs a{};
-  a.k = kv.k.data, a.k_page = kv.k.stride[0], a.k_token = kv.k.stride[1], a.k_head = kv.k.stride[2], a.k_dim = kv.k.stride[3];
-  a.v = kv.v.data, a.v_page = kv.v.stride[0], a.v_token = kv.v.stride[1], a.v_head = kv.v.stride[2], a.v_dim = kv.v.stride[3];
+  a.k = kv.k.data, a.k_page = kv.k.stride[0], a.k_token = kv.k.stride[1], a.k_head = kv.k.stride[2],
+  a.k_dim = kv.k.stride[3];
+  a.v = kv.v.data, a.v_page = kv.v.stride[0], a.v_token = kv.v.stride[1], a.v_head = kv.v.stride[2],
+  a.v_dim = kv.v.stride[3];
   a.paged = kv.paged, a.table = kv.block_table, a.page_indptr = kv.page_indptr;
   a.table_row_stride = kv.table_row_stride, a.table_page_stride = kv.table_page_stride;
   a.seq_lens = kv.seq_lens, a.sequence_ids = kv.sequence_ids;
@@ -36,11 +38,11 @@ KernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p) {
   a.row_tile = s.row_tile, a.target_items = s.target_items, a.max_cuts = s.max_cuts;
   a.min_piece = s.min_piece, a.max_piece = s.max_piece;
   std::byte* const w = plan.workspace().data();
-  a.counts      = reinterpret_cast<WorkCounts*>(w + s.layout.counts);
-  a.items       = reinterpret_cast<WorkItem*>(w + s.layout.items);
-  a.merges      = reinterpret_cast<MergeItem*>(w + s.layout.merges);
-  a.partial_lse = w + s.layout.partial_lse;
-  a.partial_out = w + s.layout.partial_out;
+  a.counts           = reinterpret_cast<WorkCounts*>(w + s.layout.counts);
+  a.items            = reinterpret_cast<WorkItem*>(w + s.layout.items);
+  a.merges           = reinterpret_cast<MergeItem*>(w + s.layout.merges);
+  a.partial_lse      = w + s.layout.partial_lse;
+  a.partial_out      = w + s.layout.partial_out;
   return a;
 }
 
@@ -78,18 +80,19 @@ void check(const PlanState& s, const Problem& p) {
           " kv heads; the plan was made for ", s.num_kv_heads);
   require(kv.head_dim() == s.head_dim && kv.head_dim_v() == s.head_dim_v, who, "the cache has head_dim ", kv.head_dim(),
           " (keys) and ", kv.head_dim_v(), " (values); the plan was made for ", s.head_dim, " and ", s.head_dim_v);
-  require(kv.batch <= s.max_batch, who, "the cache's batch is ", kv.batch, "; allowed: up to the plan's max_batch = ",
-          s.max_batch);
+  require(kv.batch <= s.max_batch, who, "the cache's batch is ", kv.batch,
+          "; allowed: up to the plan's max_batch = ", s.max_batch);
   require(!s.wide || readable_in_vectors(kv), who,
           "the cache's strides or alignment are not those the plan was made for: every row must start on 16 bytes "
           "and be dense; make the plan from this cache");
   const std::int64_t tokens = p.q.extent[0];
-  require(tokens <= s.max_query_tokens, who, "q has ", tokens, " query tokens; allowed: up to the plan's max_query_tokens = ",
-          s.max_query_tokens);
+  require(tokens <= s.max_query_tokens, who, "q has ", tokens,
+          " query tokens; allowed: up to the plan's max_query_tokens = ", s.max_query_tokens);
   if (!s.cu_seqlens_q) {
     require(kv.batch == 0 ? tokens == 0 : tokens % kv.batch == 0 && tokens / kv.batch <= s.max_query_len, who, "q has ",
-            tokens, " query tokens for a batch of ", kv.batch, "; allowed: the same number for each, up to max_query_len = ",
-            s.max_query_len, " (or cu_seqlens_q in the plan's options)");
+            tokens, " query tokens for a batch of ", kv.batch,
+            "; allowed: the same number for each, up to max_query_len = ", s.max_query_len,
+            " (or cu_seqlens_q in the plan's options)");
   }
   require(p.q.extent[1] == s.num_q_heads && p.q.extent[2] == s.head_dim, who, "q has (heads, head_dim) = (",
           p.q.extent[1], ", ", p.q.extent[2], "); allowed: (", s.num_q_heads, ", ", s.head_dim, ")");
@@ -117,7 +120,7 @@ void warm_up(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan) {
   launch(exec, plan, args);
 }
 
-#define PAGODA_INSTANTIATE(Space)                                               \
+#define PAGODA_INSTANTIATE(Space)                                                \
   template void decode<Space>(const Space&, const Plan<Space>&, const Problem&); \
   template void warm_up<Space>(const Space&, const Plan<Space>&);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)

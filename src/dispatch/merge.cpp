@@ -38,8 +38,8 @@ void merge(const ExecutionSpace& exec, const MergeProblem& p) {
     states.out_state_stride = p.rest_out.stride[0], states.lse_state_stride = p.rest_lse.stride[0];
     states.num_states = static_cast<int>(1 + p.rest_out.extent[0]);
     states.num_heads  = static_cast<int>(p.out.extent[1]);
-    MergeKernel<ExecutionSpace, CallerStates<Acc>>::launch("Pagoda::merge", exec, p.out.extent[0] * p.out.extent[1], states,
-                                                           static_cast<int>(p.out.extent[2]));
+    MergeKernel<ExecutionSpace, CallerStates<Acc>>::launch("Pagoda::merge", exec, p.out.extent[0] * p.out.extent[1],
+                                                           states, static_cast<int>(p.out.extent[2]));
   };
   const bool fp64 = p.first_out.type == DType::fp64 || p.rest_out.type == DType::fp64;
   fp64 ? launch(double()) : launch(float());

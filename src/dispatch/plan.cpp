@@ -74,7 +74,8 @@ void choose_team(PlanState& s) {
   s.num_workers = Machine::max_workers;
   while (s.num_workers > 1 && scratch_for<ExecutionSpace>(s, tile, s.num_workers) > room) s.num_workers /= 2;
   require(scratch_for<ExecutionSpace>(s, tile, s.num_workers) <= room, "pagoda::plan: head_dim is ", s.head_dim,
-          " and head_dim_v ", s.head_dim_v, "; allowed: what fits the ", room, " bytes of scratch of a team on this device");
+          " and head_dim_v ", s.head_dim_v, "; allowed: what fits the ", room,
+          " bytes of scratch of a team on this device");
 }
 
 }  // namespace
@@ -98,7 +99,8 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
   require(o.max_query_tokens >= 0, "pagoda::plan: max_query_tokens is ", o.max_query_tokens, "; allowed: 0 or more");
   require(!o.softmax_scale || std::isfinite(*o.softmax_scale), "pagoda::plan: softmax_scale is ",
           o.softmax_scale.value_or(0), "; allowed: any finite number");
-  require(o.score.window_left >= -1, "pagoda::plan: window_left is ", o.score.window_left, "; allowed: -1 (none) or more");
+  require(o.score.window_left >= -1, "pagoda::plan: window_left is ", o.score.window_left,
+          "; allowed: -1 (none) or more");
   require(o.score.num_initial_tokens >= 0, "pagoda::plan: num_initial_tokens is ", o.score.num_initial_tokens,
           "; allowed: 0 or more");
   require(o.score.logit_soft_cap >= 0 && std::isfinite(o.score.logit_soft_cap), "pagoda::plan: logit_soft_cap is ",
@@ -126,7 +128,8 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
   s.min_piece = Machine::min_piece;
   s.max_piece = Machine::max_piece;
 
-  // Bounds that hold for all lengths up to the plan's (see SplitKernel). Each entry's rows fill its tiles but for the last.
+  // Bounds that hold for all lengths up to the plan's (see SplitKernel). Each entry's rows fill its tiles but for the
+  // last.
   const std::int64_t group = s.num_q_heads / s.num_kv_heads;
   const std::int64_t rows  = std::int64_t(s.num_kv_heads) *
                             (s.max_query_tokens * group / s.row_tile + std::min(s.max_batch, s.max_query_tokens));

@@ -12,11 +12,11 @@ namespace pagoda::detail {
 
 /// One piece of work: query rows of one tile over a range of visible tokens, and where the result goes.
 struct WorkItem {
-  int batch;     ///< batch entry
+  int batch;  ///< batch entry
   int kv_head;
-  int row_tile;  ///< which tile of the entry's query rows (query token x head of the group)
+  int row_tile;    ///< which tile of the entry's query rows (query token x head of the group)
   int begin, end;  ///< visible-token indices
-  int partial;   ///< slot of the partial state; -1: the rows are whole and go to the output
+  int partial;     ///< slot of the partial state; -1: the rows are whole and go to the output
 };
 
 /// One tile of query rows whose pieces lie in consecutive partial states.
@@ -38,19 +38,27 @@ struct DeviceArray {
 
 KOKKOS_INLINE_FUNCTION double load_as_double(const void* data, DType type, std::int64_t i) {
   switch (type) {
-    case DType::fp64: return static_cast<const double*>(data)[i];
-    case DType::fp32: return static_cast<const float*>(data)[i];
-    case DType::fp16: return static_cast<const half_t*>(data)[i];
-    default: return static_cast<const bfloat16_t*>(data)[i];
+    case DType::fp64:
+      return static_cast<const double*>(data)[i];
+    case DType::fp32:
+      return static_cast<const float*>(data)[i];
+    case DType::fp16:
+      return static_cast<const half_t*>(data)[i];
+    default:
+      return static_cast<const bfloat16_t*>(data)[i];
   }
 }
 
 KOKKOS_INLINE_FUNCTION float load_as_float(const void* data, DType type, std::int64_t i) {
   switch (type) {
-    case DType::fp64: return static_cast<float>(static_cast<const double*>(data)[i]);
-    case DType::fp32: return static_cast<const float*>(data)[i];
-    case DType::fp16: return static_cast<const half_t*>(data)[i];
-    default: return static_cast<const bfloat16_t*>(data)[i];
+    case DType::fp64:
+      return static_cast<float>(static_cast<const double*>(data)[i]);
+    case DType::fp32:
+      return static_cast<const float*>(data)[i];
+    case DType::fp16:
+      return static_cast<const half_t*>(data)[i];
+    default:
+      return static_cast<const bfloat16_t*>(data)[i];
   }
 }
 
@@ -67,24 +75,32 @@ KOKKOS_INLINE_FUNCTION Acc load_element(const void* data, DType type, std::int64
 template <class Acc>
 KOKKOS_INLINE_FUNCTION void store_element(void* data, DType type, std::int64_t i, Acc value) {
   switch (type) {
-    case DType::fp64: static_cast<double*>(data)[i] = value; break;
-    case DType::fp32: static_cast<float*>(data)[i] = static_cast<float>(value); break;
-    case DType::fp16: static_cast<half_t*>(data)[i] = half_t(static_cast<float>(value)); break;
-    default: static_cast<bfloat16_t*>(data)[i] = bfloat16_t(static_cast<float>(value)); break;
+    case DType::fp64:
+      static_cast<double*>(data)[i] = value;
+      break;
+    case DType::fp32:
+      static_cast<float*>(data)[i] = static_cast<float>(value);
+      break;
+    case DType::fp16:
+      static_cast<half_t*>(data)[i] = half_t(static_cast<float>(value));
+      break;
+    default:
+      static_cast<bfloat16_t*>(data)[i] = bfloat16_t(static_cast<float>(value));
+      break;
   }
 }
 
-/// Everything the kernels of one decode read, by value. Launches carry HintLightWeight, with which Kokkos hands functors of
-/// up to 4096 bytes to the device as plain kernel arguments; otherwise, from 512 bytes on with their policy, they would go
-/// through constant memory, which costs a wait and which a graph capture refuses.
+/// Everything the kernels of one decode read, by value. Launches carry HintLightWeight, with which Kokkos hands
+/// functors of up to 4096 bytes to the device as plain kernel arguments; otherwise, from 512 bytes on with their
+/// policy, they would go through constant memory, which costs a wait and which a graph capture refuses.
 struct KernelArgs {
   // Keys and values: strides of (page, token in page, kv head, dim), in elements.
   const void* k;
   const void* v;
   std::int64_t k_page, k_token, k_head, k_dim;
   std::int64_t v_page, v_token, v_head, v_dim;
-  const int* table;         ///< null: contiguous, page = sequence
-  const int* page_indptr;   ///< null: dense table
+  const int* table;        ///< null: contiguous, page = sequence
+  const int* page_indptr;  ///< null: dense table
   const int* seq_lens;
   const int* sequence_ids;  ///< null: batch entry b is sequence b
   std::int64_t table_row_stride, table_page_stride;

@@ -53,8 +53,8 @@ struct MergeKernel {
 
     // Workers take states in turn, lanes take dims; their sums meet in scratch.
     const int workers = team.team_size();
-    Acc* const sums = static_cast<Acc*>(
-        team.team_scratch(int(Machine::scratch_level)).get_shmem_aligned(static_cast<int>(sizeof(Acc)) * dims * workers, 16));
+    Acc* const sums   = static_cast<Acc*>(team.team_scratch(int(Machine::scratch_level))
+                                              .get_shmem_aligned(static_cast<int>(sizeof(Acc)) * dims * workers, 16));
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, dims), [&](int d) {
       Acc value = Acc(0);
       for (int i = team.team_rank(); i < s.count(); i += workers) {
@@ -125,10 +125,13 @@ struct CallerStates {
   }
   KOKKOS_FUNCTION Acc value(int i, int d) const {
     if (i == 0) return load_element<Acc>(first_out.data, first_out.type, at(first_out) + d * first_out.stride2);
-    return load_element<Acc>(rest_out.data, rest_out.type, at(rest_out) + (i - 1) * out_state_stride + d * rest_out.stride2);
+    return load_element<Acc>(rest_out.data, rest_out.type,
+                             at(rest_out) + (i - 1) * out_state_stride + d * rest_out.stride2);
   }
   KOKKOS_FUNCTION Acc extra() const { return -Kokkos::Experimental::infinity_v<Acc>; }
-  KOKKOS_FUNCTION void store(int d, Acc x) const { store_element(to_out.data, to_out.type, at(to_out) + d * to_out.stride2, x); }
+  KOKKOS_FUNCTION void store(int d, Acc x) const {
+    store_element(to_out.data, to_out.type, at(to_out) + d * to_out.stride2, x);
+  }
   KOKKOS_FUNCTION void store_lse(Acc x) const {
     if (to_lse.data) store_element(to_lse.data, to_lse.type, at(to_lse), x);
   }

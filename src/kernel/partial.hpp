@@ -2,16 +2,16 @@
 #pragma once
 
 #include "src/kernel/kernel_args.hpp"
-#include "src/kernel/score.hpp"
 #include "src/kernel/machine.hpp"
+#include "src/kernel/score.hpp"
 #include "src/plan/work.hpp"
 
 #include <Kokkos_Core.hpp>
 
 namespace pagoda::detail {
 
-/// Tokens of a work item: where the row of visible token u lies. The page table is consulted once per row of a tile and never inside
-/// the loops over dims.
+/// Tokens of a work item: where the row of visible token u lies. The page table is consulted once per row of a tile and
+/// never inside the loops over dims.
 struct ItemRows {
   const KernelArgs& args;
   VisibleTokens visible;
@@ -39,8 +39,11 @@ struct TileRows {
   int query_begin, first, count, head0;
 
   KOKKOS_FUNCTION TileRows(const KernelArgs& a, int batch, int kv_head, int row_tile)
-      : args(a), query_begin(a.query_begin(batch)), first(row_tile * a.row_tile),
-        count(Kokkos::min(a.row_tile, a.query_len(batch) * a.group - first)), head0(kv_head * a.group) {}
+      : args(a),
+        query_begin(a.query_begin(batch)),
+        first(row_tile * a.row_tile),
+        count(Kokkos::min(a.row_tile, a.query_len(batch) * a.group - first)),
+        head0(kv_head * a.group) {}
 
   KOKKOS_FUNCTION bool valid(int r) const { return r < count; }
   /// Which of the entry's query tokens row r is.
@@ -64,9 +67,9 @@ struct TileRows {
   }
 };
 
-/// The generic decode kernel: one team carries out one work item, whatever planned it. Its workers take the item's tiles
-/// of tokens in turn and meet once, at the end. T: element type of the cache; R: query rows per item; Scored: some score
-/// option is on. How rows are read and multiplied is the machine's fragment.
+/// The generic decode kernel: one team carries out one work item, whatever planned it. Its workers take the item's
+/// tiles of tokens in turn and meet once, at the end. T: element type of the cache; R: query rows per item; Scored:
+/// some score option is on. How rows are read and multiplied is the machine's fragment.
 template <class ExecutionSpace, class T, int R, bool Wide, bool Scored>
 struct PartialKernel {
   using Machine  = MachineOf<ExecutionSpace>;
@@ -85,11 +88,12 @@ struct PartialKernel {
     Fragment fragment(team, args.head_dim, args.head_dim_v);
     fragment.load_queries([&](int r, int d) {
       if (!rows.valid(r)) return Acc(0);
-      return load_element<Acc>(args.q.data, args.q.type, rows.offset(args.q, r) + d * args.q.stride2) * score.query_scale;
+      return load_element<Acc>(args.q.data, args.q.type, rows.offset(args.q, r) + d * args.q.stride2) *
+             score.query_scale;
     });
 
-    const T* const k = static_cast<const T*>(args.k);
-    const T* const v = static_cast<const T*>(args.v);
+    const T* const k   = static_cast<const T*>(args.k);
+    const T* const v   = static_cast<const T*>(args.v);
     constexpr int tile = Fragment::tile_tokens;
     for (int u = item.begin + team.team_rank() * tile; u < item.end; u += team.team_size() * tile) {
       const int count = Kokkos::min(tile, item.end - u);
@@ -101,17 +105,24 @@ struct PartialKernel {
     }
 
     const bool whole = item.partial < 0;
-    Acc* const partial_out = static_cast<Acc*>(args.partial_out) + static_cast<std::int64_t>(item.partial) * R * args.head_dim_v;
+    Acc* const partial_out =
+        static_cast<Acc*>(args.partial_out) + static_cast<std::int64_t>(item.partial) * R * args.head_dim_v;
     Acc* const partial_lse = static_cast<Acc*>(args.partial_lse) + static_cast<std::int64_t>(item.partial) * R;
     fragment.finish(
-        [&](int r) { return Scored && whole && rows.valid(r) ? rows.template sink<Acc>(r) : -Kokkos::Experimental::infinity_v<Acc>; },
+        [&](int r) {
+          return Scored && whole && rows.valid(r) ? rows.template sink<Acc>(r) : -Kokkos::Experimental::infinity_v<Acc>;
+        },
         [&](int r, int d, Acc value) {
-          if (!whole) partial_out[r * args.head_dim_v + d] = value;
-          else if (rows.valid(r)) rows.store_out(r, d, value);
+          if (!whole)
+            partial_out[r * args.head_dim_v + d] = value;
+          else if (rows.valid(r))
+            rows.store_out(r, d, value);
         },
         [&](int r, Acc value) {
-          if (!whole) partial_lse[r] = value;
-          else if (rows.valid(r)) rows.store_lse(r, value);
+          if (!whole)
+            partial_lse[r] = value;
+          else if (rows.valid(r))
+            rows.store_lse(r, value);
         });
   }
 };

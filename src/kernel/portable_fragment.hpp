@@ -31,23 +31,24 @@ struct TokenRow {
 
 /// The fragment in plain code: how a tile of queries meets a tile of keys, and probabilities a tile of values, with
 /// nothing but nested Kokkos ranges and scratch memory. A worker (a team thread with its vector lanes) owns its scores,
-/// its (max, sum) and its output; lanes are spread over tokens for the scores and over dims for the values, so no lane ever
-/// needs another's registers, and nothing depends on how many lanes there are.
+/// its (max, sum) and its output; lanes are spread over tokens for the scores and over dims for the values, so no lane
+/// ever needs another's registers, and nothing depends on how many lanes there are.
 ///
 /// Machine gives the widths; R is the number of query rows that share one pass over the keys. What a fragment for
-/// matrix instructions has to offer instead is the public interface of this class: its accumulators may be laid out in any way.
+/// matrix instructions has to offer instead is the public interface of this class: its accumulators may be laid out in
+/// any way.
 template <class Machine, class T, int R, bool Wide>
 class PortableFragment {
  public:
-  using Acc    = accumulator_t<T>;
-  using Member = typename Machine::Member;
+  using Acc                        = accumulator_t<T>;
+  using Member                     = typename Machine::Member;
   static constexpr int rows        = R;
   static constexpr int tile_tokens = Machine::tile_tokens;
   static constexpr int key_width   = Machine::template key_width<T>;
   static constexpr int value_width = Machine::template value_width<T>;
   static constexpr int score_width = Machine::template score_width<R>;  ///< a multiple of R
-  using KeyVec   = typename Machine::template Vec<Acc, key_width>;
-  using ValueVec = typename Machine::template Vec<Acc, value_width>;
+  using KeyVec                     = typename Machine::template Vec<Acc, key_width>;
+  using ValueVec                   = typename Machine::template Vec<Acc, value_width>;
   using ScoreVec = typename Machine::template Vec<Acc, score_width>;  ///< element j belongs to row j % R
 
   /// One value per query row, the same in every lane.
@@ -72,8 +73,10 @@ class PortableFragment {
     const int output_bytes = static_cast<int>(sizeof(Acc)) * R * o_stride();
     const int score_bytes  = static_cast<int>(sizeof(Acc)) * R * tile_tokens;
     worker_bytes_          = (output_bytes + score_bytes + static_cast<int>(sizeof(Acc)) * 2 * R +
-                     static_cast<int>(sizeof(std::int64_t)) * tile_tokens + 15) / 16 * 16;
-    base_ = static_cast<char*>(team.team_scratch(int(Machine::scratch_level)).get_shmem_aligned(q_bytes + team.team_size() * worker_bytes_, 16));
+                     static_cast<int>(sizeof(std::int64_t)) * tile_tokens + 15) /
+                    16 * 16;
+    base_ = static_cast<char*>(team.team_scratch(int(Machine::scratch_level))
+                                   .get_shmem_aligned(q_bytes + team.team_size() * worker_bytes_, 16));
     q_    = reinterpret_cast<Acc*>(base_);
     base_ += q_bytes;
     o_        = output_of(team.team_rank());
@@ -94,8 +97,8 @@ class PortableFragment {
     team_.team_barrier();
   }
 
-  /// Scores of all rows with `count` tokens; row_of(n) tells where the rows of token n < `ahead` lie (ahead >= count: those
-  /// behind the tile may be prefetched). Tokens beyond count score -infinity.
+  /// Scores of all rows with `count` tokens; row_of(n) tells where the rows of token n < `ahead` lie (ahead >= count:
+  /// those behind the tile may be prefetched). Tokens beyond count score -infinity.
   template <class RowOf>
   KOKKOS_FUNCTION void multiply_keys(const T* k, const T* v, std::int64_t dim_stride, int count, int ahead,
                                      const RowOf& row_of) {
@@ -187,8 +190,9 @@ class PortableFragment {
     });
   }
 
-  /// Team-wide, once, at the end: joins the workers' states and hands out(r, d, value) the normalised output of each row
-  /// and lse(r, value) its natural log-sum-exp. extra(r) is the logit (natural) of a token without value, or -infinity.
+  /// Team-wide, once, at the end: joins the workers' states and hands out(r, d, value) the normalised output of each
+  /// row and lse(r, value) its natural log-sum-exp. extra(r) is the logit (natural) of a token without value, or
+  /// -infinity.
   template <class Extra, class Out, class Lse>
   KOKKOS_FUNCTION void finish(const Extra& extra, const Out& out, const Lse& lse) {
     constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>;
@@ -206,7 +210,7 @@ class PortableFragment {
       Acc most        = logit;
       for (int w = 0; w < workers; ++w) most = Kokkos::max(most, state_of(w)[2 * r]);
       const Acc base = most == -infinity ? Acc(0) : most;
-      Acc sum        = Kokkos::exp2(logit - base), value = Acc(0);
+      Acc sum = Kokkos::exp2(logit - base), value = Acc(0);
       for (int w = 0; w < workers; ++w) {
         const Acc* const state = state_of(w);
         const Acc weight       = Kokkos::exp2(state[2 * r] - base);

@@ -31,7 +31,9 @@ struct ScoreChange<Acc, R, true> {
 
   template <class Rows>
   KOKKOS_FUNCTION ScoreChange(const KernelArgs& args, const WorkItem& item, const Rows& rows)
-      : query_scale(static_cast<Acc>(args.softmax_scale)), options(args.score), cap(static_cast<Acc>(args.score.logit_soft_cap)) {
+      : query_scale(static_cast<Acc>(args.softmax_scale)),
+        options(args.score),
+        cap(static_cast<Acc>(args.score.logit_soft_cap)) {
     const int first = args.seq_len(item.batch) - args.query_len(item.batch);
     for (int r = 0; r < R; ++r) {
       position[r] = rows.valid(r) ? first + rows.query(r) : 0;
@@ -44,7 +46,8 @@ struct ScoreChange<Acc, R, true> {
     const int distance = token - position[r];
     s                  = (s + slope[r] * Acc(distance)) * Kokkos::numbers::log2e_v<Acc>;
     const bool future  = options.causal && distance > 0;
-    const bool past    = options.window_left >= 0 && distance < -options.window_left && token >= options.num_initial_tokens;
+    const bool past =
+        options.window_left >= 0 && distance < -options.window_left && token >= options.num_initial_tokens;
     if (future || past) s = -Kokkos::Experimental::infinity_v<Acc>;
   }
 };

@@ -10,13 +10,13 @@
 
 namespace pagoda::detail {
 
-/// What all GPUs share: a worker is one warp (or wave), its lanes the vector lanes of a team thread. How many lanes that
-/// is, only the launch knows.
+/// What all GPUs share: a worker is one warp (or wave), its lanes the vector lanes of a team thread. How many lanes
+/// that is, only the launch knows.
 template <class ExecutionSpace, class Derived>
 struct SimtMachine {
   static constexpr int max_workers = 4;
-  // Kokkos compiles for the largest team otherwise, which leaves too few registers; two such teams leave 128 on CUDA, so
-  // that four teams of 128 lanes fit an SM (teams_resident counts on it).
+  // Kokkos compiles for the largest team otherwise, which leaves too few registers; two such teams leave 128 on CUDA,
+  // so that four teams of 128 lanes fit an SM (teams_resident counts on it).
   using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<max_workers * 64, 2>>;
   using Member = typename Policy::member_type;
 
@@ -31,9 +31,9 @@ struct SimtMachine {
   template <class Acc, int W>
   using Vec = ArrayVec<Acc, W>;
 
-  static constexpr int prefetch_distance = 0;  ///< other warps hide the latency
-  static constexpr int min_piece = 128;  ///< a tile for each worker
-  static constexpr int max_piece = 1 << 24;
+  static constexpr int prefetch_distance = 0;    ///< other warps hide the latency
+  static constexpr int min_piece         = 128;  ///< a tile for each worker
+  static constexpr int max_piece         = 1 << 24;
 
   template <class T, int R, bool Wide>
   using Fragment = PortableFragment<Derived, T, R, Wide>;
@@ -55,7 +55,8 @@ struct SimtMachine {
   static auto policy(const ExecutionSpace& exec, int league, int workers, std::size_t scratch) {
     // By value as a kernel argument, never through constant memory: that needs a fence and refuses graph capture.
     return Kokkos::Experimental::require(
-        Policy(exec, league, workers, lanes()).set_scratch_size(scratch_level, Kokkos::PerTeam(static_cast<int>(scratch))),
+        Policy(exec, league, workers, lanes())
+            .set_scratch_size(scratch_level, Kokkos::PerTeam(static_cast<int>(scratch))),
         Kokkos::Experimental::WorkItemProperty::HintLightWeight);
   }
 };

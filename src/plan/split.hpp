@@ -42,9 +42,9 @@ struct SplitKernel {
   }
 
   KOKKOS_FUNCTION int choose_chunk(const Member& team) const {
-    const int align  = args.min_piece;
+    const int align     = args.min_piece;
     const auto align_up = [&](std::int64_t n) { return static_cast<int>((n + align - 1) / align * align); };
-    std::int64_t total = 0;
+    std::int64_t total  = 0;
     int rows = 0, longest = 0;
     Kokkos::parallel_reduce(
         Kokkos::TeamThreadRange(team, args.batch),

@@ -16,7 +16,8 @@ namespace pagoda::detail {
 struct VisibleTokens {
   int head, tail, count;
 
-  KOKKOS_FUNCTION VisibleTokens(const ScoreOptions& score, int seq_len, int query_len) : head(0), tail(0), count(seq_len) {
+  KOKKOS_FUNCTION VisibleTokens(const ScoreOptions& score, int seq_len, int query_len)
+      : head(0), tail(0), count(seq_len) {
     if (score.window_left < 0) return;
     const int earliest = seq_len - query_len - score.window_left;  // of the first query token
     tail               = Kokkos::clamp(earliest, 0, seq_len);
@@ -26,7 +27,8 @@ struct VisibleTokens {
   KOKKOS_FUNCTION int token(int index) const { return index < head ? index : index - head + tail; }
 };
 
-/// How one batch entry is cut: `tiles` tiles of query rows over all kv heads, each in `pieces` pieces of `length` tokens.
+/// How one batch entry is cut: `tiles` tiles of query rows over all kv heads, each in `pieces` pieces of `length`
+/// tokens.
 struct RowCut {
   int tiles, pieces, length;
 };

@@ -22,8 +22,8 @@ struct Sum {
 
 }  // namespace
 
-Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v, const ReadRow& key, const ReadRow& value,
-           const RowOptions& o) {
+Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v, const ReadRow& key,
+           const ReadRow& value, const RowOptions& o) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   Row row;
   row.out.assign(head_dim_v, 0.0);
@@ -75,7 +75,8 @@ Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v,
 }
 
 double tolerance(const Row& row, DType probability, DType output, DType arithmetic) {
-  return 2 * (unit_roundoff(probability) + unit_roundoff(output) + unit_roundoff(arithmetic) * (1 + 2 * row.score_condition));
+  return 2 * (unit_roundoff(probability) + unit_roundoff(output) +
+              unit_roundoff(arithmetic) * (1 + 2 * row.score_condition));
 }
 
 }  // namespace pagoda::reference

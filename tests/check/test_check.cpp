@@ -29,7 +29,8 @@ struct Cache {
   auto dense() const {
     Kokkos::View<int**, Kokkos::LayoutRight, Space> rows("rows", 3, 2);
     Kokkos::deep_copy(Ints(rows.data(), 6), ints(table));
-    return pagoda::PagedKV<float, Space>(k, v, rows, ints(seq_lens), pagoda::KVOrder::NHD, ids.empty() ? Ints() : ints(ids));
+    return pagoda::PagedKV<float, Space>(k, v, rows, ints(seq_lens), pagoda::KVOrder::NHD,
+                                         ids.empty() ? Ints() : ints(ids));
   }
   auto csr() const { return pagoda::PagedKV<float, Space>(k, v, ints(indptr), ints(indices), ints(seq_lens), 8); }
 };
@@ -69,7 +70,8 @@ TEST(Check, NamesAPageOutsideThePool) {
 }
 
 TEST(Check, NamesAPageListThatIsTooShort) {
-  EXPECT_NE(complaint(Cache{.indptr = {0, 1, 3, 3}}.csr()).find("page_indptr gives 1 pages of sequence 0"), std::string::npos);
+  EXPECT_NE(complaint(Cache{.indptr = {0, 1, 3, 3}}.csr()).find("page_indptr gives 1 pages of sequence 0"),
+            std::string::npos);
 }
 
 TEST(Check, LooksAtContiguousCachesToo) {

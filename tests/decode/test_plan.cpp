@@ -95,8 +95,8 @@ TYPED_TEST(Plans, OtherCachesOfTheSameShape) {
   }
 }
 
-// max_seq_len tunes, and never truncates: the workspace that it sized must do for any cut of what comes. (Coarse outputs:
-// the longer pieces of an untuned plan may round a little more.)
+// max_seq_len tunes, and never truncates: the workspace that it sized must do for any cut of what comes. (Coarse
+// outputs: the longer pieces of an untuned plan may round a little more.)
 TYPED_TEST(Plans, LongerThanPlanned) {
   using T = typename TypeParam::type;
   const Sample<T> sample({.lengths = {17000, 40}, .num_q_heads = 16, .num_kv_heads = 16, .head_dim = 16});
