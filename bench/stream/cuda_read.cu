@@ -16,6 +16,15 @@ void check(cudaError_t error, const char* what) {
 
 constexpr int threads = 512;
 
+/// Blocks an SM shall hold, as far as it has room for their threads (sm_86 less than sm_80 and sm_90).
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 860
+constexpr int most_blocks = 1536 / threads;
+#else
+constexpr int most_blocks = 2048 / threads;
+#endif
+template <int Unroll>
+constexpr int blocks = 16 / Unroll < most_blocks ? 16 / Unroll : most_blocks;
+
 __device__ __forceinline__ uint4 load(const uint4* p) {
   uint4 v;
   asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -48,14 +57,14 @@ __device__ __forceinline__ void read(const uint4* p, std::size_t begin, std::siz
 
 /// All threads of the grid side by side.
 template <int Unroll>
-__global__ void __launch_bounds__(threads, 16 / Unroll) read_strided(const uint4* p, std::size_t n, unsigned* sink) {
+__global__ void __launch_bounds__(threads, blocks<Unroll>) read_strided(const uint4* p, std::size_t n, unsigned* sink) {
   const std::size_t stride = std::size_t(gridDim.x) * threads;
   read<Unroll>(p, std::size_t(blockIdx.x) * threads + threadIdx.x, n, stride, sink);
 }
 
 /// Every thread block one piece of its own, all equally long.
 template <int Unroll>
-__global__ void __launch_bounds__(threads, 16 / Unroll) read_pieces(const uint4* p, std::size_t n, unsigned* sink) {
+__global__ void __launch_bounds__(threads, blocks<Unroll>) read_pieces(const uint4* p, std::size_t n, unsigned* sink) {
   const std::size_t begin = n * blockIdx.x / gridDim.x, end = n * (blockIdx.x + 1) / gridDim.x;
   read<Unroll>(p, begin + threadIdx.x, end, threads, sink);
 }
