@@ -18,8 +18,9 @@ Cache cache(std::size_t n0, std::size_t n1, std::size_t n2, std::size_t n3) {
   return Cache(static_cast<float*>(nullptr), n0, n1, n2, n3);
 }
 IntsView ints(std::size_t n) { return IntsView(static_cast<const int*>(nullptr), n); }
-Kokkos::View<const int**, Kokkos::LayoutRight, Memory> table(std::size_t rows, std::size_t pages) {
-  return {static_cast<const int*>(nullptr), rows, pages};
+using TableView = Kokkos::View<const int**, Kokkos::LayoutRight, Memory>;
+TableView table(std::size_t rows, std::size_t pages) {
+  return TableView(static_cast<const int*>(nullptr), rows, pages);
 }
 
 void refuses_contiguous(const Cache& k, const Cache& v, std::size_t lengths, std::initializer_list<const char*> words) {
