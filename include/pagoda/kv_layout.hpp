@@ -54,6 +54,8 @@ void check_cache_views(const char* who, const K& k, const V& v) {
 
 }  // namespace detail
 
+// Kokkos 5 works offsets out in the widest type among the indices: int alone would overflow in large caches.
+
 /// What kernels and references ask of a layout: the address of a row, the length of a sequence.
 template <class L>
 concept KVLayout = requires(const L& kv, int b, int h, int t) {
@@ -100,8 +102,10 @@ struct ContiguousKV {
   KOKKOS_FUNCTION int max_seq_len() const { return static_cast<int>(k.extent(1)); }
   KOKKOS_FUNCTION int sequence(int b) const { return sequence_ids.data() ? sequence_ids(b) : b; }
   KOKKOS_FUNCTION int seq_len(int b) const { return seq_lens(sequence(b)); }
-  KOKKOS_FUNCTION const T& key(int b, int t, int head, int d) const { return k(sequence(b), t, head, d); }
-  KOKKOS_FUNCTION const T& value(int b, int t, int head, int d) const { return v(sequence(b), t, head, d); }
+  KOKKOS_FUNCTION const T& key(int b, int t, int head, int d) const { return k(std::size_t(sequence(b)), t, head, d); }
+  KOKKOS_FUNCTION const T& value(int b, int t, int head, int d) const {
+    return v(std::size_t(sequence(b)), t, head, d);
+  }
 
   CacheRef ref() const {
     CacheRef r;
@@ -183,9 +187,11 @@ struct PagedKV {
     const int s = sequence(b), i = t / page_size();
     return page_indptr.data() ? page_indices(page_indptr(s) + i) : block_table(s, i);
   }
-  KOKKOS_FUNCTION const T& key(int b, int t, int head, int d) const { return k(page(b, t), t % page_size(), head, d); }
+  KOKKOS_FUNCTION const T& key(int b, int t, int head, int d) const {
+    return k(std::size_t(page(b, t)), t % page_size(), head, d);
+  }
   KOKKOS_FUNCTION const T& value(int b, int t, int head, int d) const {
-    return v(page(b, t), t % page_size(), head, d);
+    return v(std::size_t(page(b, t)), t % page_size(), head, d);
   }
 
   CacheRef ref() const {

@@ -33,6 +33,8 @@ class Sparse {
   void* data_;
 };
 
+using T = AnyType;
+
 constexpr std::int64_t two_to_31 = std::int64_t(1) << 31;
 
 /// Memory of a space, filled with NaN where there is room to: null if it has not so much.
@@ -68,36 +70,36 @@ TYPED_TEST(LargePool, PagesBeyondTwoToThe31Elements) {
   constexpr int pages = static_cast<int>(two_to_31 / page_elements) + 8;
   const Space exec;
 
-  const auto memory = vast_memory(exec, std::size_t(pages) * page_elements * sizeof(half_t));
-  if (!memory) GTEST_SKIP() << Space::name() << " has no 4 GiB to give";
-  half_t* const pool = static_cast<half_t*>(memory.get());
+  const auto memory = vast_memory(exec, std::size_t(pages) * page_elements * sizeof(T));
+  if (!memory) GTEST_SKIP() << Space::name() << " has not so much to give";
+  T* const pool = static_cast<T*>(memory.get());
 
   constexpr int half = static_cast<int>(two_to_31 / page_elements);
   const std::vector<int> used{half, 0, half - 1, pages - 1, half / 2, half / 2 - 1, half + 1};
-  const Sample<half_t> sample({.lengths        = {page_size * static_cast<int>(used.size()) - 3},
-                               .num_q_heads    = 2,
-                               .num_kv_heads   = 1,
-                               .head_dim       = dims,
-                               .head_dim_v     = dims_v,
-                               .values_in_keys = true});
+  const Sample<T> sample({.lengths        = {page_size * static_cast<int>(used.size()) - 3},
+                          .num_q_heads    = 2,
+                          .num_kv_heads   = 1,
+                          .head_dim       = dims,
+                          .head_dim_v     = dims_v,
+                          .values_in_keys = true});
   for (int t = 0; t < sample.shape().lengths[0]; ++t) {
     const std::int64_t at = std::int64_t(used[t / page_size]) * page_elements + t % page_size * dims;
-    Kokkos::deep_copy(exec, Kokkos::View<half_t*, Memory>(pool + at, dims),
-                      Kokkos::View<const half_t*, Kokkos::HostSpace>(sample.key(0, t, 0), dims));
+    Kokkos::deep_copy(exec, Kokkos::View<T*, Memory>(pool + at, dims),
+                      Kokkos::View<const T*, Kokkos::HostSpace>(sample.key(0, t, 0), dims));
   }
-  const Kokkos::View<const half_t****, Kokkos::LayoutRight, Memory> k(pool, pages, page_size, 1, dims);
+  const Kokkos::View<const T****, Kokkos::LayoutRight, Memory> k(pool, pages, page_size, 1, dims);
   const auto v = Kokkos::subview(k, Kokkos::ALL, Kokkos::ALL, Kokkos::ALL, std::pair(0, dims_v));
   const Ints<Space> table(exec, used), lengths(exec, sample.shape().lengths);
   const PagedKV kv{k, v, Kokkos::View<const int**, Kokkos::LayoutRight, Memory>(table.view().data(), 1, used.size()),
                    lengths.view()};
 
-  Array<Space> q(DType::fp16, {1, 2, dims}, Strides::dense), out(DType::fp16, {1, 2, dims_v}, Strides::dense),
+  Array<Space> q(dtype_v<T>, {1, 2, dims}, Strides::dense), out(dtype_v<T>, {1, 2, dims_v}, Strides::dense),
       lse(DType::fp32, {1, 2}, Strides::dense);
   for (int h = 0; h < 2; ++h)
     for (int d = 0; d < dims; ++d) q.set({0, h, d}, sample.query(0, h)[d]);
   q.upload(exec), out.upload(exec), lse.upload(exec);
   const auto plan = pagoda::plan(exec, kv, {.num_q_heads = 2});
-  pagoda::decode(exec, plan, q.template view<const half_t, 3>(), kv, out.template view<half_t, 3>(),
+  pagoda::decode(exec, plan, q.template view<const T, 3>(), kv, out.template view<T, 3>(),
                  lse.template view<float, 2>());
   out.download(exec), lse.download(exec);
   const Comparison difference = compare<Space>(sample, out, &lse);
@@ -131,7 +133,6 @@ struct HugeAxes {
 
 void expect_right_with(const HugeAxes& huge, std::int64_t step) {
   constexpr int batch = 4, len = 5, q_heads = 4, kv_heads = 4, dims = 16;
-  using T = half_t;
   const Sample<T> sample(
       {.lengths = {len, 3, 0, 4}, .num_q_heads = q_heads, .num_kv_heads = kv_heads, .head_dim = dims});
   const Spread c({batch, len, kv_heads, dims}, huge.cache, step), qs({batch, q_heads, dims}, huge.q, step),
@@ -160,16 +161,17 @@ void expect_right_with(const HugeAxes& huge, std::int64_t step) {
   const Kokkos::View<int**, Kokkos::LayoutStride, Kokkos::HostSpace> table(
       static_cast<int*>(t_memory.data()), Kokkos::LayoutStride(batch, size(ts.stride[0]), 1, size(ts.stride[1])));
 
+  // Kokkos 5 works offsets out in the widest type among the indices, so one of them has 64 bits.
   const int page_of[batch] = {2, 0, 3, 1};
   for (int b = 0; b < batch; ++b) {
-    const int page = huge.table >= 0 ? page_of[b] : b;
-    table(b, 0)    = page;
+    const int page    = huge.table >= 0 ? page_of[b] : b;
+    table(size(b), 0) = page;
     for (int t = 0; t < sample.shape().lengths[b]; ++t)
       for (int h = 0; h < kv_heads; ++h)
         for (int d = 0; d < dims; ++d)
-          k(page, t, h, d) = sample.key(b, t, h)[d], v(page, t, h, d) = sample.value(b, t, h)[d];
+          k(size(page), t, h, d) = sample.key(b, t, h)[d], v(size(page), t, h, d) = sample.value(b, t, h)[d];
     for (int h = 0; h < q_heads; ++h)
-      for (int d = 0; d < dims; ++d) q(b, h, d) = T(static_cast<float>(sample.query(b, h)[d]));
+      for (int d = 0; d < dims; ++d) q(size(b), h, d) = T(static_cast<float>(sample.query(b, h)[d]));
   }
   const Host exec;
   const Ints<Host> lengths(exec, sample.shape().lengths);
@@ -180,12 +182,12 @@ void expect_right_with(const HugeAxes& huge, std::int64_t step) {
   };
   huge.table >= 0 ? decode(PagedKV{k, v, table, lengths.view()}) : decode(ContiguousKV{k, v, lengths.view()});
 
-  Array<Host> dense_out(DType::fp16, {batch, q_heads, dims}, Strides::dense),
+  Array<Host> dense_out(dtype_v<T>, {batch, q_heads, dims}, Strides::dense),
       dense_lse(DType::fp32, {batch, q_heads}, Strides::dense);
   for (int b = 0; b < batch; ++b) {
     for (int h = 0; h < q_heads; ++h) {
-      dense_lse.set({b, h}, lse(b, h));
-      for (int d = 0; d < dims; ++d) dense_out.set({b, h, d}, out(b, h, d));
+      dense_lse.set({b, h}, lse(size(b), h));
+      for (int d = 0; d < dims; ++d) dense_out.set({b, h, d}, out(size(b), h, d));
     }
   }
   const Comparison difference = compare<Host>(sample, dense_out, &dense_lse);

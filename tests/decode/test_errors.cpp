@@ -9,14 +9,19 @@ namespace pagoda::test {
 namespace {
 
 /// Three sequences of 8 heads over 4, 32 dims.
-const Shape shape{.lengths = {40, 0, 7}, .num_q_heads = 8, .num_kv_heads = 4, .head_dim = 32};
+const Shape shape{.lengths = {40, 0, 7}, .num_q_heads = 8, .num_kv_heads = 4, .head_dim = 32, .q_type = DType::fp32};
+const Placement placement{.out_type = DType::fp32};
+
+/// The cache's type, and one that it is not.
+using T     = AnyType;
+using Other = std::conditional_t<std::is_same_v<T, double>, float, double>;
 
 template <class Space>
 struct PlanErrors : testing::Test {
   using Memory  = typename Space::memory_space;
   using Options = DecodeOptions<Memory>;
-  const Sample<float> sample{shape};
-  Scene<Space, float> scene{sample};
+  const Sample<T> sample{shape};
+  Scene<Space, T> scene{sample, placement};
 
   void refuses(const Options& options, std::initializer_list<const char*> words) {
     std::visit([&](const auto& kv) { expect_refusal([&] { pagoda::plan(scene.exec(), kv, options); }, words); },
@@ -67,7 +72,8 @@ TYPED_TEST(PlanErrors, CuSeqlens) {
 TYPED_TEST(PlanErrors, DimsThatFitNoTeam) {
   using DeviceMemory = typename TypeParam::memory_space;
   const int dims     = 1 << 22;  // more than even a host sets aside for a team
-  const Kokkos::View<float****, Kokkos::LayoutRight, DeviceMemory> k("test keys", 1, 1, 1, dims);
+  const Kokkos::View<T****, Kokkos::LayoutRight, DeviceMemory> k(
+      Kokkos::view_alloc("test keys", Kokkos::WithoutInitializing), 1, 1, 1, dims);
   const Kokkos::View<int*, DeviceMemory> lengths("test ints", 1);
   expect_refusal([&] { pagoda::plan(TypeParam(), ContiguousKV{k, k, lengths}, {.num_q_heads = 1}); },
                  {"pagoda::plan", "head_dim is 4194304", "head_dim_v 4194304", "scratch"});
@@ -75,9 +81,18 @@ TYPED_TEST(PlanErrors, DimsThatFitNoTeam) {
 
 TYPED_TEST(PlanErrors, KeysAndValuesOfTwoTypes) {
   CacheRef kv = std::visit([](const auto& cache) { return cache.ref(); }, this->scene.cache());
-  kv.v.type   = DType::fp16;
+  kv.v.type   = dtype_v<Other>;
   expect_refusal([&] { detail::make_plan_state(this->scene.exec(), kv, detail::options_ref(this->scene.options())); },
-                 {"values are fp16", "keys fp32"});
+                 {"values are", name_of(dtype_v<Other>), "keys", name_of(dtype_v<T>)});
+}
+
+// A code that stands for nothing, or for a type that this build was told to leave out.
+TYPED_TEST(PlanErrors, TypesWithoutKernels) {
+  CacheRef kv = std::visit([](const auto& cache) { return cache.ref(); }, this->scene.cache());
+  kv.k.type   = static_cast<DType>(77);
+  kv.v.type   = kv.k.type;
+  expect_refusal([&] { detail::make_plan_state(this->scene.exec(), kv, detail::options_ref(this->scene.options())); },
+                 {"element type is unknown", "allowed in this build:", name_of(dtype_v<T>), "PAGODA_TYPES"});
 }
 
 TYPED_TEST(PlanErrors, Workspaces) {
@@ -103,13 +118,12 @@ TYPED_TEST(PlanErrors, Workspaces) {
 /// A plan for the shape above, and calls that do not fit it: each must be refused before anything is written.
 template <class Space>
 struct DecodeErrors : testing::Test {
-  const Sample<float> sample{shape};
-  Scene<Space, float> scene{sample};
+  const Sample<T> sample{shape};
+  Scene<Space, T> scene{sample, placement};
   const Plan<Space> plan = scene.plan();
 
-  template <class T = float>
   static Array<Space> array(std::vector<std::int64_t> extent) {
-    return Array<Space>(dtype_v<T>, extent, Strides::dense);
+    return Array<Space>(DType::fp32, extent, Strides::dense);
   }
   template <class F>
   void refuses(const F& call, std::initializer_list<const char*> words) {
@@ -121,10 +135,10 @@ struct DecodeErrors : testing::Test {
   auto out() { return scene.out().template view<float, 3>(); }
   auto lse() { return scene.lse().template view<float, 2>(); }
   /// Decodes another sample with this plan.
-  template <class T>
-  void refuses_other(const Shape& other, std::initializer_list<const char*> words, const Placement& placement = {}) {
-    const Sample<T> theirs(other);
-    Scene<Space, T> there(theirs, placement);
+  template <class Element>
+  void refuses_other(const Shape& other, std::initializer_list<const char*> words, const Placement& where = placement) {
+    const Sample<Element> theirs(other);
+    Scene<Space, Element> there(theirs, where);
     expect_refusal([&] { there.decode(plan); }, words);
     there.exec().fence();
     EXPECT_TRUE(there.out().unchanged(there.exec())) << "something was written";
@@ -134,24 +148,25 @@ TYPED_TEST_SUITE(DecodeErrors, Spaces, Names);
 
 TYPED_TEST(DecodeErrors, CachesOfAnotherShape) {
   Shape other = shape;
-  this->template refuses_other<double>(other, {"pagoda::decode", "fp64 keys", "fp64 values", "made for fp32"});
+  this->template refuses_other<Other>(
+      other, {"pagoda::decode", "keys", "values", name_of(dtype_v<Other>), "made for", name_of(dtype_v<T>)});
   other.num_q_heads = other.num_kv_heads = 2;
-  this->template refuses_other<float>(other, {"2 kv heads", "made for 4"});
+  this->template refuses_other<T>(other, {"2 kv heads", "made for 4"});
   other          = shape;
   other.head_dim = 64;
-  this->template refuses_other<float>(other, {"head_dim 64 (keys) and 64 (values)", "made for 32 and 32"});
+  this->template refuses_other<T>(other, {"head_dim 64 (keys) and 64 (values)", "made for 32 and 32"});
   other            = shape;
   other.head_dim_v = 16;
-  this->template refuses_other<float>(other, {"head_dim 32 (keys) and 16 (values)"});
+  this->template refuses_other<T>(other, {"head_dim 32 (keys) and 16 (values)"});
   other         = shape;
   other.lengths = {1, 2, 3, 4};
-  this->template refuses_other<float>(other, {"batch is 4", "max_batch = 3"});
+  this->template refuses_other<T>(other, {"batch is 4", "max_batch = 3"});
 }
 
 // The plan reads aligned rows in vectors; these are not.
 TYPED_TEST(DecodeErrors, CachesWithOtherStrides) {
   for (const Strides strides : {Strides::padded, Strides::left})
-    this->template refuses_other<float>(shape, {"strides or alignment", "16 bytes"}, {.strides = strides});
+    this->template refuses_other<T>(shape, {"strides or alignment", "16 bytes"}, {.strides = strides});
 }
 
 TYPED_TEST(DecodeErrors, QueryTokens) {

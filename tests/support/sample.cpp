@@ -167,8 +167,9 @@ const std::vector<reference::Row>& Sample<T>::rows() const {
   return rows_;
 }
 
-#define PAGODA_TEST_INSTANTIATE(name) template class Sample<pagoda::detail::type_##name>;
-PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_TEST_INSTANTIATE)
-#undef PAGODA_TEST_INSTANTIATE
+template class Sample<double>;
+template class Sample<float>;
+template class Sample<half_t>;
+template class Sample<bfloat16_t>;
 
 }  // namespace pagoda::test

@@ -353,14 +353,18 @@ Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
   return {counts.items, counts.merges};
 }
 
+// For all types, though a build may lack kernels for some: that it says so is tested too.
 #define PAGODA_TEST_INSTANTIATE(Space, T)                                                            \
   template Comparison compare<Space, T>(const Sample<T>&, const Array<Space>&, const Array<Space>*); \
   template class Scene<Space, T>;
-#define PAGODA_TEST_ON_DEVICE(name) PAGODA_TEST_INSTANTIATE(Device, detail::type_##name)
-#define PAGODA_TEST_ON_HOST(name) PAGODA_TEST_INSTANTIATE(Host, detail::type_##name)
-PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_TEST_ON_DEVICE)
+#define PAGODA_TEST_INSTANTIATE_SPACE(Space) \
+  PAGODA_TEST_INSTANTIATE(Space, double)     \
+  PAGODA_TEST_INSTANTIATE(Space, float)      \
+  PAGODA_TEST_INSTANTIATE(Space, half_t)     \
+  PAGODA_TEST_INSTANTIATE(Space, bfloat16_t)
+PAGODA_TEST_INSTANTIATE_SPACE(Device)
 #if defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_CUDA) || defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_HIP)
-PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_TEST_ON_HOST)
+PAGODA_TEST_INSTANTIATE_SPACE(Host)
 #endif
 
 }  // namespace pagoda::test

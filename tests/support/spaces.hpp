@@ -36,10 +36,11 @@ template <class... A, class... B, class... Rest>
 struct Join<testing::Types<A...>, testing::Types<B...>, Rest...> : Join<testing::Types<A..., B...>, Rest...> {};
 
 /// The list of macros cannot say where it begins; `void` stands there.
-template <class, class... T>
+template <class, class First, class... Rest>
 struct TypesOn {
   template <class Space>
-  using of = testing::Types<On<Space, T>...>;
+  using of  = testing::Types<On<Space, First>, On<Space, Rest>...>;
+  using any = std::conditional_t<(std::is_same_v<half_t, Rest> || ...), half_t, First>;
 };
 
 #define PAGODA_TEST_TYPE(name) , pagoda::detail::type_##name
@@ -47,6 +48,9 @@ using Enabled = TypesOn<void PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_TEST_TYPE)>;
 #undef PAGODA_TEST_TYPE
 
 }  // namespace lists
+
+/// For tests that ask nothing of the type: fp16 where the build has it.
+using AnyType = lists::Enabled::any;
 
 inline constexpr bool one_space = std::is_same_v<Device, Host>;
 
