@@ -164,8 +164,12 @@ TEST(Conversions16, ThereAndBack) {
     half_t h;
     bfloat16_t b;
     h.bits = b.bits = static_cast<std::uint16_t>(pattern);
-    if (!std::isnan(static_cast<float>(h))) ASSERT_EQ(half_t(static_cast<float>(h)).bits, pattern);
-    if (!std::isnan(static_cast<float>(b))) ASSERT_EQ(bfloat16_t(static_cast<float>(b)).bits, pattern);
+    if (!std::isnan(static_cast<float>(h))) {
+      ASSERT_EQ(half_t(static_cast<float>(h)).bits, pattern);
+    }
+    if (!std::isnan(static_cast<float>(b))) {
+      ASSERT_EQ(bfloat16_t(static_cast<float>(b)).bits, pattern);
+    }
   }
 }
 
