@@ -51,7 +51,7 @@ struct HostMachine {
 
   static constexpr int min_piece = 256;
   /// Bounds the length of a float32 running sum, and with it the rounding (about eps * sqrt(tiles)).
-  static constexpr int max_piece = 16384;
+  static constexpr int max_piece = 4096;
 
   template <class T, int R, bool Wide>
   using Fragment = PortableFragment<HostMachine, T, R, Wide>;
