@@ -12,8 +12,8 @@
 #include <limits>
 
 /// Where the row of (sequence, kv head, token) lies: the two cache layouts. Both are small and View-based, can be
-/// copied to a device, hold no memory of their own beyond the Views, and meet the concept KVLayout, so code that
-/// is written once serves both.
+/// copied to a device, and meet the concept KVLayout, so code that is written once serves both. They share ownership of
+/// lengths, ids and tables (managed Views stay alive in them) and only refer to the keys and values.
 ///
 /// Source: Heidari et al., "Efficient Decode Attention: Flash-Decoding with Paged KV Caches", section III.B
 /// (one kernel over accessor types); Kwon et al., PagedAttention (block tables).
@@ -146,8 +146,7 @@ struct PagedKV {
           KVOrder order = KVOrder::NHD, const detail::IntView<MemorySpace>& ids = {})
       : k(detail::as_cache_view<T, MemorySpace>(k_pages, order)),
         v(detail::as_cache_view<T, MemorySpace>(v_pages, order)),
-        block_table(table.data(),
-                    Kokkos::LayoutStride(table.extent(0), table.stride(0), table.extent(1), table.stride(1))),
+        block_table(table),
         seq_lens(lengths),
         sequence_ids(ids),
         max_len(bounded(table.extent(1) * k.extent(1))) {

@@ -113,6 +113,9 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
   s.max_batch        = std::max({1, o.max_batch, o.max_batch == 0 ? kv.batch : 0});
   s.max_seq_len      = o.max_seq_len > 0 ? o.max_seq_len : kv.max_seq_len;
   s.max_query_len    = o.max_query_len;
+  require(o.max_query_tokens > 0 || std::int64_t(s.max_batch) * s.max_query_len < (std::int64_t(1) << 31),
+          "pagoda::plan: max_batch is ", s.max_batch, " at max_query_len ", s.max_query_len,
+          "; allowed: fewer than 2^31 query tokens (or say max_query_tokens)");
   s.max_query_tokens = o.max_query_tokens > 0 ? o.max_query_tokens : s.max_batch * o.max_query_len;
   s.cu_seqlens_q     = o.cu_seqlens_q;
   require(!o.cu_seqlens_q || o.cu_seqlens_extent >= s.max_batch + 1, "pagoda::plan: cu_seqlens_q has ",
@@ -131,14 +134,17 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
   // Bounds that hold for all lengths up to the plan's (see SplitKernel). Each entry's rows fill its tiles but for the
   // last.
   const std::int64_t group = s.num_q_heads / s.num_kv_heads;
+  s.target_items           = std::max(Machine::teams_resident(exec, s.num_workers), 1);
+  // In floating point first: absurd bounds would overflow.
+  const double estimate = double(s.num_kv_heads) * (double(s.max_query_tokens) * double(group) / s.row_tile + s.max_batch) *
+                          (1 + double(s.max_seq_len) / s.max_piece);
+  require(estimate < 0x1p30, "pagoda::plan: max_query_tokens is ", s.max_query_tokens, " at max_seq_len ",
+          s.max_seq_len, "; allowed: fewer than 2^30 pieces of work, and these make about ", estimate);
   const std::int64_t rows  = std::int64_t(s.num_kv_heads) *
                             (s.max_query_tokens * group / s.row_tile + std::min(s.max_batch, s.max_query_tokens));
   const std::int64_t cuts  = rows * s.max_seq_len / s.max_piece + 1;
-  s.target_items           = std::max(Machine::teams_resident(exec, s.num_workers), 1);
   const std::int64_t spare = std::max<std::int64_t>(s.target_items, cuts);
   const std::int64_t items = rows + spare;
-  require(items < (std::int64_t(1) << 31), "pagoda::plan: max_query_tokens is ", s.max_query_tokens, " at max_seq_len ",
-          s.max_seq_len, "; allowed: fewer than 2^31 pieces of work, and these make ", items);
   s.max_cuts     = static_cast<int>(spare);
   s.max_items    = static_cast<int>(items);
   s.max_merges   = static_cast<int>(std::min(rows, spare));

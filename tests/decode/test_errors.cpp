@@ -47,7 +47,9 @@ TYPED_TEST(PlanErrors, Bounds) {
   this->refuses({.num_q_heads = 8, .max_query_len = 0}, {"max_query_len is 0", "1 or more"});
   this->refuses({.num_q_heads = 8, .max_query_tokens = -2}, {"max_query_tokens is -2"});
   this->refuses({.num_q_heads = 8, .max_seq_len = INT_MAX, .max_query_tokens = INT_MAX},
-                {"max_query_tokens is 2147483647", "max_seq_len 2147483647", "2^31"});
+                {"max_query_tokens is 2147483647", "max_seq_len 2147483647", "2^30"});
+  this->refuses({.num_q_heads = 8, .max_batch = 1 << 20, .max_query_len = 1 << 20},
+                {"max_batch is 1048576", "max_query_len 1048576", "2^31"});
 }
 
 TYPED_TEST(PlanErrors, ScoreOptions) {
