@@ -8,6 +8,11 @@ target_compile_options(pagoda_flags INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:${Kokkos_ENABLE_CUDA}>>>:-Wpedantic>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${PAGODA_WERROR}>>:-Werror>)
 
+# Kernels call constexpr functions of our own and of std::array; clang allows that unasked.
+if(Kokkos_ENABLE_CUDA AND NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  target_compile_options(pagoda_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:--expt-relaxed-constexpr>)
+endif()
+
 if(PAGODA_NATIVE)
   target_compile_options(pagoda_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
 endif()

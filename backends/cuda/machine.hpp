@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/mma_fragment.hpp"
 #include "src/kernel/simt_machine.hpp"
 
 namespace pagoda::detail {
@@ -8,8 +9,86 @@ namespace pagoda::detail {
 struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine> {
   static constexpr int tile_tokens = 32;
 
+  template <class T>
+  struct Choose {
+    using type = PortableFragments<T>;
+  };
+  template <class T>
+  using Fragments = typename Choose<T>::type;
+
+  /// Fragments that say how many registers they need get a kernel bounded to them.
+  template <class Fragment>
+  static constexpr bool bounded = requires { Fragment::teams_per_sm; };
+
+  template <class Fragment>
+  static int teams_resident(const Kokkos::Cuda& exec, int workers) {
+    if constexpr (bounded<Fragment>) {
+      return exec.cuda_device_prop().multiProcessorCount * Fragment::teams_per_sm * max_workers / workers;
+    } else {
+      return SimtMachine::teams_resident<Fragment>(exec, workers);
+    }
+  }
+
+  template <class Fragment>
+  static auto policy_of(const Kokkos::Cuda& exec, int league, int workers, std::size_t scratch) {
+    if constexpr (bounded<Fragment>) {
+      using Bounded = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<max_workers * 32, Fragment::teams_per_sm>>;
+      return light(Bounded(exec, league, workers, 32)
+                       .set_scratch_size(scratch_level, Kokkos::PerTeam(static_cast<int>(scratch))));
+    } else {
+      return policy(exec, league, workers, scratch);
+    }
+  }
+
   /// Orders this worker's scratch writes before its other lanes' reads.
   KOKKOS_FUNCTION static void sync_worker(const Member&) { KOKKOS_IF_ON_DEVICE((__syncwarp();)) }
+
+#if defined(__CUDA_ARCH__)
+  __device__ static int lane(const Member&) { return static_cast<int>(threadIdx.x); }
+  __device__ static constexpr int lanes_of(const Member&) { return 32; }
+  __device__ static int lane_sum(int x) { return __reduce_add_sync(~0u, x); }
+  __device__ static int lane_max(int x) { return __reduce_max_sync(~0u, x); }
+  /// Of this lane and those before it.
+  __device__ static int lane_scan(int x) {
+    PAGODA_UNROLL_ALL
+    for (int d = 1; d < 32; d *= 2) {
+      const int below = __shfl_up_sync(~0u, x, d);
+      if (static_cast<int>(threadIdx.x) >= d) x += below;
+    }
+    return x;
+  }
+  /// -1: none.
+  __device__ static int first_lane(bool is) { return __ffs(static_cast<int>(__ballot_sync(~0u, is))) - 1; }
+  __device__ static int tell(int x, int lane) { return __shfl_sync(~0u, x, lane); }
+#else
+  // Never run: what the host's pass over a kernel sees.
+  static int lane(const Member&) { return 0; }
+  static int lanes_of(const Member&) { return 1; }
+  static int lane_sum(int x) { return x; }
+  static int lane_max(int x) { return x; }
+  static int lane_scan(int x) { return x; }
+  static int first_lane(bool) { return -1; }
+  static int tell(int x, int) { return x; }
+#endif
+
+  using SimtMachine::exp2;
+  KOKKOS_FUNCTION static float exp2(float x) { return cuda::exp2(x); }
+
+  /// One instruction where fence, atomic, fence cost half a microsecond more.
+  KOKKOS_FUNCTION static int arrive([[maybe_unused]] int* counter) {
+    int before = 0;
+    KOKKOS_IF_ON_DEVICE(
+        (asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");))
+    return before;
+  }
+};
+
+// fp16 and bf16 by matrix instructions, which every GPU has from Ampere on.
+template <class T>
+  requires(dtype_v<T> == DType::fp16 || dtype_v<T> == DType::bf16)
+struct CudaMachine::Choose<T> {
+  using type =
+      typename Prepend<PortableFragments<T>, MmaFragment<T, 64>, MmaFragment<T, 128>, MmaFragment<T, 256>>::type;
 };
 
 }  // namespace pagoda::detail

@@ -6,6 +6,7 @@
 #else
 #include "backends/host/simd_vec.hpp"
 #endif
+#include "src/kernel/fragment_list.hpp"
 #include "src/kernel/portable_fragment.hpp"
 
 #include <Kokkos_Core.hpp>
@@ -49,26 +50,51 @@ struct HostMachine {
                            __builtin_prefetch(line + at);))
   }
 
-  static constexpr int min_piece = 256;
+  static constexpr int min_piece  = 256;
+  static constexpr int even_waves = 1, waves = 2;  ///< see limit_pieces
+  static constexpr int join_block = 4;             ///< states that are loaded before the first is used
   /// Bounds the length of a float32 running sum, and with it the rounding (about eps * sqrt(tiles)).
   static constexpr int max_piece = 4096;
 
-  template <class T, int R, bool Wide>
-  using Fragment = PortableFragment<HostMachine, T, R, Wide>;
+  template <class T>
+  using Fragments = FragmentList<PortableFragment<HostMachine, T, 1, true>, PortableFragment<HostMachine, T, 4, true>,
+                                 PortableFragment<HostMachine, T, 8, true>, PortableFragment<HostMachine, T, 4, false>>;
 
   KOKKOS_FUNCTION static void sync_worker(const Member&) {}
+  // One lane, which has nobody to tell.
+  KOKKOS_FUNCTION static constexpr int lane(const Member&) { return 0; }
+  KOKKOS_FUNCTION static constexpr int lanes_of(const Member&) { return 1; }
+  KOKKOS_FUNCTION static int lane_sum(int x) { return x; }
+  KOKKOS_FUNCTION static int lane_max(int x) { return x; }
+  KOKKOS_FUNCTION static int lane_scan(int x) { return x; }
+  KOKKOS_FUNCTION static int first_lane(bool is) { return is ? 0 : -1; }
+  KOKKOS_FUNCTION static int tell(int x, int) { return x; }
+  template <class Acc>
+  KOKKOS_FUNCTION static Acc exp2(Acc x) {
+    return Kokkos::exp2(x);
+  }
+  KOKKOS_FUNCTION static int arrive(int* counter) {
+    Kokkos::memory_fence();
+    const int before = Kokkos::atomic_fetch_add(counter, 1);
+    Kokkos::memory_fence();
+    return before;
+  }
 
   /// Level 0 is as large as Kokkos supposes a first-level cache to be; on a host, level 1 is memory like any other.
   static constexpr int scratch_level = 1;
   static std::size_t scratch_limit() { return std::size_t(20) << 20; }  // what every Kokkos from 4.6 on grants
-  /// More items than threads, so that dynamic scheduling evens them out.
-  static int teams_resident(const ExecutionSpace& exec, int) { return 4 * exec.concurrency(); }
-
-  /// One team for small irregular work.
-  static auto flat_policy(const ExecutionSpace& exec) { return Policy(exec, 1, 1, 1); }
+  /// More pieces than threads, so that whoever is done first takes another.
+  template <class Fragment>
+  static int teams_resident(const ExecutionSpace& exec, int) {
+    return 4 * exec.concurrency();
+  }
 
   static auto policy(const ExecutionSpace& exec, int league, int workers, std::size_t scratch) {
     return Policy(exec, league, workers, 1).set_scratch_size(scratch_level, Kokkos::PerTeam(static_cast<int>(scratch)));
+  }
+  template <class Fragment>
+  static auto policy_of(const ExecutionSpace& exec, int league, int workers, std::size_t scratch) {
+    return policy(exec, league, workers, scratch);
   }
 };
 

@@ -40,9 +40,19 @@ struct DecodeOptions {
 
 namespace detail {
 
+/// How rows are cut to fit the machine and the workspace.
+struct SplitBounds {
+  int teams{};        ///< resident on the machine at once
+  int even_waves{};   ///< rounds of pieces that even lengths are cut into
+  int waves{};        ///< and uneven ones
+  int chunk_shift{};  ///< pieces are multiples of 2^chunk_shift tokens (chunks)
+  int max_chunks{};   ///< of a piece
+  int max_cuts{};     ///< pieces beyond one for each row, at most: what the workspace has room for
+};
+
 /// Byte offsets of the parts of a workspace. Filling it in is the size query and the plan at once.
 struct WorkspaceLayout {
-  std::size_t counts = 0, offsets = 0, items = 0, merges = 0, partial_lse = 0, partial_out = 0, bytes = 0;
+  std::size_t teams = 0, arrived = 0, states = 0, values = 0, bytes = 0;
 };
 
 /// All that a plan has decided, without the execution space.
@@ -55,14 +65,16 @@ struct PlanState {
   ScoreOptions score{};
   const int* cu_seqlens_q{};
   // how it is carried out
-  int row_tile{};      ///< query rows (query token x head of the group) that share one pass over the keys
-  int num_workers{};   ///< team threads: each walks its own tiles of tokens
-  int target_items{};  ///< work items that keep the machine busy
-  int max_cuts{};      ///< pieces beyond one for each row, at most
-  int max_items{}, max_merges{}, max_partials{};
-  int min_piece{}, max_piece{};  ///< tokens
+  int fragment{};                ///< which of the machine's ways to multiply
+  DType probability_type{};      ///< what probabilities are rounded to before they meet the values
+  std::int64_t max_row_units{};  ///< how far from the first the last row of a cache may lie (see row_units)
+  bool any_query{};              ///< the plain kernel takes queries of any type
+  bool all{};                    ///< several query tokens a sequence, or some score option is on
   bool wide{};                   ///< rows can be read in aligned vectors
-  bool scored{};                 ///< some score option is on
+  int row_tile{};                ///< query rows (query token x head of the group) that share one pass over the keys
+  int num_workers{};             ///< team threads: each walks its own tiles of tokens
+  SplitBounds split{};
+  int max_slots{};  ///< partial states
   WorkspaceLayout layout{};
 };
 

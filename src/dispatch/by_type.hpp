@@ -7,6 +7,8 @@
 
 #include "pagoda_enabled_types.hpp"
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 
 namespace pagoda::detail {
@@ -45,5 +47,31 @@ inline bool readable_in_vectors(const CacheRef& kv) {
   };
   return aligned(kv.k) && aligned(kv.v);
 }
+
+/// The largest power of two of bytes that divides the distance between any two rows of the cache, and how many such
+/// units the farthest row lies from the first.
+struct RowUnits {
+  int shift;
+  std::int64_t count;
+};
+
+inline RowUnits row_units(const CacheRef& kv) {
+  std::uint64_t all     = std::uint64_t(1) << 20;
+  std::int64_t farthest = 0;
+  for (const TensorRef* t : {&kv.k, &kv.v}) {
+    std::int64_t span = 0;
+    for (int axis = 0; axis < 3; ++axis) {
+      if (t->extent[axis] <= 1) continue;
+      const std::int64_t bytes = t->stride[axis] * size_of(t->type);
+      all |= static_cast<std::uint64_t>(bytes);
+      span += (t->extent[axis] - 1) * bytes;
+    }
+    farthest = std::max(farthest, span);
+  }
+  const int shift = std::countr_zero(all);
+  return {shift, farthest >> shift};
+}
+
+constexpr int padded_to_quads(int dims) { return (dims + 3) / 4 * 4; }
 
 }  // namespace pagoda::detail

@@ -2,16 +2,23 @@
 #include <pagoda/decode.hpp>
 #include <pagoda/error.hpp>
 
+#include <algorithm>
+#include <cstdint>
 #include "src/dispatch/by_type.hpp"
 #include "src/dispatch/launch.hpp"
 #include "src/dispatch/spaces.hpp"
-#include "src/kernel/machine.hpp"
-#include "src/kernel/merge.hpp"
 #include "src/plan/split.hpp"
 
 namespace pagoda::detail {
 
 namespace {
+
+/// Every (token, head) row is dense and starts on a multiple of `bytes`.
+bool in_vectors(const TensorRef& t, int bytes) {
+  const auto whole = [&](std::int64_t stride) { return stride * size_of(t.type) % bytes == 0; };
+  return t.stride[2] == 1 && reinterpret_cast<std::uintptr_t>(t.data) % bytes == 0 && whole(t.stride[0]) &&
+         whole(t.stride[1]) && whole(t.extent[2]);
+}
 
 DeviceArray device_array(const TensorRef& t) { return {t.data, t.stride[0], t.stride[1], t.stride[2], t.type}; }
 
@@ -27,48 +34,48 @@ KernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p) {
   a.paged = kv.paged, a.table = kv.block_table, a.page_indptr = kv.page_indptr;
   a.table_row_stride = kv.table_row_stride, a.table_page_stride = kv.table_page_stride;
   a.seq_lens = kv.seq_lens, a.sequence_ids = kv.sequence_ids;
-  a.page_size = kv.page_size(), a.num_pages = static_cast<int>(kv.num_pages());
+  a.page_size = Divisor::of(std::max(kv.page_size(), 1)), a.num_pages = static_cast<int>(kv.num_pages());
+  const RowUnits units = row_units(kv);
+  a.row_unit           = 1u << units.shift;
+  const auto in_units  = [&](const TensorRef& t) {
+    const auto steps = [&](int axis) {
+      return t.extent[axis] > 1 ? static_cast<std::uint32_t>((t.stride[axis] * size_of(t.type)) >> units.shift) : 0;
+    };
+    return RowSteps{steps(0), steps(1), steps(2)};
+  };
+  a.k_units = in_units(kv.k), a.v_units = in_units(kv.v);
   a.q = device_array(p.q), a.out = device_array(p.out), a.lse = device_array(p.lse);
   a.cu_seqlens_q      = s.cu_seqlens_q;
   a.uniform_query_len = kv.batch > 0 ? static_cast<int>(p.q.extent[0] / kv.batch) : 0;
-  a.batch = kv.batch, a.num_kv_heads = s.num_kv_heads, a.group = s.num_q_heads / s.num_kv_heads;
+  a.batch = kv.batch, a.num_kv_heads = s.num_kv_heads, a.group = Divisor::of(s.num_q_heads / s.num_kv_heads);
   a.head_dim = s.head_dim, a.head_dim_v = s.head_dim_v;
   a.softmax_scale = s.softmax_scale;
   a.score         = s.score;
-  a.row_tile = s.row_tile, a.target_items = s.target_items, a.max_cuts = s.max_cuts;
-  a.min_piece = s.min_piece, a.max_piece = s.max_piece;
+  a.row_tile = Divisor::of(s.row_tile), a.split = s.split, a.slots = s.max_slots;
+  a.tiles_per_head   = (s.num_q_heads / s.num_kv_heads + s.row_tile - 1) / s.row_tile;
+  a.tiles_per_entry  = a.tiles_per_head * s.num_kv_heads;
+  a.split.teams      = teams_for(std::int64_t(kv.batch) * a.tiles_per_entry, s.split);
+  a.value_stride     = padded_to_quads(s.head_dim_v);
+  a.value_quads      = Divisor::of(a.value_stride / 4);
+  a.wide_queries     = p.q.type == s.kv_type && in_vectors(p.q, 16);
+  a.wide_outputs     = in_vectors(p.out, 4 * size_of(p.out.type)) && s.head_dim_v % 4 == 0;
   std::byte* const w = plan.workspace().data();
-  a.counts           = reinterpret_cast<WorkCounts*>(w + s.layout.counts);
-  a.items            = reinterpret_cast<WorkItem*>(w + s.layout.items);
-  a.merges           = reinterpret_cast<MergeItem*>(w + s.layout.merges);
-  a.partial_lse      = w + s.layout.partial_lse;
-  a.partial_out      = w + s.layout.partial_out;
+  a.teams            = reinterpret_cast<TeamCounters*>(w + s.layout.teams);
+  a.arrived          = reinterpret_cast<int*>(w + s.layout.arrived);
+  a.partial_state    = w + s.layout.states;
+  a.partial_values   = w + s.layout.values;
   return a;
 }
 
-template <class ExecutionSpace>
-void launch_split(const ExecutionSpace& exec, const KernelArgs& args, void* offsets) {
-  using Kernel = SplitKernel<ExecutionSpace>;
-  Kernel kernel{args, static_cast<RowOffsets*>(offsets)};
-  Kokkos::parallel_for("Pagoda::decode::split", MachineOf<ExecutionSpace>::flat_policy(exec), kernel);
-}
+/// Counters are zero between decodes.
+struct ClearInts {
+  int* at;
+  KOKKOS_FUNCTION void operator()(int i) const { at[i] = 0; }
+};
 
 template <class ExecutionSpace>
-void launch_merge(const ExecutionSpace& exec, const PlanState& s, const KernelArgs& args) {
-  const auto launch = [&]<class Acc>(Acc) {
-    MergeKernel<ExecutionSpace, PlanPieces<Acc>>::launch("Pagoda::decode::merge", exec,
-                                                         std::int64_t(s.max_merges) * s.row_tile, {args}, s.head_dim_v);
-  };
-  s.kv_type == DType::fp64 ? launch(double()) : launch(float());
-}
-
-/// The three launches of a decode: what to do, the pieces, the rows that were cut.
-template <class ExecutionSpace>
-void launch(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const KernelArgs& args) {
-  const PlanState& s = plan.state();
-  launch_split(exec, args, plan.workspace().data() + s.layout.offsets);
-  by_type(s.kv_type, [&]<class T>(T*) { launch_partial<ExecutionSpace, T>(exec, s, args); });
-  launch_merge(exec, s, args);
+void launch(const ExecutionSpace& exec, const PlanState& s, const KernelArgs& args, bool all) {
+  by_type(s.kv_type, [&]<class T>(T*) { launch_decode<ExecutionSpace, T>(exec, s, args, all); });
 }
 
 void check(const PlanState& s, const Problem& p) {
@@ -85,6 +92,10 @@ void check(const PlanState& s, const Problem& p) {
   require(!s.wide || readable_in_vectors(kv), who,
           "the cache's strides or alignment are not those the plan was made for: every row must start on 16 bytes "
           "and be dense; make the plan from this cache");
+  require(row_units(kv).count <= s.max_row_units, who, "the cache's last row lies ", row_units(kv).count,
+          " units of 2^", row_units(kv).shift,
+          " bytes (the largest that divides its strides) from the first; allowed: ", s.max_row_units,
+          ", or a plan made from this cache");
   const std::int64_t tokens = p.q.extent[0];
   require(tokens <= s.max_query_tokens, who, "q has ", tokens,
           " query tokens; allowed: up to the plan's max_query_tokens = ", s.max_query_tokens);
@@ -109,15 +120,22 @@ template <class ExecutionSpace>
 void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem) {
   check(plan.state(), problem);
   if (problem.q.extent[0] == 0) return;
-  launch(exec, plan, kernel_args(plan, problem));
+  const PlanState& s    = plan.state();
+  const KernelArgs args = kernel_args(plan, problem);
+  launch(exec, s, args, s.all || !(s.any_query || args.wide_queries));
 }
 
 template <class ExecutionSpace>
 void warm_up(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan) {
-  // A batch of none: the planner finds no items, and the teams of the other kernels leave at once.
+  const PlanState& s = plan.state();
+  Kokkos::parallel_for(
+      "Pagoda::plan::clear_counters",
+      Kokkos::RangePolicy<ExecutionSpace>(exec, 0, static_cast<int>((s.layout.states - s.layout.teams) / sizeof(int))),
+      ClearInts{reinterpret_cast<int*>(plan.workspace().data() + s.layout.teams)});
+  // A batch of none: teams find no items and leave at once.
   KernelArgs args = kernel_args(plan, Problem{});
   args.batch      = 0;
-  launch(exec, plan, args);
+  for (const bool all : {false, true}) launch(exec, s, args, all);
 }
 
 #define PAGODA_INSTANTIATE(Space)                                                \

@@ -2,23 +2,30 @@
 #pragma once
 
 #include "src/kernel/kernel_args.hpp"
+#include "src/kernel/rows.hpp"
 
 #include <cstddef>
 
 namespace pagoda::detail {
 
-/// Query rows per work item for which kernels are compiled. An item of more rows than the group has wastes arithmetic,
-/// of fewer reads the keys more than once.
-inline constexpr int row_tiles_compiled[] = {1, 4, 8};
-/// The only row tile of rows that cannot be read in aligned vectors (odd head dims, odd strides): the slower path.
-inline constexpr int narrow_row_tile = 4;
+/// How a plan's kernel multiplies, and what that means for the plan.
+struct FragmentChoice {
+  int index = -1;  ///< in the machine's list; -1: none fits
+  int rows = 0, tile_tokens = 0, workers = 0;
+  int teams      = 0;  ///< that run at the same time
+  bool any_query = false;
+  DType probability_type{};
+  std::int64_t max_row_units = 0;  ///< of a cache, see FragmentShape
+};
 
-/// Bytes of team scratch the partial kernel needs for this shape, element type T and row tile R.
+/// The first fragment of the list that can do the shape, takes as few passes over the keys as any, and fits the
+/// device's scratch memory. Instantiated once per element type of the cache.
 template <class ExecutionSpace, class T>
-std::size_t partial_scratch(int row_tile, int head_dim, int head_dim_v, int workers);
+FragmentChoice choose_fragment(const ExecutionSpace& exec, const FragmentShape& shape);
 
-/// Launches the partial kernel over the work items. Instantiated once per element type.
+/// Launches the decode kernel of the plan's fragment: the instance that knows score options and queries of any type
+/// (all), or the one that does without.
 template <class ExecutionSpace, class T>
-void launch_partial(const ExecutionSpace& exec, const PlanState& state, const KernelArgs& args);
+void launch_decode(const ExecutionSpace& exec, const PlanState& state, const KernelArgs& args, bool all);
 
 }  // namespace pagoda::detail

@@ -7,9 +7,9 @@
 #include "src/dispatch/launch.hpp"
 #include "src/dispatch/spaces.hpp"
 #include "src/kernel/machine.hpp"
-#include "src/plan/split.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -35,54 +35,39 @@ struct Allocator {
 };
 
 WorkspaceLayout lay_out(const PlanState& s) {
-  const std::size_t acc = s.kv_type == DType::fp64 ? sizeof(double) : sizeof(float);
+  const std::size_t acc  = s.kv_type == DType::fp64 ? sizeof(double) : sizeof(float);
+  const std::size_t rows = std::size_t(s.max_slots) * s.row_tile;
   Allocator space;
   WorkspaceLayout l;
-  l.counts      = space.take<WorkCounts>(1);
-  l.offsets     = space.take<RowOffsets>(s.max_batch);
-  l.items       = space.take<WorkItem>(s.max_items);
-  l.merges      = space.take<MergeItem>(s.max_merges);
-  l.partial_lse = space.take_bytes(acc * s.max_partials * s.row_tile);
-  l.partial_out = space.take_bytes(acc * s.max_partials * s.row_tile * s.head_dim_v);
-  l.bytes       = space.used;
+  l.teams   = space.take<TeamCounters>(1);
+  l.arrived = space.take<int>(2 * std::size_t(s.max_slots));
+  l.states  = space.take_bytes(2 * acc * 2 * rows);
+  l.values  = space.take_bytes(acc * rows * padded_to_quads(s.head_dim_v));
+  l.bytes   = space.used;
   return l;
 }
 
 template <class ExecutionSpace>
-std::size_t scratch_for(const PlanState& s, int row_tile, int workers) {
-  std::size_t bytes = 0;
-  by_type(s.kv_type, [&]<class T>(T*) {
-    bytes = partial_scratch<ExecutionSpace, T>(row_tile, s.head_dim, s.head_dim_v, workers);
-  });
-  return bytes;
-}
-
-/// The smallest compiled row tile that holds all rows of a kv head, or the largest; smaller still where the device's
-/// scratch memory is too small for it.
-template <class ExecutionSpace>
-void choose_team(PlanState& s) {
-  using Machine          = MachineOf<ExecutionSpace>;
-  const std::size_t room = Machine::scratch_limit();
-  const int rows         = s.max_query_len * (s.num_q_heads / s.num_kv_heads);
-  int tile               = row_tiles_compiled[0];
-  for (const int r : row_tiles_compiled)
-    if (tile < rows) tile = r;
-  if (!s.wide) tile = narrow_row_tile;
-  while (s.wide && tile > 1 && scratch_for<ExecutionSpace>(s, tile, 1) > room) tile = tile == 8 ? 4 : 1;
-  s.row_tile = tile;
-
-  s.num_workers = Machine::max_workers;
-  while (s.num_workers > 1 && scratch_for<ExecutionSpace>(s, tile, s.num_workers) > room) s.num_workers /= 2;
-  require(scratch_for<ExecutionSpace>(s, tile, s.num_workers) <= room, "pagoda::plan: head_dim is ", s.head_dim,
-          " and head_dim_v ", s.head_dim_v, "; allowed: what fits the ", room,
+void choose_kernel(const ExecutionSpace& exec, const CacheRef& kv, PlanState& s) {
+  const RowUnits units = row_units(kv);
+  const FragmentShape shape{s.max_query_len * (s.num_q_heads / s.num_kv_heads), s.head_dim, s.head_dim_v, s.wide,
+                            units.count};
+  FragmentChoice choice;
+  by_type(s.kv_type, [&]<class T>(T*) { choice = choose_fragment<ExecutionSpace, T>(exec, shape); });
+  require(choice.index >= 0, "pagoda::plan: head_dim is ", s.head_dim, " and head_dim_v ", s.head_dim_v,
+          "; allowed: what fits the ", MachineOf<ExecutionSpace>::scratch_limit(),
           " bytes of scratch of a team on this device");
+  s.fragment = choice.index, s.row_tile = choice.rows, s.num_workers = choice.workers;
+  s.max_row_units = choice.max_row_units, s.any_query = choice.any_query, s.probability_type = choice.probability_type;
+  s.split.teams       = std::max(choice.teams, 1);
+  s.split.chunk_shift = std::bit_width(
+      static_cast<unsigned>(std::max(MachineOf<ExecutionSpace>::min_piece, choice.workers * choice.tile_tokens) - 1));
 }
 
 }  // namespace
 
 template <class ExecutionSpace>
 PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const OptionsRef& o) {
-  using Machine = MachineOf<ExecutionSpace>;
   PlanState s;
   s.kv_type      = kv.k.type;
   s.num_q_heads  = o.num_q_heads;
@@ -110,9 +95,9 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
   require(!o.score.sinks || o.sinks_extent == o.num_q_heads, "pagoda::plan: sinks has ", o.sinks_extent,
           " entries; allowed: num_q_heads = ", o.num_q_heads);
 
-  s.max_batch        = std::max({1, o.max_batch, o.max_batch == 0 ? kv.batch : 0});
-  s.max_seq_len      = o.max_seq_len > 0 ? o.max_seq_len : kv.max_seq_len;
-  s.max_query_len    = o.max_query_len;
+  s.max_batch     = std::max({1, o.max_batch, o.max_batch == 0 ? kv.batch : 0});
+  s.max_seq_len   = o.max_seq_len > 0 ? o.max_seq_len : kv.max_seq_len;
+  s.max_query_len = o.max_query_len;
   require(o.max_query_tokens > 0 || std::int64_t(s.max_batch) * s.max_query_len < (std::int64_t(1) << 31),
           "pagoda::plan: max_batch is ", s.max_batch, " at max_query_len ", s.max_query_len,
           "; allowed: fewer than 2^31 query tokens (or say max_query_tokens)");
@@ -124,32 +109,35 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
   s.score         = o.score;
   s.wide          = readable_in_vectors(kv);
   // One token per sequence sees all there is: the causal mask has nothing to hide.
-  s.scored = (o.score.causal && (o.max_query_len > 1 || o.cu_seqlens_q)) || o.score.window_left >= 0 ||
-             o.score.logit_soft_cap > 0 || o.score.alibi_slopes || o.score.sinks;
+  s.all = o.max_query_len > 1 || o.cu_seqlens_q || o.score.window_left >= 0 || o.score.logit_soft_cap > 0 ||
+          o.score.alibi_slopes || o.score.sinks;
 
-  choose_team<ExecutionSpace>(s);
-  s.min_piece = Machine::min_piece;
-  s.max_piece = Machine::max_piece;
+  using Machine = MachineOf<ExecutionSpace>;
+  choose_kernel(exec, kv, s);
+  s.split.even_waves = Machine::even_waves, s.split.waves = Machine::waves;
 
-  // Bounds that hold for all lengths up to the plan's (see SplitKernel). Each entry's rows fill its tiles but for the
-  // last.
+  s.split.max_chunks = Machine::max_piece >> s.split.chunk_shift;
+  const int chunk = 1 << s.split.chunk_shift, max_piece = s.split.max_chunks * chunk;
+
+  // Bounds that hold for all lengths (longest_piece sees to it), and are tight for those up to max_seq_len. Each
+  // entry's rows fill its tiles but for the last. In floating point first: absurd bounds would overflow.
   const std::int64_t group = s.num_q_heads / s.num_kv_heads;
-  s.target_items           = std::max(Machine::teams_resident(exec, s.num_workers), 1);
-  // In floating point first: absurd bounds would overflow.
-  const double estimate = double(s.num_kv_heads) * (double(s.max_query_tokens) * double(group) / s.row_tile + s.max_batch) *
-                          (1 + double(s.max_seq_len) / s.max_piece);
+  const double estimate    = double(s.num_kv_heads) *
+                          (double(s.max_query_tokens) * double(group) / s.row_tile + s.max_batch) *
+                          (1 + double(s.max_seq_len) / max_piece);
   require(estimate < 0x1p30, "pagoda::plan: max_query_tokens is ", s.max_query_tokens, " at max_seq_len ",
           s.max_seq_len, "; allowed: fewer than 2^30 pieces of work, and these make about ", estimate);
-  const std::int64_t rows  = std::int64_t(s.num_kv_heads) *
+  const std::int64_t rows = std::int64_t(s.num_kv_heads) *
                             (s.max_query_tokens * group / s.row_tile + std::min(s.max_batch, s.max_query_tokens));
-  const std::int64_t cuts  = rows * s.max_seq_len / s.max_piece + 1;
-  const std::int64_t spare = std::max<std::int64_t>(s.target_items, cuts);
-  const std::int64_t items = rows + spare;
-  s.max_cuts     = static_cast<int>(spare);
-  s.max_items    = static_cast<int>(items);
-  s.max_merges   = static_cast<int>(std::min(rows, spare));
-  s.max_partials = s.max_merges + s.max_cuts;
-  s.layout       = lay_out(s);
+  const std::int64_t pieces   = s.max_seq_len / chunk + 1;  // of a row, at most
+  const std::int64_t for_busy = std::int64_t(std::max(s.split.waves, s.split.even_waves)) * s.split.teams;
+  const std::int64_t for_long = rows * s.max_seq_len / max_piece + 1;
+  const std::int64_t cuts     = std::min(std::max(for_busy, for_long), rows * std::max<std::int64_t>(pieces - 1, 1));
+  s.split.max_cuts            = static_cast<int>(std::max<std::int64_t>(cuts, 1));
+  s.split.teams = static_cast<int>(std::min<std::int64_t>(s.split.teams, rows * std::max<std::int64_t>(pieces, 1)));
+  // A row of n pieces has n - 1 cuts; and where items are numbered through, there are no more than teams.
+  s.max_slots = std::max(2 * s.split.max_cuts, s.split.teams);
+  s.layout    = lay_out(s);
   return s;
 }
 
@@ -161,9 +149,10 @@ PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
 std::string describe(const PlanState& s) {
   return concat("generic ", name_of(s.kv_type), " heads ", s.num_q_heads, "/", s.num_kv_heads, " head_dim ", s.head_dim,
                 s.head_dim_v != s.head_dim ? concat("/", s.head_dim_v) : std::string(), ": ", s.row_tile,
-                " query rows an item, ", s.num_workers, s.num_workers == 1 ? " worker" : " workers", " a team, about ",
-                s.target_items, " items, ", s.layout.bytes, " bytes of workspace", s.wide ? "" : ", element-wise loads",
-                s.scored ? ", score options" : "");
+                " query rows an item, ", s.split.teams, " teams of ", s.num_workers,
+                s.num_workers == 1 ? " worker, " : " workers, ", s.layout.bytes, " bytes of workspace",
+                s.probability_type == s.kv_type ? ", matrix products" : "", s.wide ? "" : ", element-wise loads",
+                s.all ? ", all options" : "");
 }
 
 }  // namespace detail

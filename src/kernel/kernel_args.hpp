@@ -4,29 +4,33 @@
 #include <pagoda/plan.hpp>
 #include <pagoda/problem.hpp>
 
+#include "src/kernel/divisor.hpp"
+
 #include <Kokkos_Core.hpp>
 
 #include <cstdint>
 
 namespace pagoda::detail {
 
-/// One piece of work: query rows of one tile over a range of visible tokens, and where the result goes.
+/// One piece of work: the query rows of one tile over a range of visible tokens, and where the result goes.
 struct WorkItem {
   int batch;  ///< batch entry
   int kv_head;
-  int row_tile;    ///< which tile of the entry's query rows (query token x head of the group)
-  int begin, end;  ///< visible-token indices
-  int partial;     ///< slot of the partial state; -1: the rows are whole and go to the output
+  int row_tile;       ///< which tile of the entry's query rows (query token x head of the group)
+  int begin, end;     ///< visible-token indices
+  int piece, pieces;  ///< which of the row's pieces this is; pieces == 1: the rows are whole and go to the output
+  int slot;           ///< partial state of the row's first piece; the others follow
 };
 
-/// One tile of query rows whose pieces lie in consecutive partial states.
-struct MergeItem {
-  int batch, kv_head, row_tile, first_partial, count;
+/// Counters of one decode that hands out its items: zero between decodes.
+struct TeamCounters {
+  int next;  ///< items handed out beyond each team's first
+  int left;  ///< teams that found nothing more to do
 };
 
-/// Written by the planner on the device.
-struct WorkCounts {
-  int items, merges;
+/// Distances between pages, tokens and heads of a cache.
+struct RowSteps {
+  std::uint32_t page, token, head;
 };
 
 /// A strided array in device memory, strides in elements.
@@ -104,7 +108,10 @@ struct KernelArgs {
   const int* seq_lens;
   const int* sequence_ids;  ///< null: batch entry b is sequence b
   std::int64_t table_row_stride, table_page_stride;
-  int page_size, num_pages;
+  RowSteps k_units, v_units;  ///< the same strides in units of row_unit bytes, for fragments that ask for it
+  std::uint32_t row_unit;     ///< a power of two that divides the distance between any two rows
+  Divisor page_size;
+  int num_pages;
   bool paged;
 
   // Queries, outputs.
@@ -113,17 +120,22 @@ struct KernelArgs {
   int uniform_query_len;
 
   // Shape.
-  int batch, num_kv_heads, group, head_dim, head_dim_v;
+  int batch, num_kv_heads, head_dim, head_dim_v;
+  Divisor group;
   double softmax_scale;
   ScoreOptions score;
 
   // Plan and workspace.
-  int row_tile, target_items, max_cuts, min_piece, max_piece;
-  WorkCounts* counts;
-  WorkItem* items;
-  MergeItem* merges;
-  void* partial_lse;  ///< accumulator type, [partial][row of the tile], natural logarithm
-  void* partial_out;  ///< accumulator type, [partial][row of the tile][head_dim_v], normalised
+  SplitBounds split;
+  Divisor row_tile;
+  int tiles_per_head, tiles_per_entry;  ///< of an entry of one query token
+  TeamCounters* teams;
+  int* arrived;          ///< [2][slots]: pieces of a group, groups of a row; zero between decodes
+  void* partial_state;   ///< accumulator type, [slot][row of the tile][2]: maximum in base 2, sum
+  void* partial_values;  ///< accumulator type, [slot][row of the tile][value_stride], not normalised
+  int slots, value_stride;
+  Divisor value_quads;              ///< of an output row
+  bool wide_queries, wide_outputs;  ///< rows can be read or written in aligned vectors
 
   KOKKOS_FUNCTION int sequence(int b) const { return sequence_ids ? sequence_ids[b] : b; }
   KOKKOS_FUNCTION int seq_len(int b) const { return seq_lens[sequence(b)]; }
@@ -131,11 +143,12 @@ struct KernelArgs {
   KOKKOS_FUNCTION int query_len(int b) const {
     return cu_seqlens_q ? cu_seqlens_q[b + 1] - cu_seqlens_q[b] : uniform_query_len;
   }
-  /// Page that holds the page_index-th run of page_size tokens of a sequence.
-  KOKKOS_FUNCTION int page(int sequence, int page_index) const {
-    if (!paged) return sequence;
-    const std::int64_t row = page_indptr ? page_indptr[sequence] : sequence * table_row_stride;
-    const int id           = table[row + page_index * table_page_stride];
+  /// Page ids of a sequence: entry i holds its i-th run of page_size tokens.
+  KOKKOS_FUNCTION const int* pages_of(int sequence) const {
+    return table + (page_indptr ? page_indptr[sequence] : sequence * table_row_stride);
+  }
+  KOKKOS_FUNCTION int page(const int* pages, int i) const {
+    const int id = pages[i * table_page_stride];
 #if defined(PAGODA_DEBUG_BOUNDS)
     if (id < 0 || id >= num_pages) Kokkos::abort("pagoda::decode: block_table holds a page id outside the pool");
 #endif

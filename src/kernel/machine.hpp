@@ -4,20 +4,14 @@
 #include <Kokkos_Core.hpp>
 
 /// The machine trait of each execution space. The generic kernels know their machine only through it:
-///   Member, Policy             how a team is launched (`policy(exec, league, workers)`, scratch set by the caller)
-///   Fragment<T, R, Wide>       how tiles are read and multiplied (interface: PortableFragment)
-///   Vec, key_width, ...        what a lane works on together, and how wide
-///   sync_worker                orders a worker's scratch writes before its reads
-///   max_workers, min_piece, max_piece, teams_resident(exec, workers), scratch_level, scratch_limit()
-///                              what a planner asks
-
-/// Unrolls a loop on a GPU, where it sets how many loads are in flight; a host compiler knows better.
-#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
-#define PAGODA_PRAGMA(text) _Pragma(#text)
-#define PAGODA_UNROLL(n) PAGODA_PRAGMA(unroll n)
-#else
-#define PAGODA_UNROLL(n)
-#endif
+///   Member, policy, policy_of<Fragment>   how a team is launched
+///   Fragments<T>                          how tiles are read and multiplied: a list in order of preference, of which a
+///                                         plan takes the first that can_run (interface: PortableFragment)
+///   Vec, key_width, ...                   what a lane of the portable fragment works on together, and how wide
+///   lane, lane_sum, lane_scan, tell ...   what the lanes of a worker tell each other
+///   sync_worker, arrive, exp2             order scratch within a worker, count arrivals of teams, arithmetic
+///   max_workers, min_piece, max_piece, waves, teams_resident<Fragment>, scratch_level, scratch_limit
+///                                         what a planner asks
 
 namespace pagoda::detail {
 

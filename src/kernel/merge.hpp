@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/kernel/partial.hpp"
+#include "src/kernel/kernel_args.hpp"
+#include "src/kernel/machine.hpp"
 
 #include <Kokkos_Core.hpp>
 
@@ -71,34 +72,6 @@ struct MergeKernel {
       if (d == 0) s.store_lse(sum > Acc(0) ? base + Kokkos::log(sum) : -infinity);
     });
   }
-};
-
-/// The pieces of one plan's split rows; league rank = merge item x row of the tile.
-template <class AccType>
-struct PlanPieces {
-  using Acc = AccType;
-  KernelArgs args;
-  MergeItem item{};
-  int r = 0;
-
-  KOKKOS_FUNCTION TileRows rows() const { return TileRows(args, item.batch, item.kv_head, item.row_tile); }
-  KOKKOS_FUNCTION bool bind(int rank) {
-    if (rank / args.row_tile >= args.counts->merges) return false;
-    item = args.merges[rank / args.row_tile];
-    r    = rank % args.row_tile;
-    return rows().valid(r);
-  }
-  KOKKOS_FUNCTION int count() const { return item.count; }
-  KOKKOS_FUNCTION std::int64_t slot(int i) const {
-    return static_cast<std::int64_t>(item.first_partial + i) * args.row_tile + r;
-  }
-  KOKKOS_FUNCTION Acc lse(int i) const { return static_cast<const Acc*>(args.partial_lse)[slot(i)]; }
-  KOKKOS_FUNCTION Acc value(int i, int d) const {
-    return static_cast<const Acc*>(args.partial_out)[slot(i) * args.head_dim_v + d];
-  }
-  KOKKOS_FUNCTION Acc extra() const { return rows().template sink<Acc>(r); }
-  KOKKOS_FUNCTION void store(int d, Acc x) const { rows().store_out(r, d, x); }
-  KOKKOS_FUNCTION void store_lse(Acc x) const { rows().store_lse(r, x); }
 };
 
 /// States that a caller holds: row (token, head) of `count` arrays, the first apart from the rest (so that two separate

@@ -7,44 +7,46 @@
 
 namespace pagoda::detail {
 
-struct TileRows;
-
 /// What happens to a score between the product and the softmax. Kernels work in base 2, so scores leave here times
-/// log2(e). Without options that and softmax_scale are folded into the queries, and nothing is left to do.
-template <class Acc, int R, bool Scored>
+/// log2(e). Without options that and softmax_scale are one factor, and nothing is left to do.
+template <class Fragment, bool Scored>
 struct ScoreChange {
+  using Acc = typename Fragment::Acc;
   Acc query_scale;
 
   template <class Rows>
-  KOKKOS_FUNCTION ScoreChange(const KernelArgs& args, const WorkItem&, const Rows&)
+  KOKKOS_FUNCTION ScoreChange(const KernelArgs& args, const WorkItem&, const Rows&, const Fragment&)
       : query_scale(static_cast<Acc>(args.softmax_scale) * Kokkos::numbers::log2e_v<Acc>) {}
 };
 
 /// With options: scale, then soft cap, then position bias, then mask, as FlashAttention and FlashInfer order them.
-template <class Acc, int R>
-struct ScoreChange<Acc, R, true> {
+template <class Fragment>
+struct ScoreChange<Fragment, true> {
+  using Acc = typename Fragment::Acc;
   Acc query_scale;
   const ScoreOptions& options;
-  int position[R];  ///< position of the row's query token in its sequence
-  Acc slope[R];
+  int position[Fragment::lane_rows];  ///< of the row's query token in its sequence, for each row a lane holds scores of
+  Acc slope[Fragment::lane_rows];
   Acc cap;
 
   template <class Rows>
-  KOKKOS_FUNCTION ScoreChange(const KernelArgs& args, const WorkItem& item, const Rows& rows)
+  KOKKOS_FUNCTION ScoreChange(const KernelArgs& args, const WorkItem& item, const Rows& rows, const Fragment& fragment)
       : query_scale(static_cast<Acc>(args.softmax_scale)),
         options(args.score),
         cap(static_cast<Acc>(args.score.logit_soft_cap)) {
     const int first = args.seq_len(item.batch) - args.query_len(item.batch);
-    for (int r = 0; r < R; ++r) {
-      position[r] = rows.valid(r) ? first + rows.query(r) : 0;
-      slope[r]    = rows.valid(r) && options.alibi_slopes ? Acc(options.alibi_slopes[rows.head(r)]) : Acc(0);
+    for (int j = 0; j < Fragment::lane_rows; ++j) {
+      const int r = fragment.lane_row(j);
+      position[j] = rows.valid(r) ? first + rows.query(r) : 0;
+      slope[j]    = rows.valid(r) && options.alibi_slopes ? Acc(options.alibi_slopes[rows.head(r)]) : Acc(0);
     }
   }
 
-  KOKKOS_FUNCTION void operator()(int r, int token, Acc& s) const {
+  /// j: which of the lane's rows.
+  KOKKOS_FUNCTION void operator()(int j, int token, Acc& s) const {
     if (cap > Acc(0)) s = cap * Kokkos::tanh(s / cap);
-    const int distance = token - position[r];
-    s                  = (s + slope[r] * Acc(distance)) * Kokkos::numbers::log2e_v<Acc>;
+    const int distance = token - position[j];
+    s                  = (s + slope[j] * Acc(distance)) * Kokkos::numbers::log2e_v<Acc>;
     const bool future  = options.causal && distance > 0;
     const bool past =
         options.window_left >= 0 && distance < -options.window_left && token >= options.num_initial_tokens;

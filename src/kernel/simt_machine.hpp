@@ -2,6 +2,7 @@
 #pragma once
 
 #include "src/kernel/array_vec.hpp"
+#include "src/kernel/fragment_list.hpp"
 #include "src/kernel/portable_fragment.hpp"
 
 #include <Kokkos_Core.hpp>
@@ -31,33 +32,53 @@ struct SimtMachine {
   template <class Acc, int W>
   using Vec = ArrayVec<Acc, W>;
 
-  static constexpr int prefetch_distance = 0;    ///< other warps hide the latency
-  static constexpr int min_piece         = 128;  ///< a tile for each worker
-  static constexpr int max_piece         = 1 << 24;
+  static constexpr int prefetch_distance = 0;  ///< other warps hide the latency
+  static constexpr int min_piece         = 64;
+  static constexpr int even_waves = 1, waves = 2;  ///< see limit_pieces
+  static constexpr int join_block = 8;             ///< states that are loaded before the first is used
+  static constexpr int max_piece  = 1 << 24;
 
-  template <class T, int R, bool Wide>
-  using Fragment = PortableFragment<Derived, T, R, Wide>;
+  /// In order of preference, where a query takes as few passes.
+  template <class T>
+  using PortableFragments = FragmentList<PortableFragment<Derived, T, 1, true>, PortableFragment<Derived, T, 4, true>,
+                                         PortableFragment<Derived, T, 8, true>, PortableFragment<Derived, T, 4, false>>;
+
+  template <class Acc>
+  KOKKOS_FUNCTION static Acc exp2(Acc x) {
+    return Kokkos::exp2(x);
+  }
+
+  /// Counts one more arrival and returns how many there were before. What the others wrote before theirs can be read
+  /// after it by whoever comes last.
+  KOKKOS_FUNCTION static int arrive(int* counter) {
+    Kokkos::memory_fence();
+    const int before = Kokkos::atomic_fetch_add(counter, 1);
+    Kokkos::memory_fence();
+    return before;
+  }
 
   static int lanes() { return Policy::vector_length_max(); }
   static constexpr int scratch_level = 0;
   static std::size_t scratch_limit() { return static_cast<std::size_t>(Policy::scratch_size_max(scratch_level)); }
-  /// Teams that run at the same time: a quarter of the lanes an SM can hold, given the registers each takes.
+  /// Teams of a fragment that run at the same time: a quarter of the lanes an SM can hold, given the registers each
+  /// takes.
+  template <class Fragment>
   static int teams_resident(const ExecutionSpace& exec, int workers) {
     return exec.concurrency() / (4 * workers * lanes());
   }
 
-  /// One team for small irregular work, a thread per lane.
-  static auto flat_policy(const ExecutionSpace& exec) {
-    return Kokkos::Experimental::require(Policy(exec, 1, max_workers * 64, 1),
-                                         Kokkos::Experimental::WorkItemProperty::HintLightWeight);
+  /// By value as a kernel argument, never through constant memory: that needs a fence and refuses graph capture.
+  template <class P>
+  static auto light(const P& policy) {
+    return Kokkos::Experimental::require(policy, Kokkos::Experimental::WorkItemProperty::HintLightWeight);
   }
-
   static auto policy(const ExecutionSpace& exec, int league, int workers, std::size_t scratch) {
-    // By value as a kernel argument, never through constant memory: that needs a fence and refuses graph capture.
-    return Kokkos::Experimental::require(
-        Policy(exec, league, workers, lanes())
-            .set_scratch_size(scratch_level, Kokkos::PerTeam(static_cast<int>(scratch))),
-        Kokkos::Experimental::WorkItemProperty::HintLightWeight);
+    return light(Policy(exec, league, workers, lanes())
+                     .set_scratch_size(scratch_level, Kokkos::PerTeam(static_cast<int>(scratch))));
+  }
+  template <class Fragment>
+  static auto policy_of(const ExecutionSpace& exec, int league, int workers, std::size_t scratch) {
+    return policy(exec, league, workers, scratch);
   }
 };
 

@@ -102,7 +102,7 @@ TYPED_TEST(LargePool, PagesBeyondTwoToThe31Elements) {
   pagoda::decode(exec, plan, q.template view<const T, 3>(), kv, out.template view<T, 3>(),
                  lse.template view<float, 2>());
   out.download(exec), lse.download(exec);
-  const Comparison difference = compare<Space>(sample, out, &lse);
+  const Comparison difference = compare<Space>(sample, out, &lse, plan.state().probability_type);
   EXPECT_EQ(difference.wrong, 0) << difference.report;
 }
 
@@ -175,8 +175,10 @@ void expect_right_with(const HugeAxes& huge, std::int64_t step) {
   }
   const Host exec;
   const Ints<Host> lengths(exec, sample.shape().lengths);
+  DType probability{};
   const auto decode = [&](const auto& kv) {
     const auto plan = pagoda::plan(exec, kv, {.num_q_heads = q_heads});
+    probability     = plan.state().probability_type;
     pagoda::decode(exec, plan, q, kv, out, lse);
     exec.fence();
   };
@@ -190,7 +192,7 @@ void expect_right_with(const HugeAxes& huge, std::int64_t step) {
       for (int d = 0; d < dims; ++d) dense_out.set({b, h, d}, out(size(b), h, d));
     }
   }
-  const Comparison difference = compare<Host>(sample, dense_out, &dense_lse);
+  const Comparison difference = compare<Host>(sample, dense_out, &dense_lse, probability);
   EXPECT_EQ(difference.wrong, 0) << difference.report;
 }
 

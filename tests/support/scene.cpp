@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/scene.hpp"
 
-#include "src/kernel/kernel_args.hpp"
+#include "src/plan/share.hpp"
+#include "src/plan/split.hpp"
 
 #include <algorithm>
 #include <climits>
@@ -225,7 +226,8 @@ Plan<Space> Scene<Space, T>::plan() {
 
 template <class Space, class T>
 void Scene<Space, T>::decode(const Space& exec, const Plan<Space>& plan) const {
-  const auto call = [&]<class Q, class Out>(Q*, Out*) {
+  probability_type_ = plan.state().probability_type;
+  const auto call   = [&]<class Q, class Out>(Q*, Out*) {
     std::visit(
         [&](const auto& kv) {
           const auto q   = q_.template view<const Q, 3>();
@@ -271,9 +273,8 @@ std::vector<std::byte> Scene<Space, T>::results() {
 }
 
 template <class Space, class T>
-Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array<Space>* lse) {
-  const Shape& shape = sample.shape();
-  // The portable fragment keeps probabilities in the type it accumulates in.
+Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array<Space>* lse, DType probability) {
+  const Shape& shape     = sample.shape();
   const DType arithmetic = dtype_v<accumulator_t<T>>;
   Comparison result;
   std::ostringstream report;
@@ -290,7 +291,7 @@ Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array
       double error              = 0;
       for (int d = 0; d < sample.head_dim_v(); ++d) error += std::pow(out.get({token, h, d}) - row.out[d], 2);
       error                = std::sqrt(error);
-      const double allowed = reference::tolerance(row, arithmetic, out.type(), arithmetic);
+      const double allowed = reference::tolerance(row, probability, out.type(), arithmetic);
       if (row.norm == 0) {  // a row that sees no value is exactly 0
         if (!(error == 0)) complain(token, h, "out is off from 0 by ", error);
       } else {
@@ -318,7 +319,7 @@ Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array
 template <class Space, class T>
 testing::AssertionResult Scene<Space, T>::right(const Sample<T>& sample) {
   out_.download(exec_), lse_.download(exec_);
-  auto [wrong, worst, report] = compare<Space>(sample, out_, placement_.with_lse ? &lse_ : nullptr);
+  auto [wrong, worst, report] = compare<Space>(sample, out_, placement_.with_lse ? &lse_ : nullptr, probability_type_);
   worst_                      = worst;
   const auto untouched        = [&count = wrong, &text = report](bool ok, const char* what) {
     if (ok) return;
@@ -344,18 +345,31 @@ testing::AssertionResult Scene<Space, T>::right(const Sample<T>& sample) {
 
 template <class Space, class T>
 Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
-  detail::WorkCounts counts{};
-  const std::byte* const at = plan.workspace().data() + plan.state().layout.counts;
-  Kokkos::deep_copy(exec_,
-                    Kokkos::View<std::byte*, Kokkos::HostSpace>(reinterpret_cast<std::byte*>(&counts), sizeof counts),
-                    Kokkos::View<const std::byte*, Memory>(at, sizeof counts));
-  exec_.fence();
-  return {counts.items, counts.merges};
+  const detail::PlanState& s = plan.state();
+  const Shape& shape         = sample_.shape();
+  std::vector<int> chunks, tiles;
+  detail::RowTotals totals{};
+  for (int b = 0; b < sample_.batch(); ++b) {
+    const int queries = sample_.query_len(b), chunk = 1 << s.split.chunk_shift;
+    chunks.push_back(detail::ceil_div(detail::VisibleTokens(s.score, shape.lengths[b], queries).count, chunk));
+    tiles.push_back(s.num_kv_heads * detail::ceil_div(queries * s.num_q_heads / s.num_kv_heads, s.row_tile));
+    if (chunks[b] == 0) continue;
+    totals.chunks += chunks[b] * tiles[b];
+    totals.rows += tiles[b];
+    totals.longest = std::max(totals.longest, chunks[b]);
+  }
+  Cuts cuts;
+  for (int b = 0; b < sample_.batch(); ++b) {
+    const int pieces = detail::cut_row(chunks[b], detail::limit_pieces(totals, s.split)).pieces;
+    cuts.items += tiles[b] * pieces;
+    cuts.merges += pieces > 1 ? tiles[b] : 0;
+  }
+  return cuts;
 }
 
 // For all types, though a build may lack kernels for some: that it says so is tested too.
-#define PAGODA_TEST_INSTANTIATE(Space, T)                                                            \
-  template Comparison compare<Space, T>(const Sample<T>&, const Array<Space>&, const Array<Space>*); \
+#define PAGODA_TEST_INSTANTIATE(Space, T)                                                                   \
+  template Comparison compare<Space, T>(const Sample<T>&, const Array<Space>&, const Array<Space>*, DType); \
   template class Scene<Space, T>;
 #define PAGODA_TEST_INSTANTIATE_SPACE(Space) \
   PAGODA_TEST_INSTANTIATE(Space, double)     \

@@ -40,10 +40,11 @@ struct Comparison {
 };
 
 /// out (query token, q head, dim) and, unless null, lse (query token, q head), as downloaded, against the reference.
+/// probability: what the kernel rounds probabilities to.
 template <class Space, class T>
-Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array<Space>* lse);
+Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array<Space>* lse, DType probability);
 
-/// What a plan's last decode was cut into.
+/// What a plan cuts the sample into.
 struct Cuts {
   int items = 0, merges = 0;
 };
@@ -114,7 +115,8 @@ class Scene {
   DecodeOptions<Memory> options_;
   std::optional<Cache> cache_;
   std::vector<std::unique_ptr<Bytes<Space>>> workspaces_;
-  double worst_ = 0;
+  double worst_                   = 0;
+  mutable DType probability_type_ = dtype_v<accumulator_t<T>>;  ///< of the last decode's plan
 };
 
 /// Plans and decodes the sample once for each placement, and expects it to be right.

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/primitives.hpp"
+#include "src/kernel/join.hpp"
+#include "src/kernel/rows.hpp"
+#include "src/kernel/unroll.hpp"
+
+#include <pagoda/types.hpp>
+
+#include <Kokkos_Core.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pagoda::detail {
+
+/// The fragment for mma.sync.m16n8k16 (sm_80 and newer): 8 query rows, 16 tokens a tile.
+///
+///  - Keys and values come by asynchronous copies into the worker's own part of scratch, a tile ahead: the next keys as
+///    soon as the scores are out, the next values as soon as the output is. Nobody but the worker waits for them.
+///  - Scores are computed with query rows as rows (Q is A, keys are B). Their accumulators are laid out as the B
+///  operand
+///    of the second product, so probabilities never move between lanes. Values are A, transposed as they are loaded.
+///  - Of A's 16 rows the queries fill 8. Where a query does not fit the cache's type, the other 8 hold what its
+///    rounding left, so that a second product costs nothing.
+///  - The running maximum is raised only when a score exceeds it by more than 2^8; until then probabilities are up to
+///    2^8 and nothing is rescaled.
+///
+/// DimTile: a power of two; head dims up to this many, with zeros beyond the actual ones. AnyQuery: queries of other
+/// types than the cache's.
+template <class T, int DimTile, bool AnyQuery = false>
+class MmaFragment {
+ public:
+  template <bool All>
+  using Instance                          = MmaFragment<T, DimTile, All>;
+  using Element                           = T;
+  using Acc                               = float;
+  using Member                            = typename Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
+  static constexpr bool all_only          = false;
+  static constexpr bool any_query         = AnyQuery;
+  static constexpr int rows               = 8;
+  static constexpr int lane_rows          = 1;
+  static constexpr int scratch_alignment  = 512;  ///< the longest row of a tile
+  static constexpr int tile_tokens        = 16;
+  static constexpr DType probability_type = dtype_v<T>;
+  /// Of four warps, so that their scratch and registers fit: what is in flight on an SM hides the memory's latency.
+  static constexpr int teams_per_sm = DimTile <= 64 ? 4 : DimTile <= 128 ? 3 : 2;
+
+  static constexpr std::int64_t max_row_units = (std::int64_t(1) << 32) - 1;
+
+  static bool can_run(const FragmentShape& s) {
+    return s.wide && s.head_dim <= DimTile && s.head_dim_v <= DimTile && s.row_units <= max_row_units;
+  }
+  static constexpr std::size_t scratch_bytes(int, int, int workers) { return std::size_t(workers) * worker_bytes; }
+
+  KOKKOS_FUNCTION MmaFragment(const Member& team, const KernelArgs& args, char* memory)
+      : team_(team), args_(args), memory_(memory), keys_(memory + team.team_rank() * worker_bytes) {
+    KOKKOS_IF_ON_DEVICE((lane_ = static_cast<int>(threadIdx.x & 31);))  // that it is not negative saves instructions
+    row_    = lane_ >> 2;
+    column_ = lane_ & 3;
+    policy_ = cuda::read_once_policy();
+    // A tile's chunk i of row r lies at place i ^ (r % 8) of the row, so that eight rows' chunks i lie in different
+    // banks. Rows start on multiples of their size, so that a place is changed by xor on the address.
+    const std::uint32_t keys = cuda::shared_address(keys_);
+    const int row0 = lane_ / copy_lanes, first = lane_ & (copy_lanes - 1);
+    copy_at_ = keys + row0 * row_bytes + ((first ^ (row0 & 7)) << 4);
+    keys_at_ = keys + (lane_ & 7) * row_bytes + (((lane_ >> 3) ^ (lane_ & 7)) << 4);
+    values_at_ =
+        keys + tile_bytes + ((lane_ & 7) | (lane_ >> 4 << 3)) * row_bytes + (((lane_ >> 3 & 1) ^ (lane_ & 7)) << 4);
+  }
+
+  KOKKOS_FUNCTION int lane_row(int) const { return row_; }
+
+  template <class Where>
+  KOKKOS_FUNCTION void begin(const Where& where, int u, int step, int end) {
+    step_ = step, ahead_ = u;
+    const RowSteps& rows_at = lane_ < tile_tokens ? args_.k_units : args_.v_units;
+    page_step_ = rows_at.page, token_step_ = rows_at.token, first_row_ = where.kv_head * rows_at.head;
+    if (u >= end) return;
+    look_up(where, end);
+    turn(where, end);
+    copy(0, args_.k, 0, args_.head_dim);
+    copy(tile_bytes, args_.v, tile_tokens, args_.head_dim_v);
+  }
+
+  template <class Rows>
+  KOKKOS_FUNCTION void load_queries(const Rows& rows_of, float scale) {
+    scale_ = scale;
+    if (!AnyQuery && args_.wide_queries) {
+      const bool valid = rows_of.valid(row_);
+      const T* const q = static_cast<const T*>(args_.q.data) + (valid ? rows_of.offset(args_.q, row_) : 0);
+      PAGODA_UNROLL_ALL
+      for (int i = 0; i < chunks; ++i) {
+        const int d = 8 * i + 2 * column_;
+        q_[i]       = valid && d < args_.head_dim ? *reinterpret_cast<const std::uint32_t*>(q + d) : 0;
+      }
+      return;
+    }
+    // Any type and strides: by way of scratch that the copies do not need yet, rounded to the cache's type, and what
+    // the rounding left beside it.
+    T* const rounded = reinterpret_cast<T*>(keys_);
+    T* const rests   = rounded + rows * DimTile;
+    PAGODA_UNROLL(1)
+    for (int i = lane_; i < rows * DimTile; i += 32) {
+      const int r = i / DimTile, d = i % DimTile;
+      const float x = d < args_.head_dim ? rows_of.template load_query<float>(r, d) : 0.0f;
+      rounded[i]    = T(x);
+      rests[i]      = T(x - static_cast<float>(rounded[i]));
+    }
+    cuda::sync_warp();
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < chunks; ++i) {
+      const int word = (row_ * DimTile + 8 * i) / 2 + column_;
+      q_[i]          = reinterpret_cast<const std::uint32_t*>(rounded)[word];
+      if constexpr (AnyQuery) rest_[i] = reinterpret_cast<const std::uint32_t*>(rests)[word];
+    }
+    cuda::sync_warp();
+  }
+
+  template <class Where>
+  KOKKOS_FUNCTION void multiply_keys(const Where& where, int u, int end) {
+    cuda::wait_copies<1>();
+    cuda::sync_warp();
+    float s[4][4] = {};  // of eight tokens each, twice: shorter chains
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < chunks; i += 4) {
+      PAGODA_UNROLL_ALL
+      for (int half = 0; half < 2; ++half) {
+        std::uint32_t k[4];
+        cuda::load_matrices<false>(k, (keys_at_ ^ (i << 4)) + 8 * half * row_bytes);
+        cuda::mma<T>(s[2 * half], q_[i], rest(i), q_[i + 1], rest(i + 1), k[0], k[1]);
+        cuda::mma<T>(s[2 * half + 1], q_[i + 2], rest(i + 2), q_[i + 3], rest(i + 3), k[2], k[3]);
+      }
+    }
+    cuda::sync_warp();
+    more_ = u + step_ < end;
+    if (more_) {
+      turn(where, end);
+      copy(0, args_.k, 0, args_.head_dim);
+    } else {
+      cuda::commit_copies();
+    }
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < 4; ++i) {
+      const float* const even = s[i / 2 * 2];
+      const float* const odd  = s[i / 2 * 2 + 1];
+      float sum               = even[i % 2] + odd[i % 2];
+      if constexpr (AnyQuery) sum += even[2 + i % 2] + odd[2 + i % 2];  // rows 8 to 15 are the queries' rests
+      x_[i] = token_at(i) < end - u ? sum * scale_ : -infinity;
+    }
+  }
+
+  template <class Change>
+  KOKKOS_FUNCTION void for_each_score(int count, const Change& change) {
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < 4; ++i)
+      if (token_at(i) < count) change(0, token_at(i), x_[i]);
+  }
+
+  KOKKOS_FUNCTION void softmax() {
+#if defined(__CUDA_ARCH__)
+    float most = fmaxf(fmaxf(x_[0], x_[1]), fmaxf(x_[2], x_[3]));
+    if (__any_sync(~0u, most > base_ + 8.0f)) {
+      most             = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+      most             = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+      const float base = fmaxf(base_, most), kept = cuda::exp2(base_ - base);
+      base_ = base;
+      sum_ *= kept;
+      // Output columns are query rows 2 column and 2 column + 1.
+      const float kept0 = __shfl_sync(~0u, kept, 8 * column_), kept1 = __shfl_sync(~0u, kept, 8 * column_ + 4);
+      PAGODA_UNROLL_ALL
+      for (auto& o : out_) o[0] *= kept0, o[1] *= kept1, o[2] *= kept0, o[3] *= kept1;
+    }
+    PAGODA_UNROLL_ALL
+    for (float& x : x_) {
+      x = cuda::exp2(x - base_);
+      sum_ += x;
+    }
+    p_[0] = cuda::pack<T>(x_[0], x_[1]);
+    p_[1] = cuda::pack<T>(x_[2], x_[3]);
+#endif
+  }
+
+  template <class Where>
+  KOKKOS_FUNCTION void multiply_values(const Where&, int, int) {
+    cuda::wait_copies<1>();
+    cuda::sync_warp();
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < DimTile / 16; ++i) {
+      std::uint32_t v[4];
+      cuda::load_matrices<true>(v, values_at_ ^ (i << 5));
+      cuda::mma<T>(out_[i], v[0], v[1], v[2], v[3], p_[0], p_[1]);
+    }
+    cuda::sync_warp();
+    if (more_) {
+      copy(tile_bytes, args_.v, tile_tokens, args_.head_dim_v);
+    } else {
+      cuda::commit_copies();
+    }
+  }
+
+  KOKKOS_FUNCTION StateArray<float> finish() {
+#if defined(__CUDA_ARCH__)
+    sum_ += __shfl_xor_sync(~0u, sum_, 1);
+    sum_ += __shfl_xor_sync(~0u, sum_, 2);
+    // Into the worker's own part, which no copy needs any more. A base that was never raised: the row has seen no
+    // token.
+    if (column_ == 0)
+      reinterpret_cast<RowState<float>*>(keys_ + states_at)[row_] = {sum_ > 0.0f ? base_ : -infinity, sum_};
+    PAGODA_UNROLL_ALL
+    for (int e = 0; e < 2; ++e) {
+      float* const to = reinterpret_cast<float*>(keys_) + (2 * column_ + e) * value_stride + row_;
+      PAGODA_UNROLL_ALL
+      for (int i = 0; i < DimTile / 16; ++i) to[16 * i] = out_[i][e], to[16 * i + 8] = out_[i][2 + e];
+    }
+    team_.team_barrier();
+#endif
+    return {reinterpret_cast<RowState<float>*>(memory_ + states_at), reinterpret_cast<float*>(memory_), value_stride,
+            worker_bytes / static_cast<int>(sizeof(RowState<float>)), worker_bytes / static_cast<int>(sizeof(float))};
+  }
+
+ private:
+  static constexpr int chunks       = DimTile / 8;                ///< of 16 bytes in a row
+  static constexpr int copy_lanes   = chunks < 32 ? chunks : 32;  ///< that copy a row together
+  static constexpr int row_bytes    = DimTile * static_cast<int>(sizeof(T));
+  static constexpr int tile_bytes   = tile_tokens * row_bytes;
+  static constexpr int worker_bytes = 2 * tile_bytes;
+  static constexpr int value_stride = DimTile + 4;  ///< off a multiple of 32 banks
+  static constexpr int states_at    = rows * value_stride * static_cast<int>(sizeof(float));
+  static_assert(states_at + rows * static_cast<int>(sizeof(RowState<float>)) <= worker_bytes);
+  static constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
+
+  KOKKOS_FUNCTION std::uint32_t rest(int i) const { return AnyQuery ? rest_[AnyQuery ? i : 0] : 0; }
+
+  /// Which token of a tile the lane's i-th score is of.
+  KOKKOS_FUNCTION int token_at(int i) const { return 2 * column_ + (i & 1) + (i >> 1) * 8; }
+
+  /// Lane n < 16 knows where the key row of a tile's token n lies, lane 16 + n its value row. Lanes beyond the last
+  /// token repeat it, so that what is loaded is always a row of the sequence.
+  template <class Where>
+  KOKKOS_FUNCTION void look_up(const Where& where, int end) {
+    place_ = where.place(Kokkos::min(ahead_ + (lane_ & (tile_tokens - 1)), end - 1));
+    ahead_ += step_;
+  }
+  /// To the next tile. The page table's answer for the one behind it is on its way meanwhile.
+  template <class Where>
+  KOKKOS_FUNCTION void turn(const Where& where, int end) {
+    units_ = place_.page * page_step_ + place_.slot * token_step_ + first_row_;
+    look_up(where, end);
+  }
+  /// Begins to copy a tile, to so many bytes behind the keys: each lane a chunk of every so many rows, whose places the
+  /// lanes from first_lane on know.
+  KOKKOS_FUNCTION void copy(int to, const void* base, int first_lane, int head_dim) {
+    constexpr int step = 32 / copy_lanes;  // rows at once
+    const int row0     = lane_ / copy_lanes;
+    PAGODA_UNROLL_ALL
+    for (int first = 0; first < chunks; first += copy_lanes) {
+      const int i          = (lane_ & (copy_lanes - 1)) + first;
+      const bool beyond    = 8 * i >= head_dim;
+      const char* const at = static_cast<const char*>(base) + (beyond ? 0 : 16 * i);
+      PAGODA_UNROLL_ALL
+      for (int row = 0; row < tile_tokens; row += step) {
+        std::uint32_t units = units_;
+        KOKKOS_IF_ON_DEVICE((units = __shfl_sync(~0u, units_, first_lane + row0 + row);))
+        cuda::copy_async((copy_at_ ^ ((first ^ (row & 7)) << 4)) + to + row * row_bytes,
+                         at + static_cast<std::uint64_t>(units) * args_.row_unit, policy_, beyond);
+      }
+    }
+    cuda::commit_copies();
+  }
+
+  const Member& team_;
+  const KernelArgs& args_;
+  char* memory_;
+  char* keys_;  ///< the worker's part of scratch: a tile of keys, then one of values
+  int lane_ = 0, row_, column_;
+  int step_ = 0, ahead_ = 0;
+  bool more_ = false;  ///< there is a tile behind this one
+  PagePlace place_{};
+  std::uint32_t copy_at_, keys_at_, values_at_;  ///< the lane's, in shared memory
+  std::uint32_t page_step_ = 0, token_step_ = 0, first_row_ = 0, units_ = 0;
+  std::uint64_t policy_;
+  std::uint32_t q_[chunks], rest_[AnyQuery ? chunks : 1] = {};
+  float x_[4];
+  std::uint32_t p_[2];
+  float out_[DimTile / 16][4] = {};
+  /// Lower than any score, and finite, so that differences with it are numbers.
+  float base_ = -1e30f, sum_ = 0, scale_ = 1;
+};
+
+}  // namespace pagoda::detail

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/kernel/join.hpp"
+#include "src/kernel/kernel_args.hpp"
+#include "src/kernel/machine.hpp"
+#include "src/kernel/rows.hpp"
+#include "src/kernel/score.hpp"
+#include "src/plan/share.hpp"
+
+#include "src/kernel/unroll.hpp"
+
+#include <Kokkos_Core.hpp>
+
+namespace pagoda::detail {
+
+/// The generic decode kernel: all of a decode in one launch. Every team works out from the lengths which items of the
+/// plan are its own; its workers take an item's tiles of tokens in turn and meet at the item's end. Rows that were cut
+/// are joined by the last of their teams to arrive, so nobody ever waits for a team that may not be running.
+///
+/// FragmentType: how rows are read and multiplied (machine.hpp). All: the instance for all there is; the other one is
+/// for one query token a sequence, no score options, and queries of a type the fragment takes as they are.
+template <class ExecutionSpace, class FragmentType, bool All>
+struct DecodeKernel {
+  using Machine  = MachineOf<ExecutionSpace>;
+  using Fragment = typename FragmentType::template Instance<All>;
+  using Member   = typename Machine::Member;
+  using Acc      = typename Fragment::Acc;
+  KernelArgs args;
+
+  static std::size_t scratch_bytes(int head_dim, int head_dim_v, int workers) {
+    return Fragment::scratch_bytes(head_dim, head_dim_v, workers) + sizeof(TeamNotes) + Fragment::scratch_alignment;
+  }
+
+  KOKKOS_FUNCTION void operator()(const Member& team) const {
+    // Taken once for all items: each call takes more.
+    const int bytes    = static_cast<int>(Fragment::scratch_bytes(args.head_dim, args.head_dim_v, team.team_size()));
+    char* const memory = static_cast<char*>(
+        team.team_scratch(int(Machine::scratch_level))
+            .get_shmem_aligned(bytes + static_cast<int>(sizeof(TeamNotes)), int(Fragment::scratch_alignment)));
+    TeamNotes* const notes = reinterpret_cast<TeamNotes*>(memory + bytes);
+    int i                  = team.league_rank();
+    PAGODA_UNROLL(1)
+    for (bool again = false;; again = true) {
+      {
+        Share<Machine, All> share(team, args, again ? &notes->plan : nullptr);
+        WorkItem item;
+        if (!share.find(i, item)) return leave(team, share.state().one_round);
+        if (again) team.team_barrier();  // all have read the notes
+        Kokkos::single(Kokkos::PerTeam(team), [&] { notes->item = item, notes->plan = share.state(); });
+        int next = 0;  // asked for now, needed later
+        if (!share.state().one_round)
+          Kokkos::single(Kokkos::PerTeam(team), [&] { next = Kokkos::atomic_fetch_add(&args.teams->next, 1); });
+        carry_out(team, item, memory, notes);
+        if (notes->plan.one_round) return;
+        team.team_barrier();
+        Kokkos::single(Kokkos::PerTeam(team), [&] { notes->next = team.league_size() + next; });
+      }
+      team.team_barrier();
+      i = notes->next;
+    }
+  }
+
+ private:
+  /// What a team must remember while its registers are full of keys and values, in scratch.
+  struct TeamNotes {
+    typename Share<Machine, All>::State plan;
+    WorkItem item;
+    int next;  ///< number of the team's next item
+    int last;  ///< this team came last
+  };
+
+  KOKKOS_FUNCTION void leave(const Member& team, bool one_round) const {
+    if (one_round) return;
+    Kokkos::single(Kokkos::PerTeam(team), [&] {
+      if (Kokkos::atomic_fetch_add(&args.teams->left, 1) == team.league_size() - 1) *args.teams = {0, 0};
+    });
+  }
+
+  KOKKOS_FUNCTION void carry_out(const Member& team, const WorkItem& item_now, char* memory, TeamNotes* notes) const {
+    StateArray<Acc> from = attend(team, item_now, memory);
+    const WorkItem& item = notes->item;
+    const TileRows<All> rows(args, item);
+    const bool whole   = item.pieces == 1;
+    StateArray<Acc> to = partials(item.slot + item.piece, 0, 1);
+    const auto store   = [&](int r, int d, const RowState<Acc>& s, const Acc(&x)[4]) {
+      to.value(0, r, d) = {{x[0], x[1], x[2], x[3]}};  // where values were read before: by nobody else
+      if (d == 0) to.state(0, r) = s;
+    };
+    join_states<Machine, Machine::max_workers>(team, from, team.team_size(), rows.count, args.value_quads,
+                                               [&](int r, int d, const RowState<Acc>& s, const Acc(&x)[4]) {
+                                                 whole ? store_row(rows, r, d, s, x) : store(r, d, s, x);
+                                               });
+    if (whole) return;
+
+    // The pieces of a group are joined, then the groups of a row; whoever has the row's last state writes it.
+    const int group = merge_group(item.pieces), groups = ceil_div(item.pieces, group);
+    const int first = quotient(item.piece, group) * group;
+    int count       = Kokkos::min(group, item.pieces - first);
+    bool last       = groups == 1;
+    if (!last_to_arrive(team, args.arrived + item.slot + first, count, notes)) return;
+    from = partials(item.slot + first, 0, 1);
+    to   = partials(item.slot + first, 1, 1);
+    PAGODA_UNROLL(1)
+    for (;;) {
+      join_states<Machine, Machine::join_block>(team, from, count, rows.count, args.value_quads,
+                                                [&](int r, int d, const RowState<Acc>& s, const Acc(&x)[4]) {
+                                                  last ? store_row(rows, r, d, s, x) : store(r, d, s, x);
+                                                });
+      if (last) return;
+      if (!last_to_arrive(team, args.arrived + args.slots + item.slot, groups, notes)) return;
+      from  = partials(item.slot, 1, group);
+      count = groups;
+      last  = true;
+    }
+  }
+
+  /// The item's tokens, each worker its tiles: the workers' states.
+  KOKKOS_FUNCTION StateArray<Acc> attend(const Member& team, const WorkItem& item, char* memory) const {
+    const TileRows<All> rows(args, item);
+    const ItemRows<All> where(args, item);
+    Fragment fragment(team, args, memory);
+    const ScoreChange<Fragment, All> score(args, item, rows, fragment);
+    constexpr int tile = Fragment::tile_tokens;
+    const int step = team.team_size() * tile, first = item.begin + team.team_rank() * tile;
+    if constexpr (!All) fragment.begin(where, first, step, item.end);  // what takes longest, first
+    fragment.load_queries(rows, score.query_scale);
+    if constexpr (All) fragment.begin(where, first, step, item.end);
+    for (int u = first; u < item.end; u += step) {
+      fragment.multiply_keys(where, u, item.end);
+      if constexpr (All)
+        fragment.for_each_score(Kokkos::min(tile, item.end - u),
+                                [&](int j, int n, Acc& s) { score(j, where.token(u + n), s); });
+      fragment.softmax();
+      fragment.multiply_values(where, u, item.end);
+    }
+    return fragment.finish();
+  }
+
+  /// Partial states from a slot on, every step-th; level 0: of pieces, 1: of groups.
+  KOKKOS_FUNCTION StateArray<Acc> partials(int slot, int level, int step) const {
+    const std::int64_t rows = args.row_tile.value, at = slot * rows, level_at = level * args.slots * rows;
+    return {static_cast<RowState<Acc>*>(args.partial_state) + level_at + at,
+            static_cast<Acc*>(args.partial_values) + at * args.value_stride, args.value_stride, rows * step,
+            rows * step * args.value_stride};
+  }
+
+  KOKKOS_FUNCTION bool last_to_arrive(const Member& team, int* counter, int of, TeamNotes* notes) const {
+    team.team_barrier();  // all of the team's states are written
+    Kokkos::single(Kokkos::PerTeam(team), [&] {
+      const bool last = Machine::arrive(counter) == of - 1;
+      if (last) *counter = 0;
+      notes->last = last;
+    });
+    team.team_barrier();
+    return notes->last != 0;
+  }
+
+  /// Dims d .. d + 4 of a finished row, and with the first of them its log-sum-exp. The sink is one more token, without
+  /// a value.
+  KOKKOS_FUNCTION void store_row(const TileRows<All>& rows, int r, int d, RowState<Acc> s, const Acc (&x)[4]) const {
+    constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>, log2e = Kokkos::numbers::log2e_v<Acc>;
+    Acc kept = Acc(1);
+    if constexpr (All) {
+      const Acc sink = rows.template sink<Acc>(r) * log2e;
+      if (sink > -infinity) {
+        const Acc most = Kokkos::max(s.most, sink);
+        kept           = Machine::exp2(s.most - most);
+        s              = {most, s.sum * kept + Machine::exp2(sink - most)};
+      }
+    }
+    const Acc weight = s.sum > Acc(0) ? kept / s.sum : Acc(0);
+    const Acc out[4] = {x[0] * weight, x[1] * weight, x[2] * weight, x[3] * weight};
+    rows.store_out(r, d, out);
+    if (d == 0) rows.store_lse(r, s.sum > Acc(0) ? (s.most + Kokkos::log2(s.sum)) / log2e : -infinity);
+  }
+};
+
+}  // namespace pagoda::detail

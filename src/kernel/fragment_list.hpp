@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace pagoda::detail {
+
+template <class... Fragments>
+struct FragmentList {
+  static constexpr int size = sizeof...(Fragments);
+
+  /// f(index, null pointer of the fragment's type) for each.
+  template <class F>
+  static void for_each(const F& f) {
+    int i = 0;
+    (f(i++, static_cast<Fragments*>(nullptr)), ...);
+  }
+  /// f(null pointer of the type) for the index-th.
+  template <class F>
+  static void at(int index, const F& f) {
+    for_each([&]<class Fragment>(int i, Fragment* which) {
+      if (i == index) f(which);
+    });
+  }
+};
+
+/// The list with more in front.
+template <class List, class... First>
+struct Prepend;
+template <class... Rest, class... First>
+struct Prepend<FragmentList<Rest...>, First...> {
+  using type = FragmentList<First..., Rest...>;
+};
+
+}  // namespace pagoda::detail

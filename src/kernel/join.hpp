@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/kernel/divisor.hpp"
+#include "src/kernel/pack.hpp"
+
+#include "src/kernel/unroll.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
+
+namespace pagoda::detail {
+
+/// Softmax state of one query row over some tokens: the maximum of the scores (base 2) and the sum of 2^(score -
+/// maximum); its weighted values lie beside it. Empty: -infinity and 0, and its values are never read as a number.
+template <class Acc>
+struct alignas(2 * sizeof(Acc)) RowState {
+  Acc most, sum;
+};
+
+/// States of the rows of a tile, one after another in memory, and their values.
+template <class Acc>
+struct StateArray {
+  RowState<Acc>* states;
+  Acc* values;
+  int value_stride;                     ///< between the values of two rows, a multiple of 4
+  std::int64_t state_step, value_step;  ///< from one state of a row to the next
+
+  KOKKOS_FUNCTION RowState<Acc>& state(int i, int r) const { return states[i * state_step + r]; }
+  /// Dims d .. d + 4.
+  KOKKOS_FUNCTION Pack<Acc, 4>& value(int i, int r, int d) const {
+    return *reinterpret_cast<Pack<Acc, 4>*>(values + i * value_step + static_cast<std::int64_t>(r) * value_stride + d);
+  }
+};
+
+/// Joins n states of each of `rows` rows, in their order, and hands emit(r, d, state, x[4]) dims d .. d + 4 of each
+/// joined row. Team-wide, lanes over dims. `Block` states are loaded before any is used, so that one wait does for all.
+/// Source: Dao et al., "Flash-Decoding for long-context inference" (the final reduction).
+template <class Machine, int Block, class Acc, class Member, class Emit>
+KOKKOS_INLINE_FUNCTION void join_states(const Member& team, const StateArray<Acc>& from, int n, int rows,
+                                        const Divisor& quads, const Emit& emit) {
+  constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>;
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, rows * quads.value), [&](int i) {
+    const int r = quads.divide(i), d = 4 * (i - r * quads.value);
+    RowState<Acc> joined{-infinity, Acc(0)};
+    Acc x[4] = {};
+    PAGODA_UNROLL(1)
+    for (int first = 0; first < n; first += Block) {
+      RowState<Acc> s[Block];
+      Pack<Acc, 4> v[Block] = {};
+      Acc most              = joined.most;
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < Block; ++j) {
+        s[j] = {-infinity, Acc(0)};
+        if (first + j < n) s[j] = from.state(first + j, r), v[j] = from.value(first + j, r, d);
+        most = Kokkos::max(most, s[j].most);
+      }
+      if (most == -infinity) continue;
+      const Acc kept = Machine::exp2(joined.most - most);
+      joined         = {most, joined.sum * kept};
+      for (Acc& e : x) e *= kept;
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < Block; ++j) {
+        // The values of an empty state were never written: they must not be multiplied, not even with 0.
+        const bool empty = s[j].most == -infinity;
+        const Acc weight = empty ? Acc(0) : Machine::exp2(s[j].most - most);
+        joined.sum += weight * s[j].sum;
+        for (int e = 0; e < 4; ++e) x[e] += weight * (empty ? Acc(0) : v[j].at[e]);
+      }
+    }
+    emit(r, d, joined, x);
+  });
+}
+
+}  // namespace pagoda::detail

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/kernel/kernel_args.hpp"
+#include "src/kernel/pack.hpp"
+#include "src/kernel/unroll.hpp"
+#include "src/plan/share.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
+
+/// Where the rows of one work item lie: keys and values, queries and outputs.
+namespace pagoda::detail {
+
+/// What a fragment is asked whether it can do.
+struct FragmentShape {
+  int rows;  ///< query rows of the longest entry that share a kv head
+  int head_dim, head_dim_v;
+  bool wide;               ///< rows of the cache can be read in aligned vectors
+  std::int64_t row_units;  ///< to the farthest row of the cache, in units (row_units)
+};
+
+/// Where a token lies: page, and place in it.
+struct PagePlace {
+  int page, slot;
+};
+
+/// Where the row of one token lies: element offsets from the bases of keys and values.
+struct TokenRow {
+  std::int64_t k, v;
+};
+
+/// Tokens of a work item: where the row of visible token u lies. Asked for in two steps, so that a machine can have the
+/// page table's answer in flight while it does something else. All: as in DecodeKernel.
+template <bool All>
+struct ItemRows {
+  const KernelArgs& args;
+  VisibleTokens visible;
+  int sequence, kv_head;
+  const int* pages;  ///< the sequence's row of the table
+
+  KOKKOS_FUNCTION ItemRows(const KernelArgs& a, const WorkItem& item)
+      : args(a),
+        visible(a.score, All ? a.seq_len(item.batch) : 0, All ? a.query_len(item.batch) : 0),
+        sequence(a.sequence(item.batch)),
+        kv_head(item.kv_head),
+        pages(a.pages_of(sequence)) {}
+
+  KOKKOS_FUNCTION int token(int u) const { return All ? visible.token(u) : u; }
+  KOKKOS_FUNCTION PagePlace place(int u) const {
+    const int t = token(u), index = args.page_size.divide(t);
+    return {args.paged ? args.page(pages, index) : sequence, t - index * args.page_size.value};
+  }
+  KOKKOS_FUNCTION TokenRow row(const PagePlace& p) const {
+    const std::int64_t page = p.page;
+    return {page * args.k_page + p.slot * args.k_token + kv_head * args.k_head,
+            page * args.v_page + p.slot * args.v_token + kv_head * args.v_head};
+  }
+};
+
+/// Query rows of a tile: row r is (query token, q head), counted over the tokens of a batch entry and the heads of a
+/// group. All: as in DecodeKernel.
+template <bool All>
+struct TileRows {
+  const KernelArgs& args;
+  int query_begin, first, count, head0;
+
+  KOKKOS_FUNCTION TileRows(const KernelArgs& a, const WorkItem& item)
+      : args(a),
+        query_begin(All ? a.query_begin(item.batch) : item.batch),
+        first(item.row_tile * a.row_tile.value),
+        count(Kokkos::min(a.row_tile.value, (All ? a.query_len(item.batch) : 1) * a.group.value - first)),
+        head0(item.kv_head * a.group.value) {}
+
+  KOKKOS_FUNCTION bool valid(int r) const { return r < count; }
+  /// Which of the entry's query tokens row r is.
+  KOKKOS_FUNCTION int query(int r) const { return All ? args.group.divide(first + r) : 0; }
+  KOKKOS_FUNCTION int head(int r) const { return head0 + first + r - query(r) * args.group.value; }
+  KOKKOS_FUNCTION std::int64_t offset(const DeviceArray& a, int r) const {
+    return (query_begin + query(r)) * a.stride0 + head(r) * a.stride1;
+  }
+  /// Element d of query row r; 0 beyond the rows there are.
+  template <class Acc>
+  KOKKOS_FUNCTION Acc load_query(int r, int d) const {
+    if (!valid(r)) return Acc(0);
+    return load_element<Acc>(args.q.data, args.q.type, offset(args.q, r) + d * args.q.stride2);
+  }
+  /// Dims d .. d + 4 of an output row, as far as there are so many.
+  template <class Acc>
+  KOKKOS_FUNCTION void store_out(int r, int d, const Acc (&x)[4]) const {
+    const std::int64_t at = offset(args.out, r) + d * args.out.stride2;
+    if (args.wide_outputs) {
+      switch (args.out.type) {
+        case DType::fp16:
+          return store_pack<half_t>(at, x);
+        case DType::bf16:
+          return store_pack<bfloat16_t>(at, x);
+        default:
+          break;
+      }
+    }
+    const int n = Kokkos::min(4, args.head_dim_v - d);
+    PAGODA_UNROLL(1)
+    for (int j = 0; j < n; ++j) {
+      const Acc y = j < 2 ? (j == 0 ? x[0] : x[1]) : (j == 2 ? x[2] : x[3]);  // no address taken: stays in registers
+      store_element(args.out.data, args.out.type, at + j * args.out.stride2, y);
+    }
+  }
+  template <class Acc>
+  KOKKOS_FUNCTION void store_lse(int r, Acc value) const {
+    if (args.lse.data) store_element(args.lse.data, args.lse.type, offset(args.lse, r), value);
+  }
+  /// Natural logit of row r's sink, -infinity where there is none.
+  template <class Acc>
+  KOKKOS_FUNCTION Acc sink(int r) const {
+    return args.score.sinks ? Acc(args.score.sinks[head(r)]) : -Kokkos::Experimental::infinity_v<Acc>;
+  }
+
+ private:
+  template <class T, class Acc>
+  KOKKOS_FUNCTION void store_pack(std::int64_t at, const Acc (&x)[4]) const {
+    Pack<T, 4> pack;
+    for (int j = 0; j < 4; ++j) pack.at[j] = T(static_cast<float>(x[j]));
+    *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(args.out.data) + at) = pack;
+  }
+};
+
+}  // namespace pagoda::detail
