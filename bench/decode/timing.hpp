@@ -28,10 +28,10 @@ class Floors {
   explicit Floors(const ExecutionSpace& exec) : exec_(exec) {}
 
   const Reading& of(std::size_t bytes, int calls) {
-    using Clock   = std::chrono::steady_clock;
-    Entry& entry  = known_[bytes];
-    const bool is = entry.reading.bytes != 0;
-    if (!is || Clock::now() - entry.when > std::chrono::seconds(20))
+    using Clock      = std::chrono::steady_clock;
+    Entry& entry     = known_[bytes];
+    const bool known = entry.reading.bytes != 0;
+    if (!known || Clock::now() - entry.when > std::chrono::seconds(20))
       entry = {reader().read(bytes, samples, calls), Clock::now()};
     return entry.reading;
   }
