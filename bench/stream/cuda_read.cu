@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/stream/cuda_read.hpp"
 
+#include "bench/stream/cuda_graph.hpp"
+
 #include <algorithm>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
 namespace pagoda::bench::cuda {
 
 namespace {
-
-void check(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
-}
 
 constexpr int threads = 512;
 
@@ -81,50 +76,6 @@ int multiprocessors() {
   return count;
 }
 
-/// A captured graph, timed as a whole.
-class Graph {
- public:
-  template <class Launches>
-  Graph(cudaStream_t stream, const Launches& launches) : stream_(stream) {
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    launches();
-    check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-    const cudaError_t made = cudaGraphInstantiate(&exec_, graph, 0);
-    cudaGraphDestroy(graph);
-    check(made, "cudaGraphInstantiate");
-    check(cudaEventCreate(&begin_), "cudaEventCreate");
-    check(cudaEventCreate(&end_), "cudaEventCreate");
-  }
-  ~Graph() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-    cudaGraphExecDestroy(exec_);
-  }
-  Graph(const Graph&)            = delete;
-  Graph& operator=(const Graph&) = delete;
-
-  double seconds() const {
-    float ms = 0;
-    check(cudaEventRecord(begin_, stream_), "cudaEventRecord");
-    check(cudaGraphLaunch(exec_, stream_), "cudaGraphLaunch");
-    check(cudaEventRecord(end_, stream_), "cudaEventRecord");
-    check(cudaEventSynchronize(end_), "reading memory");
-    check(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime");
-    return ms * 1e-3;
-  }
-
- private:
-  cudaStream_t stream_;
-  cudaGraphExec_t exec_ = nullptr;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
-
-double median(std::vector<double> x) {
-  std::nth_element(x.begin(), x.begin() + x.size() / 2, x.end());
-  return x[x.size() / 2];
-}
-
 }  // namespace
 
 std::span<const Shape> shapes() {
@@ -147,23 +98,20 @@ void launch_read(const Shape& shape, const void* data, std::size_t bytes, unsign
         "launching a read");
 }
 
-Time time_read(const Buffers& b, std::size_t bytes, int samples, cudaStream_t stream) {
+void evict(const Buffers& b, cudaStream_t stream) { launch_read(shapes()[0], b.evict, b.evict_bytes, b.sink, stream); }
+
+Time time_read(const Buffers& b, std::size_t bytes, int samples, cudaStream_t stream, int launches) {
   // Enough launches for the graph's own start not to show; windows follow each other round the buffer.
-  const int launches =
-      static_cast<int>(std::clamp<std::size_t>((std::size_t(1) << 30) / std::max<std::size_t>(bytes, 1), 8, 128));
+  if (launches <= 0)
+    launches =
+        static_cast<int>(std::clamp<std::size_t>((std::size_t(1) << 30) / std::max<std::size_t>(bytes, 1), 8, 128));
   const std::size_t windows = std::max<std::size_t>(b.data_bytes / std::max<std::size_t>(bytes, 16), 1);
   const auto sample         = [&](const Shape& shape, int count) {
     launch_read(shape, b.data, 16, b.sink, stream);  // loads the kernel: not allowed while capturing
     const Graph graph(stream, [&] {
       for (int i = 0; i < launches; ++i) launch_read(shape, b.data + i % windows * bytes, bytes, b.sink, stream);
     });
-    std::vector<double> seconds;
-    for (int i = -2; i < count; ++i) {
-      launch_read(shape, b.evict, b.evict_bytes, b.sink, stream);
-      const double s = graph.seconds() / launches;
-      if (i >= 0) seconds.push_back(s);
-    }
-    return median(seconds);
+    return graph.median_seconds(count, [&] { evict(b, stream); }) / launches;
   };
   const Shape* best = nullptr;
   double least      = 0;

@@ -39,9 +39,12 @@ struct Time {
   const char* shape;
 };
 
-/// Median time of one cold read of exactly `bytes`, inside a graph of several, by the fastest shape. The fastest is
-/// found with a third of the samples.
-Time time_read(const Buffers& buffers, std::size_t bytes, int samples, cudaStream_t stream);
+/// Reads all of `evict`.
+void evict(const Buffers& buffers, cudaStream_t stream);
+
+/// Median time of one cold read of exactly `bytes`, inside a graph of `launches` (0: enough), by the fastest shape. The
+/// fastest is found with a third of the samples.
+Time time_read(const Buffers& buffers, std::size_t bytes, int samples, cudaStream_t stream, int launches = 0);
 
 /// Bytes of the last-level cache of the current device.
 std::size_t cache_bytes();

@@ -78,21 +78,26 @@ class StreamReader {
     exec.fence("Pagoda::bench::stream_fill");
   }
 
-  /// Time of a read of exactly `bytes`, rounded up to 16, from so many samples of each kernel.
-  Reading read(std::size_t bytes, int samples = 15) {
+  /// Time of a read of exactly `bytes`, rounded up to 16, from so many samples of each kernel. Where reads are timed in
+  /// a graph, `launches` of them (0: enough for its start not to show).
+  Reading read(std::size_t bytes, int samples = 15, int launches = 0) {
     const std::size_t asked = round_up(std::max<std::size_t>(bytes, 1));
     const std::size_t once  = std::min(asked, data_bytes_);
-    Reading r               = time(once, std::max(samples, 1));
+    Reading r               = time(once, std::max(samples, 1), launches);
     r.seconds *= static_cast<double>(asked) / static_cast<double>(once);
     r.bytes = asked;
     return r;
   }
 
- private:
-  static constexpr bool on_host = std::is_same_v<memory_space, Kokkos::HostSpace>;
+  /// Where reads are timed in a graph: what is done before each sample so that the caches hold nothing else, for those
+  /// who time kernels of their own likewise. Elsewhere nothing.
+  void evict() const {
+#if defined(KOKKOS_ENABLE_CUDA)
+    if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) cuda::evict(buffers(), exec_.cuda_stream());
+#endif
+  }
 
-  static std::size_t round_up(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
-
+  /// Bytes of the last-level cache.
   static std::size_t cache_bytes() {
 #if defined(KOKKOS_ENABLE_CUDA)
     if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) return cuda::cache_bytes();
@@ -100,9 +105,20 @@ class StreamReader {
     return detail::host_cache_bytes();
   }
 
+ private:
+  static constexpr bool on_host = std::is_same_v<memory_space, Kokkos::HostSpace>;
+
+  static std::size_t round_up(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
+
   const std::byte* data() const { return reinterpret_cast<const std::byte*>(words_.data()); }
 
-  Reading time(std::size_t bytes, int samples) {
+#if defined(KOKKOS_ENABLE_CUDA)
+  cuda::Buffers buffers() const {
+    return {data(), data_bytes_, data() + data_bytes_, evict_bytes_, reinterpret_cast<unsigned*>(folds_.data())};
+  }
+#endif
+
+  Reading time(std::size_t bytes, int samples, [[maybe_unused]] int launches) {
     if constexpr (on_host) {
       return fastest(bytes, samples,
                      {{"1 run a thread", &portable::host_read<1, ExecutionSpace, Folds>},
@@ -111,9 +127,7 @@ class StreamReader {
     }
 #if defined(KOKKOS_ENABLE_CUDA)
     else if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) {
-      const cuda::Buffers buffers{data(), data_bytes_, data() + data_bytes_, evict_bytes_,
-                                  reinterpret_cast<unsigned*>(folds_.data())};
-      const cuda::Time t = cuda::time_read(buffers, bytes, samples, exec_.cuda_stream());
+      const cuda::Time t = cuda::time_read(buffers(), bytes, samples, exec_.cuda_stream(), launches);
       return {bytes, t.seconds, t.shape};
     }
 #endif

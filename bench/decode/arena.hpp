@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "bench/serve/contents.hpp"
+
+#include <pagoda/types.hpp>
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+#if defined(__unix__)
+#include <unistd.h>
+#endif
+
+namespace pagoda::bench {
+
+/// Element i of an arena: N(0, 1), the same on host and device, so that nothing need be copied back to be checked.
+template <class T>
+KOKKOS_INLINE_FUNCTION T arena_element(std::uint64_t i) {
+  constexpr int block     = 20;
+  const std::uint64_t key = serve::mix((i >> block) + 0x9e3779b97f4a7c15u);
+  return T(serve::normal(key, static_cast<std::uint32_t>(i & ((1u << block) - 1))));
+}
+
+/// Elements `first` and on of the endless arena.
+template <class T, class MemorySpace>
+struct FillElements {
+  Kokkos::View<T*, MemorySpace, Kokkos::MemoryUnmanaged> elements;
+  std::uint64_t first;
+
+  KOKKOS_FUNCTION void operator()(std::size_t i) const { elements(i) = arena_element<T>(first + i); }
+};
+
+/// Fills any dense View.
+template <class ExecutionSpace, class View>
+void fill(const ExecutionSpace& exec, const View& view, std::uint64_t first = 0) {
+  using T      = typename View::value_type;
+  using Filler = FillElements<T, typename ExecutionSpace::memory_space>;
+  Kokkos::parallel_for("Pagoda::bench::fill",
+                       Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::size_t>>(exec, 0, view.size()),
+                       Filler{{view.data(), view.size()}, first});
+}
+
+/// Device memory that can be had now, with a tenth left alone; on a host 4 GiB at most.
+template <class ExecutionSpace>
+std::size_t room() {
+  std::size_t free = 0;
+#if defined(KOKKOS_ENABLE_CUDA)
+  [[maybe_unused]] std::size_t total = 0;
+  if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>)
+    if (cudaMemGetInfo(&free, &total) == cudaSuccess) return free / 10 * 9;
+#elif defined(KOKKOS_ENABLE_HIP)
+  [[maybe_unused]] std::size_t total = 0;
+  if constexpr (std::is_same_v<ExecutionSpace, Kokkos::HIP>)
+    if (hipMemGetInfo(&free, &total) == hipSuccess) return free / 10 * 9;
+#endif
+  constexpr std::size_t most = std::size_t(1) << 32;
+#if defined(__unix__)
+  free = static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return std::min(most, free / 10 * 9);
+#else
+  return most;
+#endif
+}
+
+/// The memory that all caches are carved from: filled once for each element type, never once for each case.
+template <class ExecutionSpace>
+class Arena {
+ public:
+  using memory_space = typename ExecutionSpace::memory_space;
+
+  explicit Arena(const ExecutionSpace& exec) : exec_(exec) {}
+
+  /// The most that `get` can be asked for, now.
+  std::size_t limit() const {
+    // What is held would be given back first.
+    return std::max(bytes_.extent(0), std::min(room<ExecutionSpace>() + bytes_.extent(0), ceiling));
+  }
+
+  /// At least so many elements of random data.
+  template <class T>
+  const T* get(std::size_t elements) {
+    const std::size_t wanted = elements * sizeof(T), held = bytes_.extent(0);
+    if (wanted > held) {
+      const std::size_t most = limit();
+      bytes_                 = {};  // before the next is asked for
+      type_.reset();
+      // Room to spare, for the cases to come; a quarter of all is for others.
+      const std::size_t spare = std::min(2 * held, most / 4 * 3);
+      bytes_                  = Bytes(Kokkos::view_alloc(exec_, Kokkos::WithoutInitializing, "Pagoda::bench::arena"),
+                                      std::max(wanted, spare));
+    }
+    if (type_ != dtype_v<T>) {
+      const Kokkos::View<T*, memory_space, Kokkos::MemoryUnmanaged> all(reinterpret_cast<T*>(bytes_.data()),
+                                                                        bytes_.extent(0) / sizeof(T));
+      fill(exec_, all);
+      exec_.fence("Pagoda::bench::fill");
+      type_ = dtype_v<T>;
+    }
+    return reinterpret_cast<const T*>(bytes_.data());
+  }
+
+ private:
+  using Bytes = Kokkos::View<std::byte*, memory_space>;
+  static constexpr std::size_t ceiling =
+      std::is_same_v<memory_space, Kokkos::HostSpace> ? std::size_t(1) << 32 : ~std::size_t(0);
+
+  ExecutionSpace exec_;
+  Bytes bytes_;
+  std::optional<DType> type_;  ///< of what it is filled with
+};
+
+}  // namespace pagoda::bench

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/decode/cases.hpp"
+
+#include "bench/decode/conversation.hpp"
+
+#include <pagoda/error.hpp>
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <set>
+#include <utility>
+
+namespace pagoda::bench {
+
+namespace {
+
+struct Heads {
+  int q, kv;
+};
+constexpr Heads grouped{32, 8}, all{32, 32}, wide{64, 8}, few{16, 2};
+
+constexpr std::size_t large = 500'000'000;  // bytes from which a row is also run contiguous
+
+Case uniform(DType type, Heads heads, int batch, int length, int page_size, Bar bar = Bar::none) {
+  Case c;
+  c.type = type, c.num_q_heads = heads.q, c.num_kv_heads = heads.kv;
+  c.lengths.assign(static_cast<std::size_t>(batch), length);
+  c.length_name = detail::concat("S", length);
+  c.page_size   = page_size;
+  c.bar         = bar;
+  return c;
+}
+
+Bar bar_for(int batch) { return batch >= 16 ? Bar::batch : Bar::rows; }
+
+void add_row(std::vector<Case>& cases, DType type, Heads heads, int batch, int length) {
+  cases.push_back(uniform(type, heads, batch, length, 16, bar_for(batch)));
+  if (cases.back().bytes() >= large) cases.push_back(uniform(type, heads, batch, length, 0, bar_for(batch)));
+}
+
+/// The lengths as they are, and the same tokens dealt out evenly: what the skew costs is the difference.
+void add_skewed(std::vector<Case>& cases, const std::vector<int>& lengths, const std::string& name) {
+  Case c        = uniform(DType::fp16, grouped, 1, 1, 16);
+  c.lengths     = lengths;
+  c.length_name = name;
+  cases.push_back(c);
+  const auto n = static_cast<std::int64_t>(lengths.size()), tokens = c.tokens();
+  for (std::int64_t b = 0; b < n; ++b)
+    c.lengths[static_cast<std::size_t>(b)] = static_cast<int>(tokens * (b + 1) / n - tokens * b / n);
+  c.length_name = name + "-even";
+  cases.push_back(c);
+}
+
+/// Without those that an earlier part of the list has already.
+std::vector<Case> unique(std::vector<Case> cases) {
+  std::set<std::string> seen;
+  std::erase_if(cases, [&](const Case& c) { return !seen.insert(c.name({})).second; });
+  return cases;
+}
+
+}  // namespace
+
+int Case::longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
+
+std::int64_t Case::tokens() const { return std::accumulate(lengths.begin(), lengths.end(), std::int64_t(0)); }
+
+std::size_t Case::bytes() const {
+  const int row = latent() ? head_dim : head_dim + head_dim_v;
+  return static_cast<std::size_t>(tokens()) * num_kv_heads * row * size_of(type);
+}
+
+double Case::fmas() const {
+  return static_cast<double>(tokens()) * num_q_heads * (static_cast<double>(head_dim) + head_dim_v);
+}
+
+std::int64_t Case::pages() const {
+  if (!paged()) return batch();
+  std::int64_t n = 0;
+  for (const int length : lengths) n += (length + page_size - 1) / page_size;
+  return n;
+}
+
+std::size_t Case::page_elements() const { return static_cast<std::size_t>(page_tokens()) * num_kv_heads * head_dim; }
+
+std::string Case::name(std::string_view backend) const {
+  using detail::concat;
+  return concat("decode/", backend, "/", name_of(type), "/", num_q_heads, "x", num_kv_heads, "x", head_dim,
+                latent() ? concat("-", head_dim_v) : std::string(), "/B", batch(), "/", length_name, "/",
+                paged() ? concat("page", page_size) : std::string("contiguous"));
+}
+
+std::optional<double> bar_us(Bar bar, double floor_us) {
+  switch (bar) {
+    case Bar::batch:
+      return 1.05 * floor_us + 4;
+    case Bar::rows:
+      return 1.05 * floor_us + 6;
+    case Bar::small:
+      return floor_us + 4;
+    case Bar::none:
+      break;
+  }
+  return std::nullopt;
+}
+
+std::vector<Case> device_cases() {
+  std::vector<Case> cases;
+  const auto suite_s = [&](DType type) {
+    constexpr std::pair<int, int> shapes[] = {{1, 4096},  {1, 16384}, {1, 65536},  {1, 131072}, {8, 4096},
+                                              {8, 16384}, {8, 32768}, {32, 1024},  {32, 4096},  {32, 8192},
+                                              {64, 1024}, {64, 4096}, {128, 1024}, {128, 2048}};
+    for (const Heads heads : {grouped, all, wide})
+      for (const auto& [batch, length] : shapes) add_row(cases, type, heads, batch, length);
+  };
+
+  for (int batch = 256; batch >= 1; batch /= 2) add_row(cases, DType::fp16, few, batch, 65536 / batch);
+  add_row(cases, DType::fp16, few, 1, 131072);
+  suite_s(DType::fp16);
+  for (const int page : {1, 4, 8, 16, 32, 64, 128, 256, 0})
+    cases.push_back(uniform(DType::fp16, grouped, 32, 8192, page, Bar::batch));
+  for (const Heads heads : {grouped, few})
+    for (int batch = 1; batch <= 4; ++batch)
+      for (const int length : {512, 1024}) cases.push_back(uniform(DType::fp16, heads, batch, length, 16, Bar::small));
+
+  std::vector<int> one_long(64, 512);
+  one_long[0] = 131072;
+  add_skewed(cases, one_long, "one-long");
+  for (const int batch : {64, 256})
+    add_skewed(cases, {std::begin(conversation_lengths), std::begin(conversation_lengths) + batch}, "conversation");
+
+  suite_s(DType::bf16);
+  for (const int heads : {16, 32}) {
+    Case c     = uniform(DType::bf16, {heads, 1}, 64, 4096, 64);
+    c.head_dim = 576, c.head_dim_v = 512;
+    cases.push_back(c);
+  }
+  for (const auto& [batch, length] : {std::pair(1, 65536), {32, 4096}, {64, 1024}})
+    cases.push_back(uniform(DType::fp32, grouped, batch, length, 16));
+  cases.push_back(uniform(DType::fp32, all, 32, 1024, 16));
+  for (int length = 4096; length <= 2097152; length *= 2) cases.push_back(uniform(DType::fp32, {1, 1}, 1, length, 0));
+  return unique(std::move(cases));
+}
+
+std::vector<Case> host_cases() {
+  std::vector<Case> cases;
+  for (const DType type : {DType::fp32, DType::fp16, DType::bf16})
+    for (const Heads heads : {grouped, all, few})
+      for (const auto& [batch, length] : {std::pair(1, 4096), {1, 65536}, {32, 1024}, {32, 4096}})
+        for (const int page : {0, 16}) cases.push_back(uniform(type, heads, batch, length, page));
+  for (const int length : {4096, 65536, 1048576}) cases.push_back(uniform(DType::fp32, {1, 1}, 1, length, 0));
+  return cases;
+}
+
+std::vector<Case> of_types(std::vector<Case> cases, const std::vector<DType>& types) {
+  std::erase_if(cases, [&](const Case& c) { return std::find(types.begin(), types.end(), c.type) == types.end(); });
+  return cases;
+}
+
+Rotation rotation(std::size_t cache_bytes, std::size_t last_level, std::size_t room) {
+  constexpr std::size_t least = 1'200'000'000, most_caches = 512;
+  constexpr double bytes_in_calls = 4e9;  // about a millisecond of a GPU's memory
+  const std::size_t bytes         = std::max<std::size_t>(cache_bytes, 1);
+  const std::size_t wanted        = std::max(least, 4 * last_level);
+  const std::size_t caches        = std::min(std::clamp<std::size_t>(wanted / bytes + 1, 2, most_caches), room / bytes);
+  if (caches == 0) return {};
+  const auto calls = static_cast<std::size_t>(std::clamp(bytes_in_calls / static_cast<double>(bytes), 8.0, 128.0));
+  return {static_cast<int>(caches), static_cast<int>((calls + caches - 1) / caches * caches)};
+}
+
+}  // namespace pagoda::bench

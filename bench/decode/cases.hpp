@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pagoda/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// What is decoded: the list of problems, their names and their sizes. Knows no device.
+namespace pagoda::bench {
+
+/// Which of the project's bars a case is held to, R being its floor.
+enum class Bar {
+  none,
+  batch,  ///< 1.05 R + 4 us, from a batch of 16 on
+  rows,   ///< 1.05 R + 6 us, few sequences
+  small   ///< R + 4 us, so few bytes that launching is most of it
+};
+
+/// One decode: one query token for each of `lengths.size()` sequences.
+struct Case {
+  DType type       = DType::fp16;
+  int num_q_heads  = 0;
+  int num_kv_heads = 0;
+  int head_dim     = 128;
+  int head_dim_v   = 128;  ///< if it is not head_dim, values are the first dims of the keys (a latent cache)
+  std::vector<int> lengths;
+  std::string length_name;  ///< "S1024" where all are equal, else what they are
+  int page_size = 0;        ///< 0: contiguous
+  Bar bar       = Bar::none;
+
+  int batch() const { return static_cast<int>(lengths.size()); }
+  bool paged() const { return page_size > 0; }
+  bool latent() const { return head_dim_v != head_dim; }
+  int longest() const;
+  std::int64_t tokens() const;
+
+  /// Bytes of keys and values that a decode must read.
+  std::size_t bytes() const;
+  /// Fused multiply-adds of both products.
+  double fmas() const;
+  /// Pages of one cache; a contiguous sequence is a page of `longest()` tokens.
+  std::int64_t pages() const;
+  int page_tokens() const { return paged() ? page_size : longest(); }
+  /// Elements of the keys of one page; as many more for the values, if they are not the keys.
+  std::size_t page_elements() const;
+
+  /// decode/generic/fp16/32x8x128/B64/S1024/page16
+  std::string name(std::string_view backend) const;
+};
+
+/// The bar in microseconds, from the floor.
+std::optional<double> bar_us(Bar bar, double floor_us);
+
+/// All cases for a GPU: suites F and S (fp16 and bf16, a few rows in fp32), page sizes, contiguous caches, small and
+/// skewed batches, the one-head rows of K1, latent caches.
+std::vector<Case> device_cases();
+/// A scaled-down list for CPUs.
+std::vector<Case> host_cases();
+/// Those whose type is among `types`.
+std::vector<Case> of_types(std::vector<Case> cases, const std::vector<DType>& types);
+
+/// How a case is kept cold: so many caches in turns, so many calls in one timed graph.
+struct Rotation {
+  int caches = 0;  ///< 0: not even one fits
+  int calls  = 0;  ///< a multiple of caches
+};
+
+/// Caches enough to exceed four times the last-level cache and 1.2 GB, at least two, as far as `room` allows. Calls
+/// enough for the start of a graph not to show.
+Rotation rotation(std::size_t cache_bytes, std::size_t last_level, std::size_t room);
+
+}  // namespace pagoda::bench

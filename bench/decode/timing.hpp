@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "bench/decode/cases.hpp"
+#include "bench/stream/stream_read.hpp"
+#if defined(KOKKOS_ENABLE_CUDA)
+#include "bench/stream/cuda_graph.hpp"
+#endif
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace pagoda::bench {
+
+/// Bare reads of as many bytes as a case has, each measured once and again when it has become old: a machine's clocks
+/// and temperature drift, and a floor must be of the same run.
+template <class ExecutionSpace>
+class Floors {
+ public:
+  explicit Floors(const ExecutionSpace& exec) : exec_(exec) {}
+
+  const Reading& of(std::size_t bytes, int calls) {
+    using Clock      = std::chrono::steady_clock;
+    Entry& entry     = known_[bytes];
+    const bool known = entry.reading.bytes != 0;
+    if (!known || Clock::now() - entry.when > std::chrono::seconds(20))
+      entry = {reader().read(bytes, samples, calls), Clock::now()};
+    return entry.reading;
+  }
+
+  /// Made when it is first needed; it holds gigabytes.
+  StreamReader<ExecutionSpace>& reader() {
+    constexpr bool on_host    = std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>;
+    constexpr std::size_t big = std::size_t(1) << (on_host ? 30 : 32);
+    if (!reader_) reader_.emplace(exec_, big);
+    return *reader_;
+  }
+
+ private:
+  static constexpr int samples = 15;
+  struct Entry {
+    Reading reading;
+    std::chrono::steady_clock::time_point when;
+  };
+  ExecutionSpace exec_;
+  std::optional<StreamReader<ExecutionSpace>> reader_;
+  std::map<std::size_t, Entry> known_;
+};
+
+/// Seconds of one call, of `rotation.calls` in a row; `call(i)` is a call on cache i. On CUDA all calls are one graph,
+/// and this is the median of its replays. Elsewhere they stand between two fences, and this is the fastest sample, as
+/// for bare reads.
+template <class ExecutionSpace, class Call>
+double seconds_of_call(const ExecutionSpace& exec, const Rotation& rotation,
+                       [[maybe_unused]] const StreamReader<ExecutionSpace>& reader, const Call& call) {
+  call(0);  // whatever happens only once
+  exec.fence("Pagoda::bench::first_call");
+#if defined(KOKKOS_ENABLE_CUDA)
+  if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) {
+    const cuda::Graph graph(exec.cuda_stream(), [&] {
+      for (int i = 0; i < rotation.calls; ++i) call(i % rotation.caches);
+    });
+    return graph.median_seconds(17, [&] { reader.evict(); }) / rotation.calls;
+  } else
+#endif
+  {
+    constexpr bool on_host        = std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>;
+    constexpr double most_seconds = 2;  // of all samples, beyond the first three
+    int next = 0, repeats = on_host ? 1 : rotation.calls;
+    double least = std::numeric_limits<double>::infinity();
+    const Kokkos::Timer all;
+    for (int sample = 0; sample < 3 || (sample < 30 && all.seconds() < most_seconds); ++sample) {
+      exec.fence("Pagoda::bench::sample");
+      const Kokkos::Timer timer;
+      for (int i = 0; i < repeats; ++i) call(std::exchange(next, (next + 1) % rotation.caches));
+      exec.fence("Pagoda::bench::sample");
+      const double seconds = timer.seconds();
+      least                = std::min(least, seconds / repeats);
+      if (seconds < 1e-3) repeats *= 2;  // the fences must not count
+    }
+    return least;
+  }
+}
+
+}  // namespace pagoda::bench

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "bench/decode/caches.hpp"
+
+#include <pagoda/error.hpp>
+#include <pagoda/reference.hpp>
+
+#include <Kokkos_Core.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pagoda::bench {
+
+/// Says what is wrong with `out`, the output of a decode of cache 0 with queries `q` into memory that was all NaN: an
+/// element that was not written, or a row, of a few chosen at random, that is not what the reference gives. Empty if
+/// nothing is. Long sequences are left out of the rows: the reference takes its time.
+template <class ExecutionSpace, class T, class Rows>
+std::string find_fault(const Case& c, const Caches<ExecutionSpace, T>& caches, const Rows& q, const Rows& out,
+                       int& rows_checked) {
+  for (std::size_t b = 0; b < out.extent(0); ++b)
+    for (std::size_t h = 0; h < out.extent(1); ++h)
+      for (std::size_t d = 0; d < out.extent(2); ++d)
+        if (!std::isfinite(static_cast<double>(out(b, h, d))))
+          return pagoda::detail::concat("out(", b, ", ", h, ", ", d, ") is not a finite number");
+
+  constexpr int longest = 8192, rows = 3;
+  std::vector<int> entries;
+  for (int b = 0; b < c.batch(); ++b)
+    if (c.lengths[b] <= longest) entries.push_back(b);
+  if (entries.empty()) return {};
+  for (int i = 0; i < rows; ++i, ++rows_checked) {
+    const std::uint64_t x = serve::mix(static_cast<std::uint64_t>(i) + 1);
+    const int b           = entries[x % entries.size()];
+    const int head        = static_cast<int>((x >> 32) % static_cast<std::uint64_t>(c.num_q_heads));
+    const int kv_head     = head / (c.num_q_heads / c.num_kv_heads);
+    const auto read       = [](std::size_t at, std::span<double> row) {
+      for (std::size_t d = 0; d < row.size(); ++d) row[d] = static_cast<double>(arena_element<T>(at + d));
+    };
+    std::vector<double> query(static_cast<std::size_t>(c.head_dim));
+    for (int d = 0; d < c.head_dim; ++d) query[d] = static_cast<double>(q(b, head, d));
+    reference::RowOptions options;
+    options.softmax_scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+    const auto right      = reference::attend(
+        query, c.lengths[b], c.lengths[b] - 1, c.head_dim_v,
+        [&](int t, std::span<double> row) { read(caches.key_at(b, t, kv_head), row); },
+        [&](int t, std::span<double> row) { read(caches.value_at(b, t, kv_head), row); }, options);
+    double error = 0;
+    for (int d = 0; d < c.head_dim_v; ++d) error += std::pow(static_cast<double>(out(b, head, d)) - right.out[d], 2);
+    error                = std::sqrt(error) / right.norm;
+    const double allowed = reference::tolerance(right, dtype_v<T>, dtype_v<T>, dtype_v<accumulator_t<T>>);
+    if (!(error <= allowed))
+      return pagoda::detail::concat("out(", b, ", ", head, ") is off by ", error, "; allowed: ", allowed);
+  }
+  return {};
+}
+
+}  // namespace pagoda::bench

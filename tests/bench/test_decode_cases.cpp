@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/decode/cases.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <regex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace pagoda::bench {
+namespace {
+
+std::vector<Case> every_case() {
+  std::vector<Case> all = device_cases();
+  const auto host       = host_cases();
+  all.insert(all.end(), host.begin(), host.end());
+  return all;
+}
+
+const Case& find(const std::vector<Case>& cases, const std::string& name) {
+  const auto at = std::find_if(cases.begin(), cases.end(), [&](const Case& c) { return c.name("generic") == name; });
+  if (at == cases.end()) throw std::out_of_range("there is no case " + name);
+  return *at;
+}
+
+TEST(DecodeCases, NamesAreUnique) {
+  for (const auto& cases : {device_cases(), host_cases()}) {
+    std::set<std::string> names;
+    for (const Case& c : cases) EXPECT_TRUE(names.insert(c.name("generic")).second) << c.name("generic");
+  }
+}
+
+/// bench/peers/compare.py takes names apart in this way.
+TEST(DecodeCases, NamesSayWhatTheCaseIs) {
+  const std::regex form(
+      R"(decode/generic/(fp64|fp32|fp16|bf16)/(\d+)x(\d+)x(\d+)(-(\d+))?/B(\d+)/(S(\d+)|[a-z-]+)/(page(\d+)|contiguous))");
+  for (const Case& c : every_case()) {
+    const std::string name = c.name("generic");
+    std::smatch part;
+    ASSERT_TRUE(std::regex_match(name, part, form)) << name;
+    EXPECT_EQ(part[1], name_of(c.type));
+    EXPECT_EQ(std::stoi(part[2]), c.num_q_heads);
+    EXPECT_EQ(std::stoi(part[3]), c.num_kv_heads);
+    EXPECT_EQ(std::stoi(part[4]), c.head_dim);
+    EXPECT_EQ(part[6].matched ? std::stoi(part[6]) : c.head_dim, c.head_dim_v);
+    EXPECT_EQ(std::stoi(part[7]), c.batch());
+    if (part[9].matched) {
+      for (const int length : c.lengths) EXPECT_EQ(std::stoi(part[9]), length);
+    }
+    EXPECT_EQ(part[11].matched ? std::stoi(part[11]) : 0, c.page_size);
+  }
+}
+
+TEST(DecodeCases, AreWellFormed) {
+  for (const Case& c : every_case()) {
+    const std::string name = c.name("generic");
+    EXPECT_GT(c.batch(), 0) << name;
+    EXPECT_GT(*std::min_element(c.lengths.begin(), c.lengths.end()), 0) << name;
+    EXPECT_EQ(c.num_q_heads % c.num_kv_heads, 0) << name;
+    EXPECT_LE(c.head_dim_v, c.head_dim) << name;
+    EXPECT_EQ(c.bytes() % 16, 0) << name;
+    EXPECT_GE(c.pages() * c.page_tokens(), c.tokens()) << name;
+  }
+}
+
+TEST(DecodeCases, HoldTheRowsOfTheSuites) {
+  const auto cases = device_cases();
+  for (const char* name :
+       {"decode/generic/fp16/16x2x128/B256/S256/page16", "decode/generic/fp16/16x2x128/B1/S131072/page16",
+        "decode/generic/fp16/64x8x128/B128/S2048/page16", "decode/generic/bf16/32x32x128/B32/S8192/contiguous",
+        "decode/generic/fp16/32x8x128/B32/S8192/page1", "decode/generic/fp16/32x8x128/B32/S8192/contiguous",
+        "decode/generic/fp16/16x2x128/B3/S512/page16", "decode/generic/fp16/32x8x128/B64/one-long/page16",
+        "decode/generic/fp16/32x8x128/B256/conversation/page16", "decode/generic/fp32/1x1x128/B1/S2097152/contiguous",
+        "decode/generic/bf16/16x1x576-512/B64/S4096/page64"})
+    EXPECT_NO_THROW(find(cases, name));
+}
+
+TEST(DecodeCases, CountBytesAndProductsAsTheyAre) {
+  const auto cases = device_cases();
+  const auto& row  = find(cases, "decode/generic/fp16/32x8x128/B32/S8192/page16");
+  EXPECT_EQ(row.bytes(), 1073741824u);  // 32 x 8192 tokens x 8 heads x 128 dims x (key and value) x 2 bytes
+  EXPECT_EQ(row.fmas(), 32.0 * 8192 * 32 * 128 * 2);
+  EXPECT_EQ(row.pages(), 32 * 512);
+  EXPECT_EQ(row.page_elements(), 16u * 8 * 128);
+  const auto& contiguous = find(cases, "decode/generic/fp16/32x8x128/B32/S8192/contiguous");
+  EXPECT_EQ(contiguous.bytes(), row.bytes());
+  EXPECT_EQ(contiguous.pages(), 32);
+  EXPECT_EQ(contiguous.page_tokens(), 8192);
+  const auto& latent = find(cases, "decode/generic/bf16/32x1x576-512/B64/S4096/page64");
+  EXPECT_EQ(latent.bytes(), 64u * 4096 * 576 * 2);  // values are read with the keys
+  EXPECT_EQ(latent.fmas(), 64.0 * 4096 * 32 * (576 + 512));
+  const auto& long_one = find(cases, "decode/generic/fp32/1x1x128/B1/S2097152/contiguous");
+  EXPECT_EQ(long_one.bytes(), std::size_t(1) << 31);
+  const auto& skewed = find(cases, "decode/generic/fp16/32x8x128/B64/one-long/page16");
+  EXPECT_EQ(skewed.tokens(), 131072 + 63 * 512);
+  EXPECT_EQ(skewed.longest(), 131072);
+}
+
+TEST(DecodeCases, EvenTwinsHoldTheSameTokens) {
+  const auto cases = device_cases();
+  int twins        = 0;
+  for (const Case& c : cases) {
+    if (!c.length_name.ends_with("-even")) continue;
+    ++twins;
+    std::string name = c.name("generic");
+    name.erase(name.find("-even"), 5);
+    const Case& skewed = find(cases, name);
+    EXPECT_EQ(c.tokens(), skewed.tokens()) << name;
+    EXPECT_EQ(c.batch(), skewed.batch()) << name;
+    const auto [least, most] = std::minmax_element(c.lengths.begin(), c.lengths.end());
+    EXPECT_LE(*most - *least, 1) << name;
+  }
+  EXPECT_EQ(twins, 3);
+}
+
+TEST(DecodeCases, OnlyTypesOfTheBuildAreLeft) {
+  for (const Case& c : of_types(device_cases(), {DType::fp16})) EXPECT_EQ(c.type, DType::fp16);
+  EXPECT_TRUE(of_types(device_cases(), {}).empty());
+  EXPECT_EQ(of_types(device_cases(), {DType::fp64, DType::fp32, DType::fp16, DType::bf16}).size(),
+            device_cases().size());
+}
+
+TEST(DecodeCases, BarsAreThoseOfTheProject) {
+  EXPECT_DOUBLE_EQ(bar_us(Bar::batch, 100).value(), 109);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::rows, 100).value(), 111);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::small, 2).value(), 6);
+  EXPECT_FALSE(bar_us(Bar::none, 2));
+  const auto cases = device_cases();
+  EXPECT_EQ(find(cases, "decode/generic/fp16/16x2x128/B16/S4096/page16").bar, Bar::batch);
+  EXPECT_EQ(find(cases, "decode/generic/fp16/16x2x128/B8/S8192/page16").bar, Bar::rows);
+  EXPECT_EQ(find(cases, "decode/generic/fp16/32x8x128/B1/S512/page16").bar, Bar::small);
+  EXPECT_EQ(find(cases, "decode/generic/fp16/32x8x128/B64/conversation/page16").bar, Bar::none);
+}
+
+constexpr std::size_t MB = 1'000'000, GB = 1000 * MB;
+
+TEST(DecodeRotation, KeepsEveryCallCold) {
+  for (const std::size_t last_level : {32 * MB, 60 * MB, 512 * MB}) {
+    for (std::size_t bytes = 2 * MB + MB / 2; bytes < 8 * GB; bytes *= 2) {
+      const Rotation r = rotation(bytes, last_level, 100 * GB);
+      EXPECT_GE(r.caches, 2);
+      if (r.caches < 512) {
+        EXPECT_GT(r.caches * bytes, 4 * last_level);
+        EXPECT_GE(r.caches * bytes, 1200 * MB);
+      }
+      EXPECT_GE(r.calls, 8);
+      EXPECT_EQ(r.calls % r.caches, 0);
+    }
+  }
+}
+
+TEST(DecodeRotation, StaysWithinItsRoom) {
+  EXPECT_EQ(rotation(500 * MB, 60 * MB, 100 * GB).caches, 3);
+  EXPECT_EQ(rotation(500 * MB, 60 * MB, GB).caches, 2);
+  EXPECT_EQ(rotation(500 * MB, 60 * MB, 500 * MB).caches, 1);
+  EXPECT_EQ(rotation(500 * MB, 60 * MB, 499 * MB).caches, 0);
+  EXPECT_LE(rotation(1, 60 * MB, 100 * GB).caches, 512);
+}
+
+}  // namespace
+}  // namespace pagoda::bench
