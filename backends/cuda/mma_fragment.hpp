@@ -52,7 +52,7 @@ class MmaFragment {
   static bool can_run(const FragmentShape& s) {
     return s.wide && s.head_dim <= DimTile && s.head_dim_v <= DimTile && s.row_units <= max_row_units;
   }
-  static constexpr std::size_t scratch_bytes(int, int, int workers) { return std::size_t(workers) * worker_bytes; }
+  static constexpr std::size_t scratch_bytes(int, int, int workers, int) { return std::size_t(workers) * worker_bytes; }
 
   KOKKOS_FUNCTION MmaFragment(const Member& team, const KernelArgs& args, char* memory)
       : team_(team), args_(args), memory_(memory), keys_(memory + team.team_rank() * worker_bytes) {

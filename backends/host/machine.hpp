@@ -5,6 +5,12 @@
 #include "src/kernel/array_vec.hpp"
 #else
 #include "backends/host/simd_vec.hpp"
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)  // GCC 12, Clang
+#define PAGODA_SIMD_FRAGMENT
+#include "backends/host/simd_fragment.hpp"
+#endif
+#endif
 #endif
 #include "src/kernel/fragment_list.hpp"
 #include "src/kernel/portable_fragment.hpp"
@@ -56,9 +62,20 @@ struct HostMachine {
   /// Bounds the length of a float32 running sum, and with it the rounding (about eps * sqrt(tiles)).
   static constexpr int max_piece = 4096;
 
+  static constexpr int walked_bytes = 16384;  ///< see SimdFragment
+  /// Into the second-level cache: prefetches to the first hold its few miss registers, and work waits for them.
+  static void prefetch_line(const void* line) { __builtin_prefetch(line, 0, 2); }
+
+#if defined(PAGODA_SIMD_FRAGMENT)
+  template <class T, int R>
+  using WideFragment = SimdFragment<HostMachine, T, R>;
+#else
+  template <class T, int R>
+  using WideFragment = PortableFragment<HostMachine, T, R, true>;
+#endif
   template <class T>
-  using Fragments = FragmentList<PortableFragment<HostMachine, T, 1, true>, PortableFragment<HostMachine, T, 4, true>,
-                                 PortableFragment<HostMachine, T, 8, true>, PortableFragment<HostMachine, T, 4, false>>;
+  using Fragments = FragmentList<WideFragment<T, 1>, WideFragment<T, 4>, WideFragment<T, 8>,
+                                 PortableFragment<HostMachine, T, 4, false>>;
 
   KOKKOS_FUNCTION static void sync_worker(const Member&) {}
   // One lane, which has nobody to tell.

@@ -6,13 +6,26 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
+#include <utility>
 
 #if defined(__F16C__) || defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
 namespace pagoda::detail {
+
+/// Bytes of a vector register, and how many there are.
+#if defined(__AVX512F__)
+inline constexpr int simd_bytes = 64, simd_registers = 32;
+#elif defined(__AVX2__)
+inline constexpr int simd_bytes = 32, simd_registers = 16;
+#elif defined(__aarch64__)
+inline constexpr int simd_bytes = 16, simd_registers = 32;
+#else
+inline constexpr int simd_bytes = 16, simd_registers = 16;
+#endif
 
 template <class Element, int W>
 struct RegisterType {
@@ -41,6 +54,9 @@ struct SimdVec {
     if constexpr (std::is_same_v<T, Acc>) {
       std::memcpy(&r.v, from, sizeof(r.v));
     } else if constexpr (std::is_same_v<T, bfloat16_t> && std::is_same_v<Acc, float>) {
+#if defined(__AVX512BW__)
+      if constexpr (W == 16) return load_bfloat16(from);
+#endif
       Bits16 bits;
       std::memcpy(&bits, from, sizeof(bits));
       const Bits32 wide = __builtin_convertvector(bits, Bits32) << 16;
@@ -74,6 +90,32 @@ struct SimdVec {
     }
   }
 
+  /// Keeps a vector that has several uses in a register: GCC would rather load it again for each.
+  void keep() {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(v) == simd_bytes) asm("" : "+v"(v));
+#elif defined(__SSE2__)
+    if constexpr (sizeof(v) == simd_bytes) asm("" : "+x"(v));
+#endif
+  }
+
+  /// Lane j becomes lane (j + H) % W.
+  template <int H>
+  SimdVec turned() const {
+    return turned<H>(std::make_integer_sequence<int, W>{});
+  }
+  /// 0 where a lane is -infinity.
+  SimdVec finite_or_zero() const { return {v == Register{} - std::numeric_limits<Acc>::infinity() ? Register{} : v}; }
+
+  /// Lane i of x[0] becomes the sum of all lanes of x[i], i < W: a tree of W - 1 steps that transposes as it adds.
+  template <int G>
+  static void transpose_sum(SimdVec* x) {
+    if constexpr (G > 1) {
+      for (int i = 0; i < G / 2; ++i) x[i] = halves_added<G>(x[i], x[i + G / 2], std::make_integer_sequence<int, W>{});
+      transpose_sum<G / 2>(x);
+    }
+  }
+
   /// A dot product in the making: W partial sums.
   struct Dot {
     Register sum{};
@@ -88,6 +130,31 @@ struct SimdVec {
   };
 
  private:
+  template <int H, int... J>
+  SimdVec turned(std::integer_sequence<int, J...>) const {
+    return {__builtin_shufflevector(v, v, (J + H) % W...)};
+  }
+  /// Of each run of G lanes of a and of b: its two halves added, a's result beside b's. Half of the lanes stay in place
+  /// (a blend, cheaper than a shuffle).
+  template <int G, int... J>
+  static SimdVec halves_added(const SimdVec& a, const SimdVec& b, std::integer_sequence<int, J...>) {
+    return {__builtin_shufflevector(a.v, b.v, (J % G < G / 2 ? J : W + J)...) +
+            __builtin_shufflevector(a.v, b.v, (J % G < G / 2 ? J + G / 2 : W + J - G / 2)...)};
+  }
+
+#if defined(__AVX512BW__)
+  /// One permutation that leaves zeros in the lower halves, where widening and shifting are two steps.
+  static SimdVec load_bfloat16(const bfloat16_t* from) {
+    static constexpr std::uint16_t upper[32] = {0, 0, 0, 1, 0, 2,  0, 3,  0, 4,  0, 5,  0, 6,  0, 7,
+                                                0, 8, 0, 9, 0, 10, 0, 11, 0, 12, 0, 13, 0, 14, 0, 15};
+    const __m512i bits = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    const __m512i x    = _mm512_maskz_permutexvar_epi16(0xaaaaaaaa, _mm512_loadu_si512(upper), bits);
+    SimdVec r;
+    std::memcpy(&r.v, &x, sizeof(x));
+    return r;
+  }
+#endif
+
   static void load_half(const half_t* from, SimdVec& r) {
 #if defined(__AVX512F__)
     if constexpr (W == 16) {

@@ -73,6 +73,7 @@ struct PlanState {
   bool wide{};                   ///< rows can be read in aligned vectors
   int row_tile{};                ///< query rows (query token x head of the group) that share one pass over the keys
   int num_workers{};             ///< team threads: each walks its own tiles of tokens
+  int heads_per_item{1};         ///< kv heads that a tile of tokens is taken through
   SplitBounds split{};
   int max_slots{};  ///< partial states
   WorkspaceLayout layout{};

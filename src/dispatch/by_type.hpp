@@ -72,6 +72,12 @@ inline RowUnits row_units(const CacheRef& kv) {
   return {shift, farthest >> shift};
 }
 
+/// Kv heads whose rows of a token follow each other in memory (NHD): all, or one.
+inline int heads_in_turn(const CacheRef& kv) {
+  const auto in_turn = [](const TensorRef& t) { return t.stride[2] < t.stride[1] && t.stride[2] <= 2 * t.extent[3]; };
+  return in_turn(kv.k) && in_turn(kv.v) ? kv.num_kv_heads() : 1;
+}
+
 constexpr int padded_to_quads(int dims) { return (dims + 3) / 4 * 4; }
 
 }  // namespace pagoda::detail

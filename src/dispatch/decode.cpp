@@ -52,8 +52,9 @@ KernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p) {
   a.softmax_scale = s.softmax_scale;
   a.score         = s.score;
   a.row_tile = Divisor::of(s.row_tile), a.split = s.split, a.slots = s.max_slots;
+  a.heads_per_item = s.heads_per_item, a.head_groups = s.num_kv_heads / s.heads_per_item;
   a.tiles_per_head   = (s.num_q_heads / s.num_kv_heads + s.row_tile - 1) / s.row_tile;
-  a.tiles_per_entry  = a.tiles_per_head * s.num_kv_heads;
+  a.tiles_per_entry  = a.tiles_per_head * a.head_groups;
   a.split.teams      = teams_for(std::int64_t(kv.batch) * a.tiles_per_entry, s.split);
   a.value_stride     = padded_to_quads(s.head_dim_v);
   a.value_quads      = Divisor::of(a.value_stride / 4);

@@ -12,8 +12,9 @@ namespace pagoda::detail {
 struct FragmentChoice {
   int index = -1;  ///< in the machine's list; -1: none fits
   int rows = 0, tile_tokens = 0, workers = 0;
-  int teams      = 0;  ///< that run at the same time
-  bool any_query = false;
+  int heads_per_item = 1;  ///< kv heads that a tile of tokens is taken through
+  int teams          = 0;  ///< that run at the same time
+  bool any_query     = false;
   DType probability_type{};
   std::int64_t max_row_units = 0;  ///< of a cache, see FragmentShape
 };

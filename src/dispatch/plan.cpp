@@ -36,7 +36,7 @@ struct Allocator {
 
 WorkspaceLayout lay_out(const PlanState& s) {
   const std::size_t acc  = s.kv_type == DType::fp64 ? sizeof(double) : sizeof(float);
-  const std::size_t rows = std::size_t(s.max_slots) * s.row_tile;
+  const std::size_t rows = std::size_t(s.max_slots) * s.row_tile * s.heads_per_item;
   Allocator space;
   WorkspaceLayout l;
   l.teams   = space.take<TeamCounters>(1);
@@ -50,7 +50,11 @@ WorkspaceLayout lay_out(const PlanState& s) {
 template <class ExecutionSpace>
 void choose_kernel(const ExecutionSpace& exec, const CacheRef& kv, PlanState& s) {
   const RowUnits units = row_units(kv);
-  const FragmentShape shape{s.max_query_len * (s.num_q_heads / s.num_kv_heads), s.head_dim, s.head_dim_v, s.wide,
+  const FragmentShape shape{s.max_query_len * (s.num_q_heads / s.num_kv_heads),
+                            s.head_dim,
+                            s.head_dim_v,
+                            s.wide,
+                            heads_in_turn(kv),
                             units.count};
   FragmentChoice choice;
   by_type(s.kv_type, [&]<class T>(T*) { choice = choose_fragment<ExecutionSpace, T>(exec, shape); });
@@ -58,6 +62,7 @@ void choose_kernel(const ExecutionSpace& exec, const CacheRef& kv, PlanState& s)
           "; allowed: what fits the ", MachineOf<ExecutionSpace>::scratch_limit(),
           " bytes of scratch of a team on this device");
   s.fragment = choice.index, s.row_tile = choice.rows, s.num_workers = choice.workers;
+  s.heads_per_item = choice.heads_per_item;
   s.max_row_units = choice.max_row_units, s.any_query = choice.any_query, s.probability_type = choice.probability_type;
   s.split.teams       = std::max(choice.teams, 1);
   s.split.chunk_shift = std::bit_width(
@@ -122,13 +127,14 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
   // Bounds that hold for all lengths (longest_piece sees to it), and are tight for those up to max_seq_len. Each
   // entry's rows fill its tiles but for the last. In floating point first: absurd bounds would overflow.
   const std::int64_t group = s.num_q_heads / s.num_kv_heads;
+  const int head_groups    = s.num_kv_heads / s.heads_per_item;
   const double estimate    = double(s.num_kv_heads) *
                           (double(s.max_query_tokens) * double(group) / s.row_tile + s.max_batch) *
                           (1 + double(s.max_seq_len) / max_piece);
   require(estimate < 0x1p30, "pagoda::plan: max_query_tokens is ", s.max_query_tokens, " at max_seq_len ",
           s.max_seq_len, "; allowed: fewer than 2^30 pieces of work, and these make about ", estimate);
-  const std::int64_t rows = std::int64_t(s.num_kv_heads) *
-                            (s.max_query_tokens * group / s.row_tile + std::min(s.max_batch, s.max_query_tokens));
+  const std::int64_t rows =
+      std::int64_t(head_groups) * (s.max_query_tokens * group / s.row_tile + std::min(s.max_batch, s.max_query_tokens));
   const std::int64_t pieces   = s.max_seq_len / chunk + 1;  // of a row, at most
   const std::int64_t for_busy = std::int64_t(std::max(s.split.waves, s.split.even_waves)) * s.split.teams;
   const std::int64_t for_long = rows * s.max_seq_len / max_piece + 1;

@@ -28,13 +28,18 @@ struct DecodeKernel {
   using Acc      = typename Fragment::Acc;
   KernelArgs args;
 
-  static std::size_t scratch_bytes(int head_dim, int head_dim_v, int workers) {
-    return Fragment::scratch_bytes(head_dim, head_dim_v, workers) + sizeof(TeamNotes) + Fragment::scratch_alignment;
+  /// The fragment takes a tile of tokens through several kv heads.
+  static constexpr bool many_heads = requires { Fragment::many_heads; };
+
+  static std::size_t scratch_bytes(int head_dim, int head_dim_v, int workers, int heads) {
+    return Fragment::scratch_bytes(head_dim, head_dim_v, workers, heads) + sizeof(TeamNotes) +
+           Fragment::scratch_alignment;
   }
 
   KOKKOS_FUNCTION void operator()(const Member& team) const {
     // Taken once for all items: each call takes more.
-    const int bytes    = static_cast<int>(Fragment::scratch_bytes(args.head_dim, args.head_dim_v, team.team_size()));
+    const int bytes = static_cast<int>(
+        Fragment::scratch_bytes(args.head_dim, args.head_dim_v, team.team_size(), args.heads_per_item));
     char* const memory = static_cast<char*>(
         team.team_scratch(int(Machine::scratch_level))
             .get_shmem_aligned(bytes + static_cast<int>(sizeof(TeamNotes)), int(Fragment::scratch_alignment)));
@@ -77,20 +82,14 @@ struct DecodeKernel {
     });
   }
 
+  KOKKOS_FUNCTION int heads() const { return many_heads ? args.heads_per_item : 1; }
+
   KOKKOS_FUNCTION void carry_out(const Member& team, const WorkItem& item_now, char* memory, TeamNotes* notes) const {
     StateArray<Acc> from = attend(team, item_now, memory);
     const WorkItem& item = notes->item;
-    const TileRows<All> rows(args, item);
-    const bool whole   = item.pieces == 1;
-    StateArray<Acc> to = partials(item.slot + item.piece, 0, 1);
-    const auto store   = [&](int r, int d, const RowState<Acc>& s, const Acc(&x)[4]) {
-      to.value(0, r, d) = {{x[0], x[1], x[2], x[3]}};  // where values were read before: by nobody else
-      if (d == 0) to.state(0, r) = s;
-    };
-    join_states<Machine, Machine::max_workers>(team, from, team.team_size(), rows.count, args.value_quads,
-                                               [&](int r, int d, const RowState<Acc>& s, const Acc(&x)[4]) {
-                                                 whole ? store_row(rows, r, d, s, x) : store(r, d, s, x);
-                                               });
+    const bool whole     = item.pieces == 1;
+    StateArray<Acc> to   = partials(item.slot + item.piece, 0, 1);
+    join<Machine::max_workers>(team, item, from, team.team_size(), whole, to);
     if (whole) return;
 
     // The pieces of a group are joined, then the groups of a row; whoever has the row's last state writes it.
@@ -103,10 +102,7 @@ struct DecodeKernel {
     to   = partials(item.slot + first, 1, 1);
     PAGODA_UNROLL(1)
     for (;;) {
-      join_states<Machine, Machine::join_block>(team, from, count, rows.count, args.value_quads,
-                                                [&](int r, int d, const RowState<Acc>& s, const Acc(&x)[4]) {
-                                                  last ? store_row(rows, r, d, s, x) : store(r, d, s, x);
-                                                });
+      join<Machine::join_block>(team, item, from, count, last, to);
       if (last) return;
       if (!last_to_arrive(team, args.arrived + args.slots + item.slot, groups, notes)) return;
       from  = partials(item.slot, 1, group);
@@ -115,34 +111,74 @@ struct DecodeKernel {
     }
   }
 
+  /// Joins `count` states of the item's rows, into the outputs if they are all of the row's, into `to` otherwise.
+  template <int Block>
+  KOKKOS_FUNCTION void join(const Member& team, const WorkItem& item, const StateArray<Acc>& all, int count, bool last,
+                            const StateArray<Acc>& all_to) const {
+    for (int h = 0; h < heads(); ++h) {
+      const TileRows<All> rows(args, item, h);
+      const StateArray<Acc> to = all_to.head(h);
+      const auto emit          = [&](int r, int d, const RowState<Acc>& s, const Acc(&x)[4]) {
+        if (last) return store_row(rows, r, d, s, x);
+        to.value(0, r, d) = {{x[0], x[1], x[2], x[3]}};  // where values were read before: by nobody else
+        if (d == 0) to.state(0, r) = s;
+      };
+      join_states<Machine, Block>(team, all.head(h), count, rows.count, args.value_quads, emit);
+    }
+  }
+
   /// The item's tokens, each worker its tiles: the workers' states.
   KOKKOS_FUNCTION StateArray<Acc> attend(const Member& team, const WorkItem& item, char* memory) const {
-    const TileRows<All> rows(args, item);
     const ItemRows<All> where(args, item);
     Fragment fragment(team, args, memory);
-    const ScoreChange<Fragment, All> score(args, item, rows, fragment);
     constexpr int tile = Fragment::tile_tokens;
     const int step = team.team_size() * tile, first = item.begin + team.team_rank() * tile;
-    if constexpr (!All) fragment.begin(where, first, step, item.end);  // what takes longest, first
-    fragment.load_queries(rows, score.query_scale);
-    if constexpr (All) fragment.begin(where, first, step, item.end);
-    for (int u = first; u < item.end; u += step) {
-      fragment.multiply_keys(where, u, item.end);
-      if constexpr (All)
-        fragment.for_each_score(Kokkos::min(tile, item.end - u),
-                                [&](int j, int n, Acc& s) { score(j, where.token(u + n), s); });
-      fragment.softmax();
-      fragment.multiply_values(where, u, item.end);
+    if constexpr (many_heads) {
+      for (int h = 0; h < heads(); ++h) {
+        const TileRows<All> rows(args, item, h);
+        fragment.select(h);
+        fragment.load_queries(rows, ScoreChange<Fragment, All>(args, item, rows, fragment).query_scale);
+      }
+      for (int u = first; u < item.end; u += step) {
+        fragment.locate(where, u, item.end);
+        for (int h = 0; h < heads(); ++h) {
+          fragment.select(h);
+          const ScoreChange<Fragment, All> score(args, item, TileRows<All>(args, item, h), fragment);
+          multiply(fragment, score, where, u, item.end);
+        }
+      }
+    } else {
+      const TileRows<All> rows(args, item);
+      const ScoreChange<Fragment, All> score(args, item, rows, fragment);
+      if constexpr (!All) fragment.begin(where, first, step, item.end);  // what takes longest, first
+      fragment.load_queries(rows, score.query_scale);
+      if constexpr (All) fragment.begin(where, first, step, item.end);
+      for (int u = first; u < item.end; u += step) multiply(fragment, score, where, u, item.end);
     }
     return fragment.finish();
   }
 
+  /// A tile of tokens from u on.
+  KOKKOS_FUNCTION static void multiply(Fragment& fragment, const ScoreChange<Fragment, All>& score,
+                                       const ItemRows<All>& where, int u, int end) {
+    fragment.multiply_keys(where, u, end);
+    if constexpr (All)
+      fragment.for_each_score(Kokkos::min(int(Fragment::tile_tokens), end - u),
+                              [&](int j, int n, Acc& s) { score(j, where.token(u + n), s); });
+    fragment.softmax();
+    fragment.multiply_values(where, u, end);
+  }
+
   /// Partial states from a slot on, every step-th; level 0: of pieces, 1: of groups.
   KOKKOS_FUNCTION StateArray<Acc> partials(int slot, int level, int step) const {
-    const std::int64_t rows = args.row_tile.value, at = slot * rows, level_at = level * args.slots * rows;
-    return {static_cast<RowState<Acc>*>(args.partial_state) + level_at + at,
-            static_cast<Acc*>(args.partial_values) + at * args.value_stride, args.value_stride, rows * step,
-            rows * step * args.value_stride};
+    const std::int64_t tile = args.row_tile.value, rows = tile * heads(), at = slot * rows;
+    return {static_cast<RowState<Acc>*>(args.partial_state) + level * args.slots * rows + at,
+            static_cast<Acc*>(args.partial_values) + at * args.value_stride,
+            args.value_stride,
+            rows * step,
+            rows * step * args.value_stride,
+            tile,
+            tile * args.value_stride};
   }
 
   KOKKOS_FUNCTION bool last_to_arrive(const Member& team, int* counter, int of, TeamNotes* notes) const {

@@ -24,8 +24,15 @@ template <class Acc>
 struct StateArray {
   RowState<Acc>* states;
   Acc* values;
-  int value_stride;                     ///< between the values of two rows, a multiple of 4
-  std::int64_t state_step, value_step;  ///< from one state of a row to the next
+  int value_stride;                             ///< between the values of two rows, a multiple of 4
+  std::int64_t state_step, value_step;          ///< from one state of a row to the next
+  std::int64_t state_head = 0, value_head = 0;  ///< from one kv head's rows to the next's
+
+  /// The rows of the item's h-th kv head.
+  KOKKOS_FUNCTION StateArray head(int h) const {
+    return {
+        states + h * state_head, values + h * value_head, value_stride, state_step, value_step, state_head, value_head};
+  }
 
   KOKKOS_FUNCTION RowState<Acc>& state(int i, int r) const { return states[i * state_step + r]; }
   /// Dims d .. d + 4.

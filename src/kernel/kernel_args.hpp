@@ -14,8 +14,8 @@ namespace pagoda::detail {
 
 /// One piece of work: the query rows of one tile over a range of visible tokens, and where the result goes.
 struct WorkItem {
-  int batch;  ///< batch entry
-  int kv_head;
+  int batch;          ///< batch entry
+  int kv_head;        ///< the first of KernelArgs::heads_per_item
   int row_tile;       ///< which tile of the entry's query rows (query token x head of the group)
   int begin, end;     ///< visible-token indices
   int piece, pieces;  ///< which of the row's pieces this is; pieces == 1: the rows are whole and go to the output
@@ -128,11 +128,12 @@ struct KernelArgs {
   // Plan and workspace.
   SplitBounds split;
   Divisor row_tile;
+  int heads_per_item, head_groups;      ///< an item is so many kv heads, of which an entry has so many groups
   int tiles_per_head, tiles_per_entry;  ///< of an entry of one query token
   TeamCounters* teams;
   int* arrived;          ///< [2][slots]: pieces of a group, groups of a row; zero between decodes
-  void* partial_state;   ///< accumulator type, [slot][row of the tile][2]: maximum in base 2, sum
-  void* partial_values;  ///< accumulator type, [slot][row of the tile][value_stride], not normalised
+  void* partial_state;   ///< accumulator type, [2][slot][head of the item][row of the tile][2]: maximum in base 2, sum
+  void* partial_values;  ///< accumulator type, [slot][head][row][value_stride], not normalised
   int slots, value_stride;
   Divisor value_quads;              ///< of an output row
   bool wide_queries, wide_outputs;  ///< rows can be read or written in aligned vectors

@@ -69,7 +69,7 @@ class PortableFragment {
   static constexpr int padded(int dims, int width) { return (dims + width - 1) / width * width; }
 
   /// Bytes of team scratch for a team of `workers`.
-  static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int workers) {
+  static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int workers, int /*heads*/) {
     const std::size_t worker = sizeof(Acc) * (R * padded(head_dim_v, value_width) + R * tile_tokens + 2 * R) +
                                sizeof(std::int64_t) * tile_tokens;
     return sizeof(Acc) * R * padded(head_dim, key_width) + workers * ((worker + 15) / 16 * 16) + 16;

@@ -18,6 +18,7 @@ struct FragmentShape {
   int rows;  ///< query rows of the longest entry that share a kv head
   int head_dim, head_dim_v;
   bool wide;               ///< rows of the cache can be read in aligned vectors
+  int heads_in_turn;       ///< kv heads whose rows of a token lie side by side in memory
   std::int64_t row_units;  ///< to the farthest row of the cache, in units (row_units)
 };
 
@@ -66,12 +67,13 @@ struct TileRows {
   const KernelArgs& args;
   int query_begin, first, count, head0;
 
-  KOKKOS_FUNCTION TileRows(const KernelArgs& a, const WorkItem& item)
+  /// Of the item's h-th kv head.
+  KOKKOS_FUNCTION TileRows(const KernelArgs& a, const WorkItem& item, int h = 0)
       : args(a),
         query_begin(All ? a.query_begin(item.batch) : item.batch),
         first(item.row_tile * a.row_tile.value),
         count(Kokkos::min(a.row_tile.value, (All ? a.query_len(item.batch) : 1) * a.group.value - first)),
-        head0(item.kv_head * a.group.value) {}
+        head0((item.kv_head + h) * a.group.value) {}
 
   KOKKOS_FUNCTION bool valid(int r) const { return r < count; }
   /// Which of the entry's query tokens row r is.

@@ -116,7 +116,7 @@ class Share {
     if constexpr (!All) return {seq_len, chunks(seq_len), args_.tiles_per_entry};
     const int queries = args_.query_len(b), visible = VisibleTokens(args_.score, seq_len, queries).count;
     const int per_head = args_.row_tile.divide(queries * args_.group.value + args_.row_tile.value - 1);
-    return {visible, chunks(visible), args_.num_kv_heads * per_head};
+    return {visible, chunks(visible), args_.head_groups * per_head};
   }
   KOKKOS_FUNCTION int chunks(int tokens) const {
     const int shift = args_.split.chunk_shift;
@@ -125,10 +125,11 @@ class Share {
   /// The entry's local-th item; slot: of the entry's first.
   KOKKOS_FUNCTION void make(int b, int local, int slot, const Entry& e, const RowCut& cut, WorkItem& item) const {
     const int tile     = cut.pieces == 1 ? local : quotient(local, cut.pieces);
-    const int per_head = All ? quotient(e.tiles, args_.num_kv_heads) : args_.tiles_per_head;
+    const int per_head = All ? quotient(e.tiles, args_.head_groups) : args_.tiles_per_head;
     item.batch         = b;
-    item.kv_head       = per_head == 1 ? tile : quotient(tile, per_head);
-    item.row_tile      = tile - item.kv_head * per_head;
+    const int heads    = per_head == 1 ? tile : quotient(tile, per_head);
+    item.kv_head       = heads * args_.heads_per_item;
+    item.row_tile      = tile - heads * per_head;
     item.piece         = local - tile * cut.pieces;
     item.pieces        = cut.pieces;
     item.begin         = (item.piece * cut.length) << args_.split.chunk_shift;

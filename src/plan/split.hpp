@@ -5,6 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include <cmath>
 #include <cstdint>
 
 /// The plain split: how rows (the query rows that share one pass over a kv head's tokens) are cut so that the machine
@@ -65,10 +66,13 @@ KOKKOS_INLINE_FUNCTION PieceLimit limit_pieces(const RowTotals& t, const SplitBo
   return limit;
 }
 
-/// Teams to launch for so many rows. Where the rows are whole and would leave the last of three teams on each
-/// multiprocessor idle, two run faster: idle ones are not spread evenly.
-KOKKOS_INLINE_FUNCTION int teams_for(std::int64_t rows, const SplitBounds& bounds) {
-  return 2 * rows > bounds.teams && 3 * rows <= 2 * std::int64_t(bounds.teams) ? 2 * bounds.teams / 3 : bounds.teams;
+/// Teams to launch for so many rows, of `bounds.teams` = three (or any number) for each multiprocessor. Where rows stay
+/// whole, their last round may leave many of them idle; two for each then run faster.
+inline int teams_for(std::int64_t rows, const SplitBounds& bounds) {
+  if (2 * rows <= bounds.teams) return bounds.teams;
+  const auto busy = [&](double teams) { return rows / (teams * std::ceil(rows / teams)); };
+  const int fewer = 2 * bounds.teams / 3;
+  return busy(fewer) > busy(bounds.teams) + 0.15 ? fewer : bounds.teams;
 }
 
 /// Even pieces, none empty. At most chunks * density cuts, or chunks / max_chunks where that asks for more.

@@ -276,6 +276,10 @@ template <class Space, class T>
 Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array<Space>* lse, DType probability) {
   const Shape& shape     = sample.shape();
   const DType arithmetic = dtype_v<accumulator_t<T>>;
+  // Where probabilities are rounded, products are of rounded factors: a query of a wider type than the cache's is
+  // carried as two numbers of the cache's, twice its precision.
+  const double query_rounding =
+      probability != arithmetic && sample.shape().q_type ? std::pow(unit_roundoff(probability), 2) : 0;
   Comparison result;
   std::ostringstream report;
   const auto complain = [&](int token, int head, const auto&... text) {
@@ -290,8 +294,9 @@ Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array
       const reference::Row& row = sample.rows()[sample.row_of(token, h)];
       double error              = 0;
       for (int d = 0; d < sample.head_dim_v(); ++d) error += std::pow(out.get({token, h, d}) - row.out[d], 2);
-      error                = std::sqrt(error);
-      const double allowed = reference::tolerance(row, probability, out.type(), arithmetic);
+      error                 = std::sqrt(error);
+      const double of_query = 2 * query_rounding * (1 + 2 * row.score_condition);
+      const double allowed  = reference::tolerance(row, probability, out.type(), arithmetic) + of_query;
       if (row.norm == 0) {  // a row that sees no value is exactly 0
         if (!(error == 0)) complain(token, h, "out is off from 0 by ", error);
       } else {
@@ -305,7 +310,7 @@ Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array
       // Beside what the scores allow, a log-sum-exp is itself rounded, in the arithmetic and in its own type.
       const double rounding = std::max(unit_roundoff(lse->type()), unit_roundoff(arithmetic));
       const double off =
-          reference::tolerance(row, arithmetic, lse->type(), arithmetic) + 2 * rounding * std::abs(row.lse);
+          reference::tolerance(row, arithmetic, lse->type(), arithmetic) + of_query + 2 * rounding * std::abs(row.lse);
       if (std::isinf(row.lse) ? got != row.lse : !(std::abs(got - row.lse) <= off))
         complain(token, h, "lse is ", got, "; expected ", row.lse, " within ", off);
     }
@@ -352,7 +357,8 @@ Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
   for (int b = 0; b < sample_.batch(); ++b) {
     const int queries = sample_.query_len(b), chunk = 1 << s.split.chunk_shift;
     chunks.push_back(detail::ceil_div(detail::VisibleTokens(s.score, shape.lengths[b], queries).count, chunk));
-    tiles.push_back(s.num_kv_heads * detail::ceil_div(queries * s.num_q_heads / s.num_kv_heads, s.row_tile));
+    tiles.push_back(s.num_kv_heads / s.heads_per_item *
+                    detail::ceil_div(queries * s.num_q_heads / s.num_kv_heads, s.row_tile));
     if (chunks[b] == 0) continue;
     totals.chunks += chunks[b] * tiles[b];
     totals.rows += tiles[b];
@@ -361,8 +367,8 @@ Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
   Cuts cuts;
   for (int b = 0; b < sample_.batch(); ++b) {
     const int pieces = detail::cut_row(chunks[b], detail::limit_pieces(totals, s.split)).pieces;
-    cuts.items += tiles[b] * pieces;
-    cuts.merges += pieces > 1 ? tiles[b] : 0;
+    cuts.items += tiles[b] * pieces * s.heads_per_item;
+    cuts.merges += pieces > 1 ? tiles[b] * s.heads_per_item : 0;
   }
   return cuts;
 }

@@ -85,6 +85,8 @@ class Scene {
   testing::AssertionResult right(const Sample<T>& sample);
   /// Largest error of an output, in tolerances, at the last right().
   double worst() const { return worst_; }
+  /// What the last decode rounded probabilities to.
+  DType probability_type() const { return probability_type_; }
 
   Cuts cuts(const Plan<Space>& plan) const;
 
