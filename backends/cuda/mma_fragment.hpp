@@ -78,8 +78,9 @@ class MmaFragment {
     const RowSteps& rows_at = lane_ < tile_tokens ? args_.k_units : args_.v_units;
     page_step_ = rows_at.page, token_step_ = rows_at.token, first_row_ = where.kv_head * rows_at.head;
     if (u >= end) return;
+    by_tile_ = where.in_pages(tile_tokens);
     look_up(where, end);
-    turn(where, end);
+    turn(where, u, end);
     copy(0, args_.k, 0, args_.head_dim);
     copy(tile_bytes, args_.v, tile_tokens, args_.head_dim_v);
   }
@@ -136,7 +137,7 @@ class MmaFragment {
     cuda::sync_warp();
     more_ = u + step_ < end;
     if (more_) {
-      turn(where, end);
+      turn(where, u + step_, end);
       copy(0, args_.k, 0, args_.head_dim);
     } else {
       cuda::commit_copies();
@@ -238,16 +239,32 @@ class MmaFragment {
 
   /// Lane n < 16 knows where the key row of a tile's token n lies, lane 16 + n its value row. Lanes beyond the last
   /// token repeat it, so that what is loaded is always a row of the sequence.
+  ///
+  /// Page ids come ahead of their use. Where tiles lie within pages, a lane holds that of one tile, and the next 32 are
+  /// on their way; otherwise a lane holds that of its token of the next tile.
   template <class Where>
   KOKKOS_FUNCTION void look_up(const Where& where, int end) {
-    place_ = where.place(Kokkos::min(ahead_ + (lane_ & (tile_tokens - 1)), end - 1));
-    ahead_ += step_;
+    const int ahead = by_tile_ ? lane_ * step_ : lane_ & (tile_tokens - 1);
+    place_          = where.place(Kokkos::min(ahead_ + ahead, end - 1));
+    ahead_ += by_tile_ ? 32 * step_ : step_;
   }
-  /// To the next tile. The page table's answer for the one behind it is on its way meanwhile.
+  /// To the tile that begins at token u.
   template <class Where>
-  KOKKOS_FUNCTION void turn(const Where& where, int end) {
-    units_ = place_.page * page_step_ + place_.slot * token_step_ + first_row_;
-    look_up(where, end);
+  KOKKOS_FUNCTION void turn(const Where& where, int u, int end) {
+    if (by_tile_) {
+      if ((tile_ & 31) == 0) {
+        pages_ = place_.page;
+        look_up(where, end);
+      }
+      int page = pages_;
+      KOKKOS_IF_ON_DEVICE((page = __shfl_sync(~0u, pages_, tile_ & 31);))
+      ++tile_;
+      const int slot = args_.page_size.rest(u) + Kokkos::min(lane_ & (tile_tokens - 1), end - 1 - u);
+      units_         = page * page_step_ + slot * token_step_ + first_row_;
+    } else {
+      units_ = place_.page * page_step_ + place_.slot * token_step_ + first_row_;
+      look_up(where, end);
+    }
   }
   /// Begins to copy a tile, to so many bytes behind the keys: each lane a chunk of every so many rows, whose places the
   /// lanes from first_lane on know.
@@ -275,8 +292,9 @@ class MmaFragment {
   char* memory_;
   char* keys_;  ///< the worker's part of scratch: a tile of keys, then one of values
   int lane_ = 0, row_, column_;
-  int step_ = 0, ahead_ = 0;
-  bool more_ = false;  ///< there is a tile behind this one
+  int step_ = 0, ahead_ = 0, tile_ = 0, pages_ = 0;
+  bool by_tile_ = false;  ///< tiles lie within pages
+  bool more_    = false;  ///< there is a tile behind this one
   PagePlace place_{};
   std::uint32_t copy_at_, keys_at_, values_at_;  ///< the lane's, in shared memory
   std::uint32_t page_step_ = 0, token_step_ = 0, first_row_ = 0, units_ = 0;

@@ -78,7 +78,7 @@ struct DecodeKernel {
   KOKKOS_FUNCTION void leave(const Member& team, bool one_round) const {
     if (one_round) return;
     Kokkos::single(Kokkos::PerTeam(team), [&] {
-      if (Kokkos::atomic_fetch_add(&args.teams->left, 1) == team.league_size() - 1) *args.teams = {0, 0};
+      if (Machine::arrive(&args.teams->left) == team.league_size() - 1) *args.teams = {0, 0};
     });
   }
 

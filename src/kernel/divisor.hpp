@@ -22,6 +22,7 @@ struct Divisor {
   KOKKOS_FUNCTION int divide(int n) const {
     return static_cast<int>((static_cast<std::uint64_t>(static_cast<std::uint32_t>(n)) * factor) >> shift);
   }
+  KOKKOS_FUNCTION int rest(int n) const { return n - divide(n) * value; }
 };
 
 }  // namespace pagoda::detail

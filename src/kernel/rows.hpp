@@ -53,6 +53,10 @@ struct ItemRows {
     const int t = token(u), index = args.page_size.divide(t);
     return {args.paged ? args.page(pages, index) : sequence, t - index * args.page_size.value};
   }
+  /// Whether runs of so many tokens, from multiples of their length on, never cross an edge of a page.
+  KOKKOS_FUNCTION bool in_pages(int tokens) const {
+    return (!args.paged || args.page_size.value % tokens == 0) && (!All || args.score.window_left < 0);
+  }
   KOKKOS_FUNCTION TokenRow row(const PagePlace& p) const {
     const std::int64_t page = p.page;
     return {page * args.k_page + p.slot * args.k_token + kv_head * args.k_head,

@@ -80,21 +80,21 @@ TEST(DecodeCases, HoldTheRowsOfTheSuites) {
 
 TEST(DecodeCases, CountBytesAndProductsAsTheyAre) {
   const auto cases = device_cases();
-  const auto& row  = find(cases, "decode/generic/fp16/32x8x128/B32/S8192/page16");
+  const auto row   = find(cases, "decode/generic/fp16/32x8x128/B32/S8192/page16");
   EXPECT_EQ(row.bytes(), 1073741824u);  // 32 x 8192 tokens x 8 heads x 128 dims x (key and value) x 2 bytes
   EXPECT_EQ(row.fmas(), 32.0 * 8192 * 32 * 128 * 2);
   EXPECT_EQ(row.pages(), 32 * 512);
   EXPECT_EQ(row.page_elements(), 16u * 8 * 128);
-  const auto& contiguous = find(cases, "decode/generic/fp16/32x8x128/B32/S8192/contiguous");
+  const auto contiguous = find(cases, "decode/generic/fp16/32x8x128/B32/S8192/contiguous");
   EXPECT_EQ(contiguous.bytes(), row.bytes());
   EXPECT_EQ(contiguous.pages(), 32);
   EXPECT_EQ(contiguous.page_tokens(), 8192);
-  const auto& latent = find(cases, "decode/generic/bf16/32x1x576-512/B64/S4096/page64");
+  const auto latent = find(cases, "decode/generic/bf16/32x1x576-512/B64/S4096/page64");
   EXPECT_EQ(latent.bytes(), 64u * 4096 * 576 * 2);  // values are read with the keys
   EXPECT_EQ(latent.fmas(), 64.0 * 4096 * 32 * (576 + 512));
-  const auto& long_one = find(cases, "decode/generic/fp32/1x1x128/B1/S2097152/contiguous");
+  const auto long_one = find(cases, "decode/generic/fp32/1x1x128/B1/S2097152/contiguous");
   EXPECT_EQ(long_one.bytes(), std::size_t(1) << 31);
-  const auto& skewed = find(cases, "decode/generic/fp16/32x8x128/B64/one-long/page16");
+  const auto skewed = find(cases, "decode/generic/fp16/32x8x128/B64/one-long/page16");
   EXPECT_EQ(skewed.tokens(), 131072 + 63 * 512);
   EXPECT_EQ(skewed.longest(), 131072);
 }
