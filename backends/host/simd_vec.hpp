@@ -29,7 +29,8 @@ inline constexpr int simd_bytes = 16, simd_registers = 16;
 
 template <class Element, int W>
 struct RegisterType {
-  typedef Element type __attribute__((vector_size(W * sizeof(Element))));
+  // GCC takes an attribute of dependent size in a typedef only.
+  typedef Element type __attribute__((vector_size(W * sizeof(Element))));  // NOLINT(modernize-use-using)
 };
 template <class Element, int W>
 using RegisterOf = typename RegisterType<Element, W>::type;

@@ -42,7 +42,7 @@ void fill(const ExecutionSpace& exec, const View& view, std::uint64_t first = 0)
   using Filler = FillElements<T, typename ExecutionSpace::memory_space>;
   Kokkos::parallel_for("Pagoda::bench::fill",
                        Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::size_t>>(exec, 0, view.size()),
-                       Filler{{view.data(), view.size()}, first});
+                       Filler{decltype(Filler::elements)(view.data(), view.size()), first});
 }
 
 /// Device memory that can be had now, with a tenth left alone; on a host 4 GiB at most.
