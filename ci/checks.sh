@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# ci/checks.sh [PART...]: what CI checks beside the tests of ci/test.sh. Without arguments: format, scripts, install,
-# cuda and demo; the sanitizers and clang-tidy take longer and are asked for by name.
+# ci/checks.sh [PART...]: what CI checks beside the tests of ci/test.sh, all of it without arguments:
 #   asan-ubsan tsan              the tests in builds that find what an ordinary one hides (asan with bounds checks)
 #   install                      consumers of an installed Pagoda and of Pagoda as a sub-project
 #   format tidy scripts          clang-format, clang-tidy and shellcheck have nothing to say
@@ -69,7 +68,7 @@ if [ $# = 1 ]; then
   "check_$1"
   exit
 fi
-[ $# != 0 ] || set -- format scripts install cuda demo
+[ $# != 0 ] || set -- format scripts install cuda demo asan-ubsan tsan tidy
 failed=()
 for part in "$@"; do
   echo "=== $part"
