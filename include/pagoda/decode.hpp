@@ -23,13 +23,14 @@ void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const 
 /// lse: optional, (query token, q head) of float or double: natural logarithm of the sum of exp(score), the sink
 ///      included; -infinity where a row sees no token (and out is 0).
 /// Element types of q and out may differ from the cache's and from each other: fp64, fp32, fp16 or bf16. Sums are fp32
-/// (fp64 for fp64 caches). Where matrix instructions are used (fp16 and bf16 caches on NVIDIA), probabilities are rounded
-/// to the cache's type before they meet the values, and a query of a wider type is carried as two numbers of it.
+/// (fp64 for fp64 caches). Where matrix instructions are used (fp16 and bf16 caches on NVIDIA), probabilities are
+/// rounded to the cache's type before they meet the values, and a query of a wider type is carried as two numbers of
+/// it.
 ///
-/// One kernel. Asynchronous on exec: nothing is allocated, copied or fenced, so it can be captured in a graph; seq_lens, block
-/// tables and the options' Views are read when it runs. q, kv, out, lse and the plan must live until then, out and
-/// lse must not overlap anything that is read. Throws InvalidArgument, with nothing launched, where an argument does
-/// not fit the plan. Thread-safe for different plans.
+/// One kernel. Asynchronous on exec: nothing is allocated, copied or fenced, so it can be captured in a graph;
+/// seq_lens, block tables and the options' Views are read when it runs. q, kv, out, lse and the plan must live until
+/// then, out and lse must not overlap anything that is read. Throws InvalidArgument, with nothing launched, where an
+/// argument does not fit the plan. Thread-safe for different plans.
 ///
 /// Source: Dao et al., "Flash-Decoding for long-context inference"; Heidari et al., section III, Algorithm 1.
 template <class ExecutionSpace, class Q, KVLayout KV, class Out, class Lse>

@@ -6,9 +6,8 @@
 #include "src/kernel/machine.hpp"
 #include "src/kernel/rows.hpp"
 #include "src/kernel/score.hpp"
-#include "src/plan/share.hpp"
-
 #include "src/kernel/unroll.hpp"
+#include "src/plan/share.hpp"
 
 #include <Kokkos_Core.hpp>
 

@@ -3,7 +3,6 @@
 
 #include "src/kernel/divisor.hpp"
 #include "src/kernel/pack.hpp"
-
 #include "src/kernel/unroll.hpp"
 
 #include <Kokkos_Core.hpp>

@@ -3,10 +3,9 @@
 
 #include "src/kernel/join.hpp"
 #include "src/kernel/rows.hpp"
+#include "src/kernel/unroll.hpp"
 
 #include <pagoda/types.hpp>
-
-#include "src/kernel/unroll.hpp"
 
 #include <Kokkos_Core.hpp>
 
