@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// How rows are cut: pure functions, asked about many batches. The workspace has room for what they promise, no more.
+#include "src/plan/split.hpp"
+
+#include "src/kernel/divisor.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+namespace pagoda::detail {
+namespace {
+
+struct Batch {
+  std::vector<int> chunks;  ///< of each row
+  SplitBounds bounds;
+};
+
+std::vector<Batch> batches() {
+  std::mt19937 random(1);
+  const auto up_to = [&](int n) { return static_cast<int>(random() % (static_cast<unsigned>(n) + 1)); };
+  std::vector<Batch> all;
+  for (int i = 0; i < 2000; ++i) {
+    Batch b;
+    b.bounds       = {.teams       = 1 + up_to(500),
+                      .even_waves  = 1 + up_to(2),
+                      .waves       = 1 + up_to(4),
+                      .chunk_shift = 6,
+                      .max_chunks  = i % 3 == 0 ? 1 + up_to(64) : 1 << 18,
+                      .max_cuts    = 1 + up_to(i % 5 == 0 ? 10 : 2000)};
+    const int rows = 1 + up_to(i % 2 == 0 ? 8 : 2000), longest = 1 + up_to(i % 7 == 0 ? 3 : 3000);
+    const bool even = i % 4 == 0;
+    for (int r = 0; r < rows; ++r) b.chunks.push_back(even ? longest : up_to(longest));
+    all.push_back(b);
+  }
+  return all;
+}
+
+RowTotals totals(const std::vector<int>& chunks) {
+  RowTotals t{};
+  for (const int n : chunks) t.chunks += n, t.rows += n > 0, t.longest = std::max(t.longest, n);
+  return t;
+}
+
+TEST(Split, CutsFitTheWorkspace) {
+  for (const Batch& b : batches()) {
+    const PieceLimit limit = limit_pieces(totals(b.chunks), b.bounds);
+    ASSERT_LE(limit.cuts, b.bounds.max_cuts);
+    std::int64_t cuts = 0;
+    for (const int n : b.chunks) cuts += cut_row(n, limit).pieces - 1;
+    ASSERT_LE(cuts, limit.cuts) << b.chunks.size() << " rows, " << b.bounds.teams << " teams";
+  }
+}
+
+TEST(Split, PiecesCoverTheRowAndNoneIsEmpty) {
+  for (const Batch& b : batches()) {
+    const PieceLimit limit = limit_pieces(totals(b.chunks), b.bounds);
+    for (const int n : b.chunks) {
+      const RowCut cut = cut_row(n, limit);
+      ASSERT_GE(cut.pieces, 1);
+      ASSERT_GE(cut.pieces * cut.length, n);
+      ASSERT_TRUE(cut.pieces == 1 || (cut.pieces - 1) * cut.length < n) << n << " chunks in " << cut.pieces;
+    }
+  }
+}
+
+TEST(Split, FewEvenRowsFillOneRound) {
+  const SplitBounds bounds{
+      .teams = 396, .even_waves = 1, .waves = 2, .chunk_shift = 6, .max_chunks = 1 << 18, .max_cuts = 792};
+  for (const int rows : {1, 2, 8, 33, 128}) {
+    const PieceLimit limit = limit_pieces(totals(std::vector<int>(rows, 2048)), bounds);
+    const int pieces       = rows * cut_row(2048, limit).pieces;
+    EXPECT_LE(pieces, 396) << rows;
+    EXPECT_GT(pieces, 396 - rows - 60) << rows;  // whole pieces for each row, each of whole chunks
+  }
+}
+
+TEST(Split, ManyEvenRowsStayWholeAndUnevenOnesDoNot) {
+  const SplitBounds bounds{
+      .teams = 396, .even_waves = 1, .waves = 2, .chunk_shift = 6, .max_chunks = 1 << 18, .max_cuts = 792};
+  std::vector<int> rows(512, 128);
+  EXPECT_EQ(cut_row(128, limit_pieces(totals(rows), bounds)).pieces, 1);
+  rows[7] = 100000;
+  EXPECT_GT(cut_row(100000, limit_pieces(totals(rows), bounds)).pieces, 100);
+}
+
+TEST(Split, QuotientsAreExact) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 100000; ++i) {
+    const int a = static_cast<int>(random() >> 1), b = 1 + static_cast<int>(random() % 100000);
+    ASSERT_EQ(quotient(a, b), a / b);
+    ASSERT_EQ(Divisor::of(b).divide(a), a / b) << a << " / " << b;
+  }
+  for (const int d : {1, 2, 3, 7, 16, 641, 65536, 2147483647})
+    for (const int n : {0, 1, d - 1, d, 2147483646, 2147483647})
+      ASSERT_EQ(Divisor::of(d).divide(n), n / d) << n << " / " << d;
+}
+
+}  // namespace
+}  // namespace pagoda::detail
