@@ -2,11 +2,41 @@
 #pragma once
 
 #include "backends/cuda/mma_fragment.hpp"
+#include "src/kernel/one_lane.hpp"
 #include "src/kernel/simt_machine.hpp"
 
 namespace pagoda::detail {
 
-struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine> {
+#if defined(__CUDA_ARCH__)
+struct CudaLanes {
+  template <class Member>
+  __device__ static int lane(const Member&) {
+    return static_cast<int>(threadIdx.x);
+  }
+  template <class Member>
+  __device__ static constexpr int lanes_of(const Member&) {
+    return 32;
+  }
+  __device__ static int lane_sum(int x) { return __reduce_add_sync(~0u, x); }
+  __device__ static int lane_max(int x) { return __reduce_max_sync(~0u, x); }
+  /// Of this lane and those before it.
+  __device__ static int lane_scan(int x) {
+    PAGODA_UNROLL_ALL
+    for (int d = 1; d < 32; d *= 2) {
+      const int below = __shfl_up_sync(~0u, x, d);
+      if (static_cast<int>(threadIdx.x) >= d) x += below;
+    }
+    return x;
+  }
+  /// -1: none.
+  __device__ static int first_lane(bool is) { return __ffs(static_cast<int>(__ballot_sync(~0u, is))) - 1; }
+  __device__ static int tell(int x, int lane) { return __shfl_sync(~0u, x, lane); }
+};
+#else
+using CudaLanes = OneLane;
+#endif
+
+struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine>, CudaLanes {
   static constexpr int tile_tokens = 32;
 
   template <class T>
@@ -41,35 +71,7 @@ struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine> {
   }
 
   /// Orders this worker's scratch writes before its other lanes' reads.
-  KOKKOS_FUNCTION static void sync_worker(const Member&) { KOKKOS_IF_ON_DEVICE((__syncwarp();)) }
-
-#if defined(__CUDA_ARCH__)
-  __device__ static int lane(const Member&) { return static_cast<int>(threadIdx.x); }
-  __device__ static constexpr int lanes_of(const Member&) { return 32; }
-  __device__ static int lane_sum(int x) { return __reduce_add_sync(~0u, x); }
-  __device__ static int lane_max(int x) { return __reduce_max_sync(~0u, x); }
-  /// Of this lane and those before it.
-  __device__ static int lane_scan(int x) {
-    PAGODA_UNROLL_ALL
-    for (int d = 1; d < 32; d *= 2) {
-      const int below = __shfl_up_sync(~0u, x, d);
-      if (static_cast<int>(threadIdx.x) >= d) x += below;
-    }
-    return x;
-  }
-  /// -1: none.
-  __device__ static int first_lane(bool is) { return __ffs(static_cast<int>(__ballot_sync(~0u, is))) - 1; }
-  __device__ static int tell(int x, int lane) { return __shfl_sync(~0u, x, lane); }
-#else
-  // Never run: what the host's pass over a kernel sees.
-  static int lane(const Member&) { return 0; }
-  static int lanes_of(const Member&) { return 1; }
-  static int lane_sum(int x) { return x; }
-  static int lane_max(int x) { return x; }
-  static int lane_scan(int x) { return x; }
-  static int first_lane(bool) { return -1; }
-  static int tell(int x, int) { return x; }
-#endif
+  KOKKOS_FUNCTION static void sync_worker(const Member&) { cuda::sync_warp(); }
 
   using SimtMachine::exp2;
   KOKKOS_FUNCTION static float exp2(float x) { return cuda::exp2(x); }

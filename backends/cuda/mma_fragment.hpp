@@ -34,7 +34,6 @@ class MmaFragment {
  public:
   template <bool All>
   using Instance                          = MmaFragment<T, DimTile, All>;
-  using Element                           = T;
   using Acc                               = float;
   using Member                            = typename Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
   static constexpr bool all_only          = false;

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/kernel/one_lane.hpp"
 #include "src/kernel/simt_machine.hpp"
 
 namespace pagoda::detail {
 
-struct HipMachine : SimtMachine<Kokkos::HIP, HipMachine> {
-  static constexpr int tile_tokens = 64;  // one token per lane of wave64, two of wave32
-
-  template <class T>
-  using Fragments = PortableFragments<T>;
-
 #if defined(__HIP_DEVICE_COMPILE__)
-  __device__ static int lane(const Member&) { return static_cast<int>(threadIdx.x); }
-  __device__ static int lanes_of(const Member&) { return static_cast<int>(blockDim.x); }
+struct HipLanes {
+  template <class Member>
+  __device__ static int lane(const Member&) {
+    return static_cast<int>(threadIdx.x);
+  }
+  template <class Member>
+  __device__ static int lanes_of(const Member&) {
+    return static_cast<int>(blockDim.x);
+  }
   __device__ static int lane_sum(int x) {
     for (int d = 1; d < static_cast<int>(blockDim.x); d *= 2) x += __shfl_xor(x, d);
     return x;
@@ -33,16 +35,16 @@ struct HipMachine : SimtMachine<Kokkos::HIP, HipMachine> {
   /// -1: none.
   __device__ static int first_lane(bool is) { return __ffsll(static_cast<unsigned long long>(__ballot(is))) - 1; }
   __device__ static int tell(int x, int lane) { return __shfl(x, lane); }
+};
 #else
-  // Never run: what the host's pass over a kernel sees.
-  static int lane(const Member&) { return 0; }
-  static int lanes_of(const Member&) { return 1; }
-  static int lane_sum(int x) { return x; }
-  static int lane_max(int x) { return x; }
-  static int lane_scan(int x) { return x; }
-  static int first_lane(bool) { return -1; }
-  static int tell(int x, int) { return x; }
+using HipLanes = OneLane;
 #endif
+
+struct HipMachine : SimtMachine<Kokkos::HIP, HipMachine>, HipLanes {
+  static constexpr int tile_tokens = 64;  // one token per lane of wave64, two of wave32
+
+  template <class T>
+  using Fragments = PortableFragments<T>;
 
   /// Orders this worker's scratch writes before its other lanes' reads. Lanes run in lock-step; the compiler does not
   /// know that without being told.

@@ -13,6 +13,7 @@
 #endif
 #endif
 #include "src/kernel/fragment_list.hpp"
+#include "src/kernel/one_lane.hpp"
 #include "src/kernel/portable_fragment.hpp"
 
 #include <Kokkos_Core.hpp>
@@ -25,7 +26,7 @@ namespace pagoda::detail {
 
 /// A worker is a thread, alone in its team.
 template <class ExecutionSpace>
-struct HostMachine {
+struct HostMachine : OneLane {
   using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::Schedule<Kokkos::Dynamic>>;
   using Member = typename Policy::member_type;
 
@@ -79,20 +80,16 @@ struct HostMachine {
                                  PortableFragment<HostMachine, T, 4, false>>;
 
   KOKKOS_FUNCTION static void sync_worker(const Member&) {}
-  // One lane, which has nobody to tell.
-  KOKKOS_FUNCTION static constexpr int lane(const Member&) { return 0; }
-  KOKKOS_FUNCTION static constexpr int lanes_of(const Member&) { return 1; }
-  KOKKOS_FUNCTION static int lane_sum(int x) { return x; }
-  KOKKOS_FUNCTION static int lane_max(int x) { return x; }
-  KOKKOS_FUNCTION static int lane_scan(int x) { return x; }
-  KOKKOS_FUNCTION static int first_lane(bool is) { return is ? 0 : -1; }
-  KOKKOS_FUNCTION static int tell(int x, int) { return x; }
   template <class Acc>
   KOKKOS_FUNCTION static Acc exp2(Acc x) {
     return Kokkos::exp2(x);
   }
   /// Acquires and releases by the atomic itself: thread sanitizers do not know of fences.
-  static int arrive(int* counter) { return std::atomic_ref<int>(*counter).fetch_add(1, std::memory_order_acq_rel); }
+  KOKKOS_FUNCTION static int arrive([[maybe_unused]] int* counter) {
+    int before = 0;
+    KOKKOS_IF_ON_HOST((before = std::atomic_ref<int>(*counter).fetch_add(1, std::memory_order_acq_rel);))
+    return before;
+  }
 
   /// Level 0 is as large as Kokkos supposes a first-level cache to be; on a host, level 1 is memory like any other.
   static constexpr int scratch_level = 1;

@@ -29,7 +29,6 @@ class SimdFragment {
  public:
   template <bool>
   using Instance                   = SimdFragment;
-  using Element                    = T;
   using Acc                        = accumulator_t<T>;
   using Member                     = typename Machine::Member;
   static constexpr bool all_only   = false;

@@ -2,12 +2,13 @@
 #include <pagoda/decode.hpp>
 #include <pagoda/error.hpp>
 
-#include <algorithm>
-#include <cstdint>
 #include "src/dispatch/by_type.hpp"
 #include "src/dispatch/launch.hpp"
 #include "src/dispatch/spaces.hpp"
 #include "src/plan/split.hpp"
+
+#include <algorithm>
+#include <cstdint>
 
 namespace pagoda::detail {
 
@@ -53,7 +54,7 @@ KernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p) {
   a.score         = s.score;
   a.row_tile = Divisor::of(s.row_tile), a.split = s.split, a.slots = s.max_slots;
   a.heads_per_item = s.heads_per_item, a.head_groups = s.num_kv_heads / s.heads_per_item;
-  a.tiles_per_head   = (s.num_q_heads / s.num_kv_heads + s.row_tile - 1) / s.row_tile;
+  a.tiles_per_head   = ceil_div(s.num_q_heads / s.num_kv_heads, s.row_tile);
   a.tiles_per_entry  = a.tiles_per_head * a.head_groups;
   a.split.teams      = teams_for(std::int64_t(kv.batch) * a.tiles_per_entry, s.split);
   a.value_stride     = padded_to_quads(s.head_dim_v);
@@ -93,8 +94,8 @@ void check(const PlanState& s, const Problem& p) {
   require(!s.wide || readable_in_vectors(kv), who,
           "the cache's strides or alignment are not those the plan was made for: every row must start on 16 bytes "
           "and be dense; make the plan from this cache");
-  require(row_units(kv).count <= s.max_row_units, who, "the cache's last row lies ", row_units(kv).count,
-          " units of 2^", row_units(kv).shift,
+  const RowUnits units = row_units(kv);
+  require(units.count <= s.max_row_units, who, "the cache's last row lies ", units.count, " units of 2^", units.shift,
           " bytes (the largest that divides its strides) from the first; allowed: ", s.max_row_units,
           ", or a plan made from this cache");
   const std::int64_t tokens = p.q.extent[0];

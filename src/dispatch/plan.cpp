@@ -124,7 +124,7 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
   s.split.max_chunks = Machine::max_piece >> s.split.chunk_shift;
   const int chunk = 1 << s.split.chunk_shift, max_piece = s.split.max_chunks * chunk;
 
-  // Bounds that hold for all lengths (longest_piece sees to it), and are tight for those up to max_seq_len. Each
+  // Bounds that hold for all lengths (limit_pieces sees to it), and are tight for those up to max_seq_len. Each
   // entry's rows fill its tiles but for the last. In floating point first: absurd bounds would overflow.
   const std::int64_t group = s.num_q_heads / s.num_kv_heads;
   const int head_groups    = s.num_kv_heads / s.heads_per_item;

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <utility>
-
 namespace pagoda::detail {
 
 template <class... Fragments>
 struct FragmentList {
-  static constexpr int size = sizeof...(Fragments);
-
   /// f(index, null pointer of the fragment's type) for each.
   template <class F>
   static void for_each(const F& f) {

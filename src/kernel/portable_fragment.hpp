@@ -40,9 +40,8 @@ KOKKOS_INLINE_FUNCTION Vec load_dims(const T* row, int d, std::int64_t dim_strid
 template <class Machine, class T, int R, bool Wide>
 class PortableFragment {
  public:
-  using Element = T;
-  using Acc     = accumulator_t<T>;
-  using Member  = typename Machine::Member;
+  using Acc    = accumulator_t<T>;
+  using Member = typename Machine::Member;
   template <bool>
   using Instance                         = PortableFragment;
   static constexpr bool all_only         = !Wide;  ///< one instance will do: the slower path

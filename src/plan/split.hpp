@@ -13,7 +13,7 @@
 /// and a host can make the same plan.
 namespace pagoda::detail {
 
-/// Lengths are counted in chunks of min_piece tokens, the least that occupies a team.
+/// Lengths are counted in chunks of 2^chunk_shift tokens, the least that occupies a team.
 struct RowTotals {
   int chunks;   ///< of all rows of a batch
   int rows;     ///< that see any token

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+namespace pagoda::detail {
+
+/// What the lanes of a worker tell each other (machine.hpp) where a worker is one lane, which has nobody to tell: on
+/// hosts, and in the pass over a GPU's kernels that compiles for the host and is never run.
+struct OneLane {
+  template <class Member>
+  KOKKOS_FUNCTION static constexpr int lane(const Member&) {
+    return 0;
+  }
+  template <class Member>
+  KOKKOS_FUNCTION static constexpr int lanes_of(const Member&) {
+    return 1;
+  }
+  KOKKOS_FUNCTION static int lane_sum(int x) { return x; }
+  KOKKOS_FUNCTION static int lane_max(int x) { return x; }
+  KOKKOS_FUNCTION static int lane_scan(int x) { return x; }
+  KOKKOS_FUNCTION static int first_lane(bool is) { return is ? 0 : -1; }
+  KOKKOS_FUNCTION static int tell(int x, int) { return x; }
+};
+
+}  // namespace pagoda::detail
