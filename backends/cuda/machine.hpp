@@ -46,6 +46,10 @@ struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine>, CudaLanes {
   template <class T>
   using Fragments = typename Choose<T>::type;
 
+  /// What a launch takes without special leave is 48 KB, Kokkos' own few bytes for each worker included; it promises
+  /// less.
+  static constexpr std::size_t scratch_limit() { return 48 * 1024 - 8 * (max_workers + 4); }
+
   /// Fragments that say how many registers they need get a kernel bounded to them.
   template <class Fragment>
   static constexpr bool bounded = requires { Fragment::teams_per_sm; };

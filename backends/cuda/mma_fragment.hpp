@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/cuda/primitives.hpp"
+#include "src/kernel/arithmetic.hpp"
 #include "src/kernel/join.hpp"
 #include "src/kernel/rows.hpp"
 #include "src/kernel/unroll.hpp"
@@ -37,6 +38,7 @@ class MmaFragment {
   using Acc                               = float;
   using Member                            = typename Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
   static constexpr bool all_only          = false;
+  static constexpr bool foresees          = true;
   static constexpr bool any_query         = AnyQuery;
   static constexpr int rows               = 8;
   static constexpr int lane_rows          = 1;
@@ -51,7 +53,9 @@ class MmaFragment {
   static bool can_run(const FragmentShape& s) {
     return s.wide && s.head_dim <= DimTile && s.head_dim_v <= DimTile && s.row_units <= max_row_units;
   }
-  static constexpr std::size_t scratch_bytes(int, int, int workers, int) { return std::size_t(workers) * worker_bytes; }
+  static constexpr std::size_t scratch_bytes(int, int, int workers, int) {
+    return std::size_t(workers) * worker_bytes + (AnyQuery ? 2 : 1) * query_bytes;
+  }
 
   KOKKOS_FUNCTION MmaFragment(const Member& team, const KernelArgs& args, char* memory)
       : team_(team), args_(args), memory_(memory), keys_(memory + team.team_rank() * worker_bytes) {
@@ -71,55 +75,76 @@ class MmaFragment {
 
   KOKKOS_FUNCTION int lane_row(int) const { return row_; }
 
-  template <class Where>
-  KOKKOS_FUNCTION void begin(const Where& where, int u, int step, int end) {
-    step_ = step, ahead_ = u;
-    const RowSteps& rows_at = lane_ < tile_tokens ? args_.k_units : args_.v_units;
-    page_step_ = rows_at.page, token_step_ = rows_at.token, first_row_ = where.kv_head * rows_at.head;
-    if (u >= end) return;
-    by_tile_ = where.in_pages(tile_tokens);
-    look_up(where, end);
-    turn(where, u, end);
-    copy(0, args_.k, 0, args_.head_dim);
-    copy(tile_bytes, args_.v, tile_tokens, args_.head_dim_v);
-  }
-
+  /// Team-wide: into scratch, as rows of the cache's type. Of other types, rounded to it, and what the rounding left
+  /// beside it.
   template <class Rows>
   KOKKOS_FUNCTION void load_queries(const Rows& rows_of, float scale) {
-    scale_ = scale;
-    if (!AnyQuery && args_.wide_queries) {
-      const bool valid = rows_of.valid(row_);
-      const T* const q = static_cast<const T*>(args_.q.data) + (valid ? rows_of.offset(args_.q, row_) : 0);
-      PAGODA_UNROLL_ALL
-      for (int i = 0; i < chunks; ++i) {
-        const int d = 8 * i + 2 * column_;
-        q_[i]       = valid && d < args_.head_dim ? *reinterpret_cast<const std::uint32_t*>(q + d) : 0;
+    scale_            = scale;
+    const int threads = team_.team_size() * 32, thread = team_.team_rank() * 32 + lane_;
+    if (args_.wide_queries) {
+      PAGODA_UNROLL(1)
+      for (int i = thread; i < rows * chunks; i += threads) {
+        const int r = i / chunks, chunk = i % chunks;
+        const bool none  = !rows_of.valid(r) || 8 * chunk >= args_.head_dim;
+        const T* const q = static_cast<const T*>(args_.q.data) + (none ? 0 : rows_of.offset(args_.q, r) + 8 * chunk);
+        cuda::copy_async(query_place(r, chunk), reinterpret_cast<const char*>(q), policy_, none);
       }
-      return;
+    } else if constexpr (AnyQuery) {
+      PAGODA_UNROLL(1)
+      for (int i = thread; i < rows * DimTile; i += threads) {
+        const int r = i / DimTile, d = i % DimTile;
+        const float x = d < args_.head_dim ? rows_of.template load_query<float>(r, d) : 0.0f;
+        const int at = static_cast<int>(query_place(r, d / 8) - cuda::shared_address(memory_)) + d % 8 * int(sizeof(T));
+        T* const rounded                                  = reinterpret_cast<T*>(memory_ + at);
+        *rounded                                          = T(x);
+        *reinterpret_cast<T*>(memory_ + at + query_bytes) = T(x - static_cast<float>(*rounded));
+      }
     }
-    // Any type and strides: by way of scratch that the copies do not need yet, rounded to the cache's type, and what
-    // the rounding left beside it.
-    T* const rounded = reinterpret_cast<T*>(keys_);
-    T* const rests   = rounded + rows * DimTile;
-    PAGODA_UNROLL(1)
-    for (int i = lane_; i < rows * DimTile; i += 32) {
-      const int r = i / DimTile, d = i % DimTile;
-      const float x = d < args_.head_dim ? rows_of.template load_query<float>(r, d) : 0.0f;
-      rounded[i]    = T(x);
-      rests[i]      = T(x - static_cast<float>(rounded[i]));
+    cuda::commit_copies();
+  }
+
+  /// Those of a guess that failed: their place in scratch is free again.
+  KOKKOS_FUNCTION void forget_queries() const {
+    cuda::wait_copies<0>();
+    team_.team_barrier();
+  }
+
+  /// The first tile's copies begin here; then the queries are taken from scratch.
+  template <class Where>
+  KOKKOS_FUNCTION void begin(const Where& where, int u, int step, int end, int pages = -1) {
+    step_ = step, ahead_ = u;
+    if (u < end) {
+      keys_from_   = source(args_.k, args_.k_units, where.kv_head, args_.head_dim);
+      values_from_ = source(args_.v, args_.v_units, where.kv_head, args_.head_dim_v);
+      by_tile_     = where.in_pages(tile_tokens) && args_.near_tokens;
+      if (by_tile_ && pages >= 0) {
+        place_.page = pages;
+        ahead_ += 32 * step_;
+      } else {
+        look_up(where, end);
+      }
+      turn(where, u, end);
+      copy_keys();
+      copy_values();
+    } else {
+      cuda::commit_copies();
+      cuda::commit_copies();
     }
-    cuda::sync_warp();
+    cuda::wait_copies<2>();
+    team_.team_barrier();
+    const std::uint32_t at = query_place(lane_ & 7, lane_ >> 3);
     PAGODA_UNROLL_ALL
-    for (int i = 0; i < chunks; ++i) {
-      const int word = (row_ * DimTile + 8 * i) / 2 + column_;
-      q_[i]          = reinterpret_cast<const std::uint32_t*>(rounded)[word];
-      if constexpr (AnyQuery) rest_[i] = reinterpret_cast<const std::uint32_t*>(rests)[word];
+    for (int i = 0; i < chunks; i += 4) {
+      cuda::load_matrices<false>(&q_[i], at ^ (i << 4));
+      if constexpr (AnyQuery)
+        if (!args_.wide_queries) cuda::load_matrices<false>(&rest_[i], (at ^ (i << 4)) + query_bytes);
     }
-    cuda::sync_warp();
   }
 
   template <class Where>
   KOKKOS_FUNCTION void multiply_keys(const Where& where, int u, int end) {
+    more_ = u + step_ < end;
+    if (more_) turn(where, u + step_, end);
     cuda::wait_copies<1>();
     cuda::sync_warp();
     float s[4][4] = {};  // of eight tokens each, twice: shorter chains
@@ -134,10 +159,8 @@ class MmaFragment {
       }
     }
     cuda::sync_warp();
-    more_ = u + step_ < end;
     if (more_) {
-      turn(where, u + step_, end);
-      copy(0, args_.k, 0, args_.head_dim);
+      copy_keys();
     } else {
       cuda::commit_copies();
     }
@@ -194,7 +217,7 @@ class MmaFragment {
     }
     cuda::sync_warp();
     if (more_) {
-      copy(tile_bytes, args_.v, tile_tokens, args_.head_dim_v);
+      copy_values();
     } else {
       cuda::commit_copies();
     }
@@ -221,66 +244,93 @@ class MmaFragment {
   }
 
  private:
-  static constexpr int chunks       = DimTile / 8;                ///< of 16 bytes in a row
-  static constexpr int copy_lanes   = chunks < 32 ? chunks : 32;  ///< that copy a row together
+  static constexpr int chunks       = DimTile / 8;  ///< of 16 bytes in a row
+  static constexpr int copy_lanes   = chunks;       ///< that copy a row together
+  static constexpr int copy_rows    = 32 / chunks;  ///< at once
   static constexpr int row_bytes    = DimTile * static_cast<int>(sizeof(T));
   static constexpr int tile_bytes   = tile_tokens * row_bytes;
   static constexpr int worker_bytes = 2 * tile_bytes;
   static constexpr int value_stride = DimTile + 4;  ///< off a multiple of 32 banks
+  static constexpr int query_bytes  = rows * row_bytes;
   static constexpr int states_at    = rows * value_stride * static_cast<int>(sizeof(float));
   static_assert(states_at + rows * static_cast<int>(sizeof(RowState<float>)) <= worker_bytes);
   static constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
+
+  /// Where in shared memory a chunk of a query row lies, behind the workers' parts; places within a row as of keys.
+  KOKKOS_FUNCTION std::uint32_t query_place(int r, int chunk) const {
+    return cuda::shared_address(memory_) + team_.team_size() * worker_bytes + r * row_bytes + ((chunk ^ (r & 7)) << 4);
+  }
 
   KOKKOS_FUNCTION std::uint32_t rest(int i) const { return AnyQuery ? rest_[AnyQuery ? i : 0] : 0; }
 
   /// Which token of a tile the lane's i-th score is of.
   KOKKOS_FUNCTION int token_at(int i) const { return 2 * column_ + (i & 1) + (i >> 1) * 8; }
 
-  /// Lane n < 16 knows where the key row of a tile's token n lies, lane 16 + n its value row. Lanes beyond the last
-  /// token repeat it, so that what is loaded is always a row of the sequence.
-  ///
+  /// Where the lane copies from: its chunk of a kv head's row `row0` of a page 0, and the steps from there.
+  struct Source {
+    const char* base;
+    RowSteps steps;
+    std::uint32_t first;  ///< units to the kv head's rows
+    bool beyond;          ///< the lane's chunk lies beyond head_dim: zeros
+  };
+  KOKKOS_FUNCTION Source source(const void* base, const RowSteps& steps, int kv_head, int head_dim) const {
+    const int chunk   = lane_ & (copy_lanes - 1);
+    const bool beyond = 8 * chunk >= head_dim;
+    return {static_cast<const char*>(base) + (beyond ? 0 : 16 * chunk), steps, kv_head * steps.head, beyond};
+  }
+
   /// Page ids come ahead of their use. Where tiles lie within pages, a lane holds that of one tile, and the next 32 are
-  /// on their way; otherwise a lane holds that of its token of the next tile.
+  /// on their way; otherwise lane n % 16 holds that of its token of the next tile. Lanes beyond the last token repeat
+  /// it, so that what is loaded is always a row of the sequence.
   template <class Where>
   KOKKOS_FUNCTION void look_up(const Where& where, int end) {
     const int ahead = by_tile_ ? lane_ * step_ : lane_ & (tile_tokens - 1);
-    place_          = where.place(Kokkos::min(ahead_ + ahead, end - 1));
+    place_          = where.place(least(ahead_ + ahead, end - 1));
     ahead_ += by_tile_ ? 32 * step_ : step_;
   }
   /// To the tile that begins at token u.
   template <class Where>
   KOKKOS_FUNCTION void turn(const Where& where, int u, int end) {
+    whole_ = false;
     if (by_tile_) {
       if ((tile_ & 31) == 0) {
         pages_ = place_.page;
-        look_up(where, end);
+        if (ahead_ < end) look_up(where, end);
       }
-      int page = pages_;
-      KOKKOS_IF_ON_DEVICE((page = __shfl_sync(~0u, pages_, tile_ & 31);))
+      page_ = pages_;
+      KOKKOS_IF_ON_DEVICE((page_ = __shfl_sync(~0u, pages_, tile_ & 31);))
       ++tile_;
-      const int slot = args_.page_size.rest(u) + Kokkos::min(lane_ & (tile_tokens - 1), end - 1 - u);
-      units_         = page * page_step_ + slot * token_step_ + first_row_;
+      slot_  = args_.page_size.rest(u);
+      whole_ = u + tile_tokens <= end;
+      if (!whole_) slot_ += least(lane_ & (tile_tokens - 1), end - 1 - u);
     } else {
-      units_ = place_.page * page_step_ + place_.slot * token_step_ + first_row_;
+      page_ = place_.page, slot_ = place_.slot;
       look_up(where, end);
     }
   }
-  /// Begins to copy a tile, to so many bytes behind the keys: each lane a chunk of every so many rows, whose places the
-  /// lanes from first_lane on know.
-  KOKKOS_FUNCTION void copy(int to, const void* base, int first_lane, int head_dim) {
-    constexpr int step = 32 / copy_lanes;  // rows at once
-    const int row0     = lane_ / copy_lanes;
-    PAGODA_UNROLL_ALL
-    for (int first = 0; first < chunks; first += copy_lanes) {
-      const int i          = (lane_ & (copy_lanes - 1)) + first;
-      const bool beyond    = 8 * i >= head_dim;
-      const char* const at = static_cast<const char*>(base) + (beyond ? 0 : 16 * i);
+  KOKKOS_FUNCTION void copy_keys() { copy(0, keys_from_); }
+  KOKKOS_FUNCTION void copy_values() { copy(tile_bytes, values_from_); }
+
+  /// Begins to copy the rows of the tile turned to, to so many bytes behind the keys: each lane a chunk of every so
+  /// many rows. Rows of a whole tile within a page follow each other in even steps; the places of others are told by
+  /// the lanes that know them.
+  KOKKOS_FUNCTION void copy(int to, const Source& from) {
+    const std::uint32_t units = page_ * from.steps.page + slot_ * from.steps.token + from.first;
+    const int row0            = lane_ / copy_lanes;
+    if (whole_) {
+      const char* const row = from.base + static_cast<std::uint64_t>(units + row0 * from.steps.token) * args_.row_unit;
+      const std::uint32_t bytes = from.steps.token * args_.row_unit;
       PAGODA_UNROLL_ALL
-      for (int row = 0; row < tile_tokens; row += step) {
-        std::uint32_t units = units_;
-        KOKKOS_IF_ON_DEVICE((units = __shfl_sync(~0u, units_, first_lane + row0 + row);))
-        cuda::copy_async((copy_at_ ^ ((first ^ (row & 7)) << 4)) + to + row * row_bytes,
-                         at + static_cast<std::uint64_t>(units) * args_.row_unit, policy_, beyond);
+      for (int i = 0; i < tile_tokens; i += copy_rows)
+        cuda::copy_async((copy_at_ ^ ((i & 7) << 4)) + to + i * row_bytes, row + static_cast<std::uint64_t>(bytes) * i,
+                         policy_, from.beyond);
+    } else {
+      PAGODA_UNROLL_ALL
+      for (int i = 0; i < tile_tokens; i += copy_rows) {
+        std::uint32_t at = units;
+        KOKKOS_IF_ON_DEVICE((at = __shfl_sync(~0u, units, row0 + i);))
+        cuda::copy_async((copy_at_ ^ ((i & 7) << 4)) + to + i * row_bytes,
+                         from.base + static_cast<std::uint64_t>(at) * args_.row_unit, policy_, from.beyond);
       }
     }
     cuda::commit_copies();
@@ -292,11 +342,13 @@ class MmaFragment {
   char* keys_;  ///< the worker's part of scratch: a tile of keys, then one of values
   int lane_ = 0, row_, column_;
   int step_ = 0, ahead_ = 0, tile_ = 0, pages_ = 0;
-  bool by_tile_ = false;  ///< tiles lie within pages
-  bool more_    = false;  ///< there is a tile behind this one
+  bool by_tile_ = false;     ///< tiles lie within pages
+  bool more_    = false;     ///< there is a tile behind this one
+  bool whole_   = false;     ///< the tile turned to lies in one page and before the end
+  int page_ = 0, slot_ = 0;  ///< where it begins; if it is not whole, where the lane's token (lane % 16) lies
   PagePlace place_{};
+  Source keys_from_{}, values_from_{};
   std::uint32_t copy_at_, keys_at_, values_at_;  ///< the lane's, in shared memory
-  std::uint32_t page_step_ = 0, token_step_ = 0, first_row_ = 0, units_ = 0;
   std::uint64_t policy_;
   std::uint32_t q_[chunks], rest_[AnyQuery ? chunks : 1] = {};
   float x_[4];

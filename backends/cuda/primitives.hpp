@@ -50,7 +50,7 @@ KOKKOS_INLINE_FUNCTION std::uint32_t shared_address([[maybe_unused]] const void*
 /// and gets of each matrix the elements (i / 4, 2 (i % 4)) and the one behind it. Transposed: (2 (i % 4), i / 4) and
 /// the one below it.
 template <bool Transposed>
-KOKKOS_INLINE_FUNCTION void load_matrices([[maybe_unused]] std::uint32_t (&m)[4], [[maybe_unused]] std::uint32_t at) {
+KOKKOS_INLINE_FUNCTION void load_matrices([[maybe_unused]] std::uint32_t* m, [[maybe_unused]] std::uint32_t at) {
 #if defined(__CUDA_ARCH__)
   if constexpr (Transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

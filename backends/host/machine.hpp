@@ -58,7 +58,8 @@ struct HostMachine : OneLane {
                            __builtin_prefetch(line + at);))
   }
 
-  static constexpr int min_piece  = 256;
+  static constexpr int min_piece    = 256;
+  static constexpr bool deals_tiles = false;       ///< a piece is a run of tokens, as a host's prefetchers want it
   static constexpr int even_waves = 1, waves = 2;  ///< see limit_pieces
   static constexpr int join_block = 4;             ///< states that are loaded before the first is used
   /// Bounds the length of a float32 running sum, and with it the rounding (about eps * sqrt(tiles)).

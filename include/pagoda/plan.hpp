@@ -46,6 +46,8 @@ struct SplitBounds {
   int even_waves{};   ///< rounds of pieces that even lengths are cut into
   int waves{};        ///< and uneven ones
   int chunk_shift{};  ///< pieces are multiples of 2^chunk_shift tokens (chunks)
+  int piece_shift{};  ///< of 2^piece_shift chunks at least, where a row has so many
+  int round_shift{};  ///< a team's workers take 2^round_shift chunks at a time
   int max_chunks{};   ///< of a piece
   int max_cuts{};     ///< pieces beyond one for each row, at most: what the workspace has room for
 };

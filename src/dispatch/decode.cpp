@@ -23,6 +23,16 @@ bool in_vectors(const TensorRef& t, int bytes) {
 
 DeviceArray device_array(const TensorRef& t) { return {t.data, t.stride[0], t.stride[1], t.stride[2], t.type}; }
 
+/// Indices into it, and each of its strides, fit 31 bits.
+bool is_small(const TensorRef& t) {
+  std::int64_t last = 0, longest = 0;
+  for (int axis = 0; axis < t.rank; ++axis) {
+    last += std::max<std::int64_t>(t.extent[axis] - 1, 0) * t.stride[axis];
+    longest = std::max(longest, t.stride[axis]);
+  }
+  return std::max(last, longest) < std::int64_t(1) << 31;
+}
+
 template <class ExecutionSpace>
 KernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p) {
   const PlanState& s = plan.state();
@@ -33,7 +43,9 @@ KernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p) {
   a.v = kv.v.data, a.v_page = kv.v.stride[0], a.v_token = kv.v.stride[1], a.v_head = kv.v.stride[2],
   a.v_dim = kv.v.stride[3];
   a.paged = kv.paged, a.table = kv.block_table, a.page_indptr = kv.page_indptr;
-  a.table_row_stride = kv.table_row_stride, a.table_page_stride = kv.table_page_stride;
+  a.table_row_stride  = static_cast<int>(kv.num_sequences > 1 ? kv.table_row_stride : 0);
+  a.table_page_stride = static_cast<int>(kv.table_pages > 1 ? kv.table_page_stride : 0);
+  a.table_pages       = static_cast<int>(std::min<std::int64_t>(kv.table_pages, 1 << 30));
   a.seq_lens = kv.seq_lens, a.sequence_ids = kv.sequence_ids;
   a.page_size = Divisor::of(std::max(kv.page_size(), 1)), a.num_pages = static_cast<int>(kv.num_pages());
   const RowUnits units = row_units(kv);
@@ -45,27 +57,31 @@ KernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p) {
     return RowSteps{steps(0), steps(1), steps(2)};
   };
   a.k_units = in_units(kv.k), a.v_units = in_units(kv.v);
+  a.near_tokens = (std::int64_t(std::max(a.k_units.token, a.v_units.token)) << units.shift) < (1 << 26);
   a.q = device_array(p.q), a.out = device_array(p.out), a.lse = device_array(p.lse);
   a.cu_seqlens_q      = s.cu_seqlens_q;
   a.uniform_query_len = kv.batch > 0 ? static_cast<int>(p.q.extent[0] / kv.batch) : 0;
   a.batch = kv.batch, a.num_kv_heads = s.num_kv_heads, a.group = Divisor::of(s.num_q_heads / s.num_kv_heads);
   a.head_dim = s.head_dim, a.head_dim_v = s.head_dim_v;
-  a.softmax_scale = s.softmax_scale;
-  a.score         = s.score;
+  a.softmax_scale = s.softmax_scale, a.softmax_scale32 = static_cast<float>(s.softmax_scale);
+  a.score    = s.score;
   a.row_tile = Divisor::of(s.row_tile), a.split = s.split, a.slots = s.max_slots;
   a.heads_per_item = s.heads_per_item, a.head_groups = s.num_kv_heads / s.heads_per_item;
-  a.tiles_per_head   = ceil_div(s.num_q_heads / s.num_kv_heads, s.row_tile);
-  a.tiles_per_entry  = a.tiles_per_head * a.head_groups;
-  a.split.teams      = teams_for(std::int64_t(kv.batch) * a.tiles_per_entry, s.split);
-  a.value_stride     = padded_to_quads(s.head_dim_v);
-  a.value_quads      = Divisor::of(a.value_stride / 4);
-  a.wide_queries     = p.q.type == s.kv_type && in_vectors(p.q, 16);
-  a.wide_outputs     = in_vectors(p.out, 4 * size_of(p.out.type)) && s.head_dim_v % 4 == 0;
-  std::byte* const w = plan.workspace().data();
-  a.teams            = reinterpret_cast<TeamCounters*>(w + s.layout.teams);
-  a.arrived          = reinterpret_cast<int*>(w + s.layout.arrived);
-  a.partial_state    = w + s.layout.states;
-  a.partial_values   = w + s.layout.values;
+  a.tiles_per_head        = ceil_div(s.num_q_heads / s.num_kv_heads, s.row_tile);
+  const int tiles         = a.tiles_per_head * a.head_groups;
+  const std::int64_t rows = std::int64_t(kv.batch) * tiles;
+  a.tiles_per_entry       = Divisor::of(tiles);
+  a.split.teams           = teams_for(rows, s.split);
+  a.grid_pieces           = Divisor::of(grid_for(rows, a.split.teams * a.split.even_waves));
+  a.value_stride          = padded_to_quads(s.head_dim_v);
+  a.value_quads           = Divisor::of(a.value_stride / 4);
+  a.wide_queries          = p.q.type == s.kv_type && in_vectors(p.q, 16);
+  a.wide_outputs          = in_vectors(p.out, 4 * size_of(p.out.type)) && s.head_dim_v % 4 == 0;
+  std::byte* const w      = plan.workspace().data();
+  a.teams                 = reinterpret_cast<TeamCounters*>(w + s.layout.teams);
+  a.arrived               = reinterpret_cast<int*>(w + s.layout.arrived);
+  a.partial_state         = w + s.layout.states;
+  a.partial_values        = w + s.layout.values;
   return a;
 }
 
@@ -112,6 +128,9 @@ void check(const PlanState& s, const Problem& p) {
   require(p.out.extent[0] == tokens && p.out.extent[1] == s.num_q_heads && p.out.extent[2] == s.head_dim_v, who,
           "out is (", p.out.extent[0], ", ", p.out.extent[1], ", ", p.out.extent[2], "); allowed: (", tokens, ", ",
           s.num_q_heads, ", ", s.head_dim_v, ")");
+  require(std::max(kv.table_row_stride, kv.table_page_stride) < std::int64_t(1) << 31, who,
+          "block_table's strides are ", kv.table_row_stride, " and ", kv.table_page_stride,
+          " elements; allowed: fewer than 2^31");
   require(!p.lse.data || (p.lse.extent[0] == tokens && p.lse.extent[1] == s.num_q_heads), who, "lse is (",
           p.lse.extent[0], ", ", p.lse.extent[1], "); allowed: (", tokens, ", ", s.num_q_heads, ") or an empty View");
 }
@@ -124,7 +143,8 @@ void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const 
   if (problem.q.extent[0] == 0) return;
   const PlanState& s    = plan.state();
   const KernelArgs args = kernel_args(plan, problem);
-  launch(exec, s, args, s.all || !(s.any_query || args.wide_queries));
+  const bool small      = is_small(problem.q) && is_small(problem.out) && is_small(problem.lse);
+  launch(exec, s, args, s.all || !small || !(s.any_query || args.wide_queries));
 }
 
 template <class ExecutionSpace>

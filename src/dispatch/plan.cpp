@@ -64,9 +64,13 @@ void choose_kernel(const ExecutionSpace& exec, const CacheRef& kv, PlanState& s)
   s.fragment = choice.index, s.row_tile = choice.rows, s.num_workers = choice.workers;
   s.heads_per_item = choice.heads_per_item;
   s.max_row_units = choice.max_row_units, s.any_query = choice.any_query, s.probability_type = choice.probability_type;
-  s.split.teams       = std::max(choice.teams, 1);
-  s.split.chunk_shift = std::bit_width(
-      static_cast<unsigned>(std::max(MachineOf<ExecutionSpace>::min_piece, choice.workers * choice.tile_tokens) - 1));
+  s.split.teams = std::max(choice.teams, 1);
+  // A worker's tile, and pieces that occupy all workers of a team.
+  const auto log2     = [](int n) { return std::bit_width(static_cast<unsigned>(n) - 1); };
+  s.split.chunk_shift = log2(choice.tile_tokens);
+  s.split.round_shift = log2(choice.workers);
+  s.split.piece_shift =
+      log2(std::max(MachineOf<ExecutionSpace>::min_piece, choice.workers * choice.tile_tokens)) - s.split.chunk_shift;
 }
 
 }  // namespace
@@ -121,8 +125,9 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
   choose_kernel(exec, kv, s);
   s.split.even_waves = Machine::even_waves, s.split.waves = Machine::waves;
 
-  s.split.max_chunks = Machine::max_piece >> s.split.chunk_shift;
-  const int chunk = 1 << s.split.chunk_shift, max_piece = s.split.max_chunks * chunk;
+  s.split.max_chunks  = Machine::max_piece >> s.split.chunk_shift;
+  const int min_piece = 1 << (s.split.chunk_shift + s.split.piece_shift);
+  const int max_piece = s.split.max_chunks << s.split.chunk_shift;
 
   // Bounds that hold for all lengths (limit_pieces sees to it), and are tight for those up to max_seq_len. Each
   // entry's rows fill its tiles but for the last. In floating point first: absurd bounds would overflow.
@@ -135,15 +140,18 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
           s.max_seq_len, "; allowed: fewer than 2^30 pieces of work, and these make about ", estimate);
   const std::int64_t rows =
       std::int64_t(head_groups) * (s.max_query_tokens * group / s.row_tile + std::min(s.max_batch, s.max_query_tokens));
-  const std::int64_t pieces   = s.max_seq_len / chunk + 1;  // of a row, at most
+  const std::int64_t pieces   = s.max_seq_len / min_piece + 1;  // of a row, at most
   const std::int64_t for_busy = std::int64_t(std::max(s.split.waves, s.split.even_waves)) * s.split.teams;
   const std::int64_t for_long = rows * s.max_seq_len / max_piece + 1;
   const std::int64_t cuts     = std::min(std::max(for_busy, for_long), rows * std::max<std::int64_t>(pieces - 1, 1));
   s.split.max_cuts            = static_cast<int>(std::max<std::int64_t>(cuts, 1));
   s.split.teams = static_cast<int>(std::min<std::int64_t>(s.split.teams, rows * std::max<std::int64_t>(pieces, 1)));
   // A row of n pieces has n - 1 cuts; and where items are numbered through, there are no more than teams.
-  s.max_slots = std::max(2 * s.split.max_cuts, s.split.teams);
-  s.layout    = lay_out(s);
+  s.max_slots         = std::max(2 * s.split.max_cuts, s.split.teams);
+  const double values = double(s.max_slots) * s.row_tile * s.heads_per_item * padded_to_quads(s.head_dim_v);
+  require(values < 0x1p31, "pagoda::plan: max_seq_len ", s.max_seq_len, " and max_query_tokens ", s.max_query_tokens,
+          " ask for ", values, " partial values of head_dim_v ", s.head_dim_v, "; allowed: fewer than 2^31");
+  s.layout = lay_out(s);
   return s;
 }
 

@@ -47,18 +47,24 @@ struct DecodeKernel {
     PAGODA_UNROLL(1)
     for (bool again = false;; again = true) {
       {
+        // What does not depend on lengths is done while they are on their way.
         Share<Machine, All> share(team, args, again ? &notes->plan : nullptr);
+        Fragment fragment(team, args, memory);
         WorkItem item;
+        Foreseen foreseen;
+        if constexpr (foresees)
+          if (!again && share.guess(args, i, item)) foreseen = foresee(team, item, fragment);
+        if (!again) share.count();
         if (!share.find(i, item)) return leave(team, share.state().one_round);
+        if (!share.state().grid) foreseen = {};
         if (again) team.team_barrier();  // all have read the notes
-        Kokkos::single(Kokkos::PerTeam(team), [&] { notes->item = item, notes->plan = share.state(); });
+        if (leads(team)) notes->item = item, notes->plan = share.state();
         int next = 0;  // asked for now, needed later
-        if (!share.state().one_round)
-          Kokkos::single(Kokkos::PerTeam(team), [&] { next = Kokkos::atomic_fetch_add(&args.teams->next, 1); });
-        carry_out(team, item, memory, notes);
+        if (!share.state().one_round && leads(team)) next = Kokkos::atomic_fetch_add(&args.teams->next, 1);
+        carry_out(team, fragment, item, notes, foreseen);
         if (notes->plan.one_round) return;
         team.team_barrier();
-        Kokkos::single(Kokkos::PerTeam(team), [&] { notes->next = team.league_size() + next; });
+        if (leads(team)) notes->next = team.league_size() + next;
       }
       team.team_barrier();
       i = notes->next;
@@ -76,15 +82,43 @@ struct DecodeKernel {
 
   KOKKOS_FUNCTION void leave(const Member& team, bool one_round) const {
     if (one_round) return;
-    Kokkos::single(Kokkos::PerTeam(team), [&] {
-      if (Machine::arrive(&args.teams->left) == team.league_size() - 1) *args.teams = {0, 0};
-    });
+    if (leads(team) && Machine::arrive(&args.teams->left) == team.league_size() - 1) *args.teams = {0, 0};
+  }
+
+  /// One lane of a team. (Kokkos::single has the lanes of a warp look for each other afterwards; here they always meet
+  /// at a barrier.)
+  KOKKOS_FUNCTION static bool leads(const Member& team) { return team.team_rank() == 0 && Machine::lane(team) == 0; }
+
+  /// The fragment can begin with what is known before the lengths are, should the batch prove even.
+  static constexpr bool foresees = Share<Machine, All>::has_grid && requires { Fragment::foresees; };
+
+  struct Foreseen {
+    bool queries = false;  ///< are loaded
+    int pages    = -1;     ///< -1: not foreseen; of the worker's tiles, the lane's of its lane-th
+  };
+  KOKKOS_FUNCTION Foreseen foresee(const Member& team, const WorkItem& item, Fragment& fragment) const {
+    Foreseen f;
+    if (args.paged && !args.page_indptr) {
+      const int tile =
+          (Machine::lane(team) * args.grid_pieces.value + item.piece) * team.team_size() + team.team_rank();
+      const int index = args.page_size.divide(tile * int(Fragment::tile_tokens));
+      f.pages         = args.pages_of(
+          args.sequence(item.batch))[std::int64_t(least(index, args.table_pages - 1)) * args.table_page_stride];
+    }
+    load_queries(item, fragment);
+    f.queries = true;
+    return f;
+  }
+  KOKKOS_FUNCTION void load_queries(const WorkItem& item, Fragment& fragment) const {
+    const TileRows<All> rows(args, item);
+    fragment.load_queries(rows, ScoreChange<Fragment, All>(args, item, rows, fragment).query_scale);
   }
 
   KOKKOS_FUNCTION int heads() const { return many_heads ? args.heads_per_item : 1; }
 
-  KOKKOS_FUNCTION void carry_out(const Member& team, const WorkItem& item_now, char* memory, TeamNotes* notes) const {
-    StateArray<Acc> from = attend(team, item_now, memory);
+  KOKKOS_FUNCTION void carry_out(const Member& team, Fragment& fragment, const WorkItem& item_now, TeamNotes* notes,
+                                 const Foreseen& foreseen) const {
+    StateArray<Acc> from = attend(team, fragment, item_now, foreseen);
     const WorkItem& item = notes->item;
     const bool whole     = item.pieces == 1;
     StateArray<Acc> to   = partials(item.slot + item.piece, 0, 1);
@@ -94,7 +128,7 @@ struct DecodeKernel {
     // The pieces of a group are joined, then the groups of a row; whoever has the row's last state writes it.
     const int group = merge_group(item.pieces), groups = ceil_div(item.pieces, group);
     const int first = quotient(item.piece, group) * group;
-    int count       = Kokkos::min(group, item.pieces - first);
+    int count       = least(group, item.pieces - first);
     bool last       = groups == 1;
     if (!last_to_arrive(team, args.arrived + item.slot + first, count, notes)) return;
     from = partials(item.slot + first, 0, 1);
@@ -127,11 +161,10 @@ struct DecodeKernel {
   }
 
   /// The item's tokens, each worker its tiles: the workers' states.
-  KOKKOS_FUNCTION StateArray<Acc> attend(const Member& team, const WorkItem& item, char* memory) const {
+  KOKKOS_FUNCTION StateArray<Acc> attend(const Member& team, Fragment& fragment, const WorkItem& item,
+                                         [[maybe_unused]] const Foreseen& foreseen) const {
     const ItemRows<All> where(args, item);
-    Fragment fragment(team, args, memory);
-    constexpr int tile = Fragment::tile_tokens;
-    const int step = team.team_size() * tile, first = item.begin + team.team_rank() * tile;
+    const int step = item.step, first = item.begin + team.team_rank() * int(Fragment::tile_tokens);
     if constexpr (many_heads) {
       for (int h = 0; h < heads(); ++h) {
         const TileRows<All> rows(args, item, h);
@@ -149,9 +182,15 @@ struct DecodeKernel {
     } else {
       const TileRows<All> rows(args, item);
       const ScoreChange<Fragment, All> score(args, item, rows, fragment);
-      if constexpr (!All) fragment.begin(where, first, step, item.end);  // what takes longest, first
-      fragment.load_queries(rows, score.query_scale);
-      if constexpr (All) fragment.begin(where, first, step, item.end);
+      if (!foreseen.queries) {
+        if constexpr (foresees) fragment.forget_queries();
+        load_queries(item, fragment);
+      }
+      if constexpr (foresees) {
+        fragment.begin(where, first, step, item.end, foreseen.pages);
+      } else {
+        fragment.begin(where, first, step, item.end);
+      }
       for (int u = first; u < item.end; u += step) multiply(fragment, score, where, u, item.end);
     }
     return fragment.finish();
@@ -162,7 +201,7 @@ struct DecodeKernel {
                                        const ItemRows<All>& where, int u, int end) {
     fragment.multiply_keys(where, u, end);
     if constexpr (All)
-      fragment.for_each_score(Kokkos::min(int(Fragment::tile_tokens), end - u),
+      fragment.for_each_score(least(int(Fragment::tile_tokens), end - u),
                               [&](int j, int n, Acc& s) { score(j, where.token(u + n), s); });
     fragment.softmax();
     fragment.multiply_values(where, u, end);
@@ -170,8 +209,8 @@ struct DecodeKernel {
 
   /// Partial states from a slot on, every step-th; level 0: of pieces, 1: of groups.
   KOKKOS_FUNCTION StateArray<Acc> partials(int slot, int level, int step) const {
-    const std::int64_t tile = args.row_tile.value, rows = tile * heads(), at = slot * rows;
-    return {static_cast<RowState<Acc>*>(args.partial_state) + level * args.slots * rows + at,
+    const int tile = args.row_tile.value, rows = tile * heads(), at = slot * rows;
+    return {static_cast<RowState<Acc>*>(args.partial_state) + (level * args.slots * rows + at),
             static_cast<Acc*>(args.partial_values) + at * args.value_stride,
             args.value_stride,
             rows * step,
@@ -182,11 +221,11 @@ struct DecodeKernel {
 
   KOKKOS_FUNCTION bool last_to_arrive(const Member& team, int* counter, int of, TeamNotes* notes) const {
     team.team_barrier();  // all of the team's states are written
-    Kokkos::single(Kokkos::PerTeam(team), [&] {
+    if (leads(team)) {
       const bool last = Machine::arrive(counter) == of - 1;
       if (last) *counter = 0;
       notes->last = last;
-    });
+    }
     team.team_barrier();
     return notes->last != 0;
   }
@@ -199,15 +238,16 @@ struct DecodeKernel {
     if constexpr (All) {
       const Acc sink = rows.template sink<Acc>(r) * log2e;
       if (sink > -infinity) {
-        const Acc most = Kokkos::max(s.most, sink);
+        const Acc most = greatest(s.most, sink);
         kept           = Machine::exp2(s.most - most);
         s              = {most, s.sum * kept + Machine::exp2(sink - most)};
       }
     }
-    const Acc weight = s.sum > Acc(0) ? kept / s.sum : Acc(0);
+    const bool any   = s.sum > Acc(0);
+    const Acc weight = any ? kept * reciprocal(s.sum) : Acc(0);
     const Acc out[4] = {x[0] * weight, x[1] * weight, x[2] * weight, x[3] * weight};
     rows.store_out(r, d, out);
-    if (d == 0) rows.store_lse(r, s.sum > Acc(0) ? (s.most + Kokkos::log2(s.sum)) / log2e : -infinity);
+    if (d == 0 && args.lse.data) rows.store_lse(r, any ? (s.most + Kokkos::log2(s.sum)) * (1 / log2e) : -infinity);
   }
 };
 

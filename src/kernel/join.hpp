@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/kernel/arithmetic.hpp"
 #include "src/kernel/divisor.hpp"
 #include "src/kernel/pack.hpp"
 #include "src/kernel/unroll.hpp"
@@ -12,7 +13,7 @@
 namespace pagoda::detail {
 
 /// Softmax state of one query row over some tokens: the maximum of the scores (base 2) and the sum of 2^(score -
-/// maximum); its weighted values lie beside it. Empty: -infinity and 0, and its values are never read as a number.
+/// maximum); its weighted values lie beside it. Empty: -infinity and 0, and values that are numbers.
 template <class Acc>
 struct alignas(2 * sizeof(Acc)) RowState {
   Acc most, sum;
@@ -23,9 +24,9 @@ template <class Acc>
 struct StateArray {
   RowState<Acc>* states;
   Acc* values;
-  int value_stride;                             ///< between the values of two rows, a multiple of 4
-  std::int64_t state_step, value_step;          ///< from one state of a row to the next
-  std::int64_t state_head = 0, value_head = 0;  ///< from one kv head's rows to the next's
+  int value_stride;                    ///< between the values of two rows, a multiple of 4
+  int state_step, value_step;          ///< from one state of a row to the next
+  int state_head = 0, value_head = 0;  ///< from one kv head's rows to the next's
 
   /// The rows of the item's h-th kv head.
   KOKKOS_FUNCTION StateArray head(int h) const {
@@ -36,7 +37,7 @@ struct StateArray {
   KOKKOS_FUNCTION RowState<Acc>& state(int i, int r) const { return states[i * state_step + r]; }
   /// Dims d .. d + 4.
   KOKKOS_FUNCTION Pack<Acc, 4>& value(int i, int r, int d) const {
-    return *reinterpret_cast<Pack<Acc, 4>*>(values + i * value_step + static_cast<std::int64_t>(r) * value_stride + d);
+    return *reinterpret_cast<Pack<Acc, 4>*>(values + i * value_step + r * value_stride + d);
   }
 };
 
@@ -46,33 +47,35 @@ struct StateArray {
 template <class Machine, int Block, class Acc, class Member, class Emit>
 KOKKOS_INLINE_FUNCTION void join_states(const Member& team, const StateArray<Acc>& from, int n, int rows,
                                         const Divisor& quads, const Emit& emit) {
-  constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>;
+  constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>, lowest = Kokkos::Experimental::finite_min_v<Acc>;
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, rows * quads.value), [&](int i) {
     const int r = quads.divide(i), d = 4 * (i - r * quads.value);
     RowState<Acc> joined{-infinity, Acc(0)};
     Acc x[4] = {};
     PAGODA_UNROLL(1)
     for (int first = 0; first < n; first += Block) {
+      // Without a condition, or they would wait for each other: beyond the last, that one again, without weight.
       RowState<Acc> s[Block];
-      Pack<Acc, 4> v[Block] = {};
-      Acc most              = joined.most;
+      Pack<Acc, 4> v[Block];
       PAGODA_UNROLL_ALL
-      for (int j = 0; j < Block; ++j) {
-        s[j] = {-infinity, Acc(0)};
-        if (first + j < n) s[j] = from.state(first + j, r), v[j] = from.value(first + j, r, d);
-        most = Kokkos::max(most, s[j].most);
-      }
-      if (most == -infinity) continue;
-      const Acc kept = Machine::exp2(joined.most - most);
+      for (int j = 0; j < Block; ++j) s[j] = from.state(least(first + j, n - 1), r);
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < Block; ++j) v[j] = from.value(least(first + j, n - 1), r, d);
+      PAGODA_UNROLL_ALL
+      for (int j = 1; j < Block; ++j)
+        if (first + j >= n) s[j].most = -infinity;
+      Acc most = joined.most;
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < Block; ++j) most = greatest(most, s[j].most);
+      const Acc base = greatest(most, lowest);  // a number, so that differences with it are
+      const Acc kept = Machine::exp2(joined.most - base);
       joined         = {most, joined.sum * kept};
       for (Acc& e : x) e *= kept;
       PAGODA_UNROLL_ALL
       for (int j = 0; j < Block; ++j) {
-        // The values of an empty state were never written: they must not be multiplied, not even with 0.
-        const bool empty = s[j].most == -infinity;
-        const Acc weight = empty ? Acc(0) : Machine::exp2(s[j].most - most);
+        const Acc weight = Machine::exp2(s[j].most - base);
         joined.sum += weight * s[j].sum;
-        for (int e = 0; e < 4; ++e) x[e] += weight * (empty ? Acc(0) : v[j].at[e]);
+        for (int e = 0; e < 4; ++e) x[e] += weight * v[j].at[e];
       }
     }
     emit(r, d, joined, x);

@@ -18,6 +18,7 @@ struct WorkItem {
   int kv_head;        ///< the first of KernelArgs::heads_per_item
   int row_tile;       ///< which tile of the entry's query rows (query token x head of the group)
   int begin, end;     ///< visible-token indices
+  int step;           ///< workers take a tile each from begin on, and again from begin + step on, up to end
   int piece, pieces;  ///< which of the row's pieces this is; pieces == 1: the rows are whole and go to the output
   int slot;           ///< partial state of the row's first piece; the others follow
 };
@@ -107,9 +108,11 @@ struct KernelArgs {
   const int* page_indptr;  ///< null: dense table
   const int* seq_lens;
   const int* sequence_ids;  ///< null: batch entry b is sequence b
-  std::int64_t table_row_stride, table_page_stride;
+  int table_row_stride, table_page_stride;
+  int table_pages;            ///< entries of a row of a dense table
   RowSteps k_units, v_units;  ///< the same strides in units of row_unit bytes, for fragments that ask for it
   std::uint32_t row_unit;     ///< a power of two that divides the distance between any two rows
+  bool near_tokens;           ///< tokens of a page lie less than 2^26 bytes from each other
   Divisor page_size;
   int num_pages;
   bool paged;
@@ -123,13 +126,16 @@ struct KernelArgs {
   int batch, num_kv_heads, head_dim, head_dim_v;
   Divisor group;
   double softmax_scale;
+  float softmax_scale32;  ///< the same: a GPU would round it again and again
   ScoreOptions score;
 
   // Plan and workspace.
   SplitBounds split;
   Divisor row_tile;
-  int heads_per_item, head_groups;      ///< an item is so many kv heads, of which an entry has so many groups
-  int tiles_per_head, tiles_per_entry;  ///< of an entry of one query token
+  int heads_per_item, head_groups;  ///< an item is so many kv heads, of which an entry has so many groups
+  int tiles_per_head;               ///< of an entry of one query token
+  Divisor tiles_per_entry;          ///< the same
+  Divisor grid_pieces;              ///< of every row of an even batch, see Share
   TeamCounters* teams;
   int* arrived;          ///< [2][slots]: pieces of a group, groups of a row; zero between decodes
   void* partial_state;   ///< accumulator type, [2][slot][head of the item][row of the tile][2]: maximum in base 2, sum
@@ -138,6 +144,14 @@ struct KernelArgs {
   Divisor value_quads;              ///< of an output row
   bool wide_queries, wide_outputs;  ///< rows can be read or written in aligned vectors
 
+  template <class Acc>
+  KOKKOS_FUNCTION Acc softmax_scale_as() const {
+    if constexpr (std::is_same_v<Acc, float>) {
+      return softmax_scale32;
+    } else {
+      return softmax_scale;
+    }
+  }
   KOKKOS_FUNCTION int sequence(int b) const { return sequence_ids ? sequence_ids[b] : b; }
   KOKKOS_FUNCTION int seq_len(int b) const { return seq_lens[sequence(b)]; }
   KOKKOS_FUNCTION int query_begin(int b) const { return cu_seqlens_q ? cu_seqlens_q[b] : b * uniform_query_len; }
@@ -146,16 +160,16 @@ struct KernelArgs {
   }
   /// Page ids of a sequence: entry i holds its i-th run of page_size tokens.
   KOKKOS_FUNCTION const int* pages_of(int sequence) const {
-    return table + (page_indptr ? page_indptr[sequence] : sequence * table_row_stride);
+    return table + (page_indptr ? page_indptr[sequence] : static_cast<std::int64_t>(sequence) * table_row_stride);
   }
   KOKKOS_FUNCTION int page(const int* pages, int i) const {
-    const int id = pages[i * table_page_stride];
+    const int id = pages[static_cast<std::int64_t>(i) * table_page_stride];
 #if defined(PAGODA_DEBUG_BOUNDS)
     if (id < 0 || id >= num_pages) Kokkos::abort("pagoda::decode: block_table holds a page id outside the pool");
 #endif
     return id;
   }
 };
-static_assert(sizeof(KernelArgs) <= 512, "a kernel argument, read by every team: keep it small");
+static_assert(sizeof(KernelArgs) <= 640, "a kernel argument, read by every team: keep it small");
 
 }  // namespace pagoda::detail

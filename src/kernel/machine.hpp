@@ -10,7 +10,7 @@
 ///   Vec, key_width, ...                   what a lane of the portable fragment works on together, and how wide
 ///   lane, lane_sum, lane_scan, tell ...   what the lanes of a worker tell each other
 ///   sync_worker, arrive, exp2             order scratch within a worker, count arrivals of teams, arithmetic
-///   max_workers, min_piece, max_piece, waves, teams_resident<Fragment>, scratch_level, scratch_limit
+///   max_workers, min_piece, max_piece, waves, deals_tiles, teams_resident<Fragment>, scratch_level, scratch_limit
 ///                                         what a planner asks
 
 namespace pagoda::detail {

@@ -98,8 +98,8 @@ class PortableFragment {
   /// Which of the tile's rows the lane's j-th is.
   KOKKOS_FUNCTION static constexpr int lane_row(int j) { return j; }
 
-  /// This worker's tiles of tokens begin at u, u + step ... before end: whoever loads ahead may begin. Before or after
-  /// load_queries, by the instance (DecodeKernel::attend).
+  /// Team-wide, after load_queries. This worker's tiles of tokens begin at u, u + step ... before end: whoever loads
+  /// ahead may begin. A fragment that `foresees` may get the queries before the lengths are known, and page ids here.
   template <class Where>
   KOKKOS_FUNCTION void begin(const Where&, int, int, int) {}
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/kernel/arithmetic.hpp"
 #include "src/kernel/kernel_args.hpp"
 #include "src/kernel/pack.hpp"
 #include "src/kernel/unroll.hpp"
@@ -9,6 +10,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <cstdint>
+#include <type_traits>
 
 /// Where the rows of one work item lie: keys and values, queries and outputs.
 namespace pagoda::detail {
@@ -76,26 +78,29 @@ struct TileRows {
       : args(a),
         query_begin(All ? a.query_begin(item.batch) : item.batch),
         first(item.row_tile * a.row_tile.value),
-        count(Kokkos::min(a.row_tile.value, (All ? a.query_len(item.batch) : 1) * a.group.value - first)),
+        count(least(a.row_tile.value, (All ? a.query_len(item.batch) : 1) * a.group.value - first)),
         head0((item.kv_head + h) * a.group.value) {}
 
   KOKKOS_FUNCTION bool valid(int r) const { return r < count; }
   /// Which of the entry's query tokens row r is.
   KOKKOS_FUNCTION int query(int r) const { return All ? args.group.divide(first + r) : 0; }
   KOKKOS_FUNCTION int head(int r) const { return head0 + first + r - query(r) * args.group.value; }
-  KOKKOS_FUNCTION std::int64_t offset(const DeviceArray& a, int r) const {
-    return (query_begin + query(r)) * a.stride0 + head(r) * a.stride1;
+  /// Of an element, from the first. Without options queries and outputs are known to be small: cheap arithmetic.
+  using Offset = std::conditional_t<All, std::int64_t, int>;
+  KOKKOS_FUNCTION static Offset dims(const DeviceArray& a, int d) { return d * static_cast<Offset>(a.stride2); }
+  KOKKOS_FUNCTION Offset offset(const DeviceArray& a, int r) const {
+    return (query_begin + query(r)) * static_cast<Offset>(a.stride0) + head(r) * static_cast<Offset>(a.stride1);
   }
   /// Element d of query row r; 0 beyond the rows there are.
   template <class Acc>
   KOKKOS_FUNCTION Acc load_query(int r, int d) const {
     if (!valid(r)) return Acc(0);
-    return load_element<Acc>(args.q.data, args.q.type, offset(args.q, r) + d * args.q.stride2);
+    return load_element<Acc>(args.q.data, args.q.type, offset(args.q, r) + dims(args.q, d));
   }
   /// Dims d .. d + 4 of an output row, as far as there are so many.
   template <class Acc>
   KOKKOS_FUNCTION void store_out(int r, int d, const Acc (&x)[4]) const {
-    const std::int64_t at = offset(args.out, r) + d * args.out.stride2;
+    const Offset at = offset(args.out, r) + dims(args.out, d);
     if (args.wide_outputs) {
       switch (args.out.type) {
         case DType::fp16:
@@ -106,16 +111,16 @@ struct TileRows {
           break;
       }
     }
-    const int n = Kokkos::min(4, args.head_dim_v - d);
+    const int n = least(4, args.head_dim_v - d);
     PAGODA_UNROLL(1)
     for (int j = 0; j < n; ++j) {
       const Acc y = j < 2 ? (j == 0 ? x[0] : x[1]) : (j == 2 ? x[2] : x[3]);  // no address taken: stays in registers
-      store_element(args.out.data, args.out.type, at + j * args.out.stride2, y);
+      store_element(args.out.data, args.out.type, at + dims(args.out, j), y);
     }
   }
   template <class Acc>
   KOKKOS_FUNCTION void store_lse(int r, Acc value) const {
-    if (args.lse.data) store_element(args.lse.data, args.lse.type, offset(args.lse, r), value);
+    store_element(args.lse.data, args.lse.type, offset(args.lse, r), value);
   }
   /// Natural logit of row r's sink, -infinity where there is none.
   template <class Acc>
@@ -125,7 +130,7 @@ struct TileRows {
 
  private:
   template <class T, class Acc>
-  KOKKOS_FUNCTION void store_pack(std::int64_t at, const Acc (&x)[4]) const {
+  KOKKOS_FUNCTION void store_pack(Offset at, const Acc (&x)[4]) const {
     Pack<T, 4> pack;
     for (int j = 0; j < 4; ++j) pack.at[j] = T(static_cast<float>(x[j]));
     *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(args.out.data) + at) = pack;

@@ -16,7 +16,7 @@ struct ScoreChange {
 
   template <class Rows>
   KOKKOS_FUNCTION ScoreChange(const KernelArgs& args, const WorkItem&, const Rows&, const Fragment&)
-      : query_scale(static_cast<Acc>(args.softmax_scale) * Kokkos::numbers::log2e_v<Acc>) {}
+      : query_scale(args.softmax_scale_as<Acc>() * Kokkos::numbers::log2e_v<Acc>) {}
 };
 
 /// With options: scale, then soft cap, then position bias, then mask, as FlashAttention and FlashInfer order them.
@@ -31,7 +31,7 @@ struct ScoreChange<Fragment, true> {
 
   template <class Rows>
   KOKKOS_FUNCTION ScoreChange(const KernelArgs& args, const WorkItem& item, const Rows& rows, const Fragment& fragment)
-      : query_scale(static_cast<Acc>(args.softmax_scale)),
+      : query_scale(args.softmax_scale_as<Acc>()),
         options(args.score),
         cap(static_cast<Acc>(args.score.logit_soft_cap)) {
     const int first = args.seq_len(item.batch) - args.query_len(item.batch);

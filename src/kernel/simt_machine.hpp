@@ -34,6 +34,7 @@ struct SimtMachine {
 
   static constexpr int prefetch_distance = 0;  ///< other warps hide the latency
   static constexpr int min_piece         = 64;
+  static constexpr bool deals_tiles      = true;   ///< a piece is every so many-th tile: nobody need know how many
   static constexpr int even_waves = 1, waves = 2;  ///< see limit_pieces
   static constexpr int join_block = 8;             ///< states that are loaded before the first is used
   static constexpr int max_piece  = 1 << 24;

@@ -20,8 +20,8 @@ struct VisibleTokens {
       : head(0), tail(0), count(seq_len) {
     if (score.window_left < 0) return;
     const int earliest = seq_len - query_len - score.window_left;  // of the first query token
-    tail               = Kokkos::clamp(earliest, 0, seq_len);
-    head               = Kokkos::min(score.num_initial_tokens, tail);
+    tail               = least(greatest(earliest, 0), seq_len);
+    head               = least(score.num_initial_tokens, tail);
     count              = head + seq_len - tail;
   }
   KOKKOS_FUNCTION int token(int index) const { return index < head ? index : index - head + tail; }
@@ -38,65 +38,106 @@ template <class Machine, bool All>
 class Share {
  public:
   using Member = typename Machine::Member;
+  /// Rows of even batches are cut alike, so that a team knows where its item lies before it knows any length.
+  static constexpr bool has_grid = Machine::deals_tiles && !All;
 
   /// What is kept from one item to the next: how rows are cut, and how far the search has come.
   struct State {
     PieceLimit limit;
     int first_entry, first_item, first_slot;
     bool one_round;  ///< no team has more than one item, and items' own numbers do as slots
+    bool grid;       ///< rows are even, and items are what guess() says
   };
 
-  /// state: where an earlier search has come to, or null.
+  /// state: where an earlier search has come to, or null: then lengths are asked for, and count() must follow.
   KOKKOS_FUNCTION Share(const Member& team, const KernelArgs& args, const State* state)
-      : args_(args), lane_(Machine::lane(team)), lanes_(Machine::lanes_of(team)), s_{} {
+      : args_(args), lane_(Machine::lane(team)), lanes_(Machine::lanes_of(team)), counted_(!state), s_{} {
     if (state) {
       s_ = *state;
-      return;
+    } else if (args.batch > 0) {
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < at_first; ++j) first_[j] = args.seq_len(least(lane_ + j * lanes_, args.batch - 1));
     }
+  }
+
+  /// How the batch is cut, which takes all lengths.
+  KOKKOS_FUNCTION void count() {
+    const KernelArgs& args = args_;
     RowTotals t{0, 0, 0};
-    int all_rows = 0;
-    PAGODA_UNROLL(1)
-    for (int b = lane_; b < args.batch; b += lanes_) {
-      const Entry e = entry(b);
-      all_rows += e.tiles;
+    int all_rows   = 0;
+    const auto add = [&](const Entry& e) {
       t.chunks += e.chunks * e.tiles;
-      t.longest = Kokkos::max(t.longest, e.chunks);
+      t.longest = greatest(t.longest, e.chunks);
       if (e.chunks > 0) t.rows += e.tiles;
+      all_rows += e.tiles;
+    };
+    PAGODA_UNROLL_ALL
+    for (int j = 0; j < at_first; ++j)
+      if (lane_ + j * lanes_ < args.batch) add(entry(lane_ + j * lanes_, first_[j]));
+    if (lane_ < args.batch) mine_ = entry(lane_, first_[0]);
+    PAGODA_UNROLL(1)
+    for (int first = lane_ + at_first * lanes_; first < args.batch; first += at_once * lanes_) {
+      int lengths[at_once];  // all on their way before the first is needed
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < at_once; ++j) lengths[j] = args.seq_len(least(first + j * lanes_, args.batch - 1));
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < at_once; ++j)
+        if (first + j * lanes_ < args.batch) add(entry(first + j * lanes_, lengths[j]));
     }
     if (args.batch > 1) {
       t        = {Machine::lane_sum(t.chunks), Machine::lane_sum(t.rows), Machine::lane_max(t.longest)};
-      all_rows = Machine::lane_sum(all_rows);
+      all_rows = All ? Machine::lane_sum(all_rows) : args.batch * args.tiles_per_entry.value;
     } else {
       t        = {Machine::tell(t.chunks, 0), Machine::tell(t.rows, 0), Machine::tell(t.longest, 0)};
       all_rows = Machine::tell(all_rows, 0);
     }
+    if (has_grid && even(t)) {
+      s_.grid      = true;
+      s_.one_round = args.grid_pieces.value * all_rows <= args.split.teams;
+      return;
+    }
     s_.limit     = limit_pieces(t, args.split);
     s_.one_round = all_rows + s_.limit.cuts <= args.split.teams;
+  }
+
+  /// Which query rows item i of an even batch would be of, and which of their pieces; false: there is no such item.
+  KOKKOS_FUNCTION static bool guess(const KernelArgs& args, int i, WorkItem& item) {
+    const int row  = args.grid_pieces.divide(i);
+    item.piece     = i - row * args.grid_pieces.value;
+    item.batch     = args.tiles_per_entry.divide(row);
+    const int tile = row - item.batch * args.tiles_per_entry.value;
+    place(args, tile, args.tiles_per_head, item);
+    return item.batch < args.batch;
   }
 
   KOKKOS_FUNCTION const State& state() const { return s_; }
 
   /// Item i, not before the last one asked for; false if there are no more.
   KOKKOS_FUNCTION bool find(int i, WorkItem& item) {
+    if (has_grid && s_.grid) return find_in_grid(i, item);
     PAGODA_UNROLL(1)
     for (; s_.first_entry < args_.batch; s_.first_entry += lanes_) {
-      Entry e{0, 0, 0};
-      if (s_.first_entry + lane_ < args_.batch) e = entry(s_.first_entry + lane_);
-      RowCut cut      = cut_row(e.chunks, s_.limit);
-      const int items = e.tiles * cut.pieces;
+      Entry e = mine_;
+      if (!counted_ || s_.first_entry > 0) {
+        e           = {0, 0, 0};
+        const int b = s_.first_entry + lane_;
+        if (b < args_.batch) e = entry(b, args_.seq_len(b));
+      }
+      int pieces      = pieces_of(e.chunks, s_.limit, args_.split);
+      const int items = e.tiles * pieces;
       int upto        = items;  // the lane's own included
       if (args_.batch > 1) upto = Machine::lane_scan(items);
       const int owner = Machine::first_lane(i < s_.first_item + upto);
       // Slots are counted over cut rows alone; where all items fit one round, their own numbers will do.
       int slots = 0;
-      if (!s_.one_round) slots = Machine::lane_scan(cut.pieces > 1 ? items : 0);
+      if (!s_.one_round) slots = Machine::lane_scan(pieces > 1 ? items : 0);
       if (owner >= 0) {
-        int local = i - s_.first_item - (upto - items), slot = s_.first_slot + slots - items;
-        local = Machine::tell(local, owner);
-        slot  = s_.one_round ? i - local : Machine::tell(slot, owner);
-        e     = {Machine::tell(e.tokens, owner), 0, Machine::tell(e.tiles, owner)};
-        cut   = {Machine::tell(cut.pieces, owner), Machine::tell(cut.length, owner)};
-        make(s_.first_entry + owner, local, slot, e, cut, item);
+        const int local = i - s_.first_item - Machine::tell(upto - items, owner);
+        const int slot  = s_.one_round ? i - local : Machine::tell(s_.first_slot + slots - items, owner);
+        e.tokens        = Machine::tell(e.tokens, owner);
+        if constexpr (All) e.tiles = Machine::tell(e.tiles, owner);
+        pieces = Machine::tell(pieces, owner);
+        make(s_.first_entry + owner, local, slot, e, pieces, item);
         return true;
       }
       s_.first_item += Machine::tell(upto, lanes_ - 1);
@@ -111,9 +152,11 @@ class Share {
     int tokens, chunks, tiles;
   };
 
-  KOKKOS_FUNCTION Entry entry(int b) const {
-    const int seq_len = args_.seq_len(b);
-    if constexpr (!All) return {seq_len, chunks(seq_len), args_.tiles_per_entry};
+  /// Lengths a lane asks for before it waits: before all else, and later.
+  static constexpr int at_first = All ? 1 : 2, at_once = All ? 1 : 4;
+
+  KOKKOS_FUNCTION Entry entry(int b, int seq_len) const {
+    if constexpr (!All) return {seq_len, chunks(seq_len), args_.tiles_per_entry.value};
     const int queries = args_.query_len(b), visible = VisibleTokens(args_.score, seq_len, queries).count;
     const int per_head = args_.row_tile.divide(queries * args_.group.value + args_.row_tile.value - 1);
     return {visible, chunks(visible), args_.head_groups * per_head};
@@ -123,22 +166,56 @@ class Share {
     return (tokens >> shift) + ((tokens & ((1 << shift) - 1)) != 0);
   }
   /// The entry's local-th item; slot: of the entry's first.
-  KOKKOS_FUNCTION void make(int b, int local, int slot, const Entry& e, const RowCut& cut, WorkItem& item) const {
-    const int tile     = cut.pieces == 1 ? local : quotient(local, cut.pieces);
-    const int per_head = All ? quotient(e.tiles, args_.head_groups) : args_.tiles_per_head;
-    item.batch         = b;
-    const int heads    = per_head == 1 ? tile : quotient(tile, per_head);
-    item.kv_head       = heads * args_.heads_per_item;
-    item.row_tile      = tile - heads * per_head;
-    item.piece         = local - tile * cut.pieces;
-    item.pieces        = cut.pieces;
-    item.begin         = (item.piece * cut.length) << args_.split.chunk_shift;
-    item.end           = item.piece + 1 == cut.pieces ? e.tokens : item.begin + (cut.length << args_.split.chunk_shift);
-    item.slot          = slot + tile * cut.pieces;
+  KOKKOS_FUNCTION void make(int b, int local, int slot, const Entry& e, int pieces, WorkItem& item) const {
+    const int tile = pieces == 1 ? local : quotient(local, pieces);
+    item.batch     = b;
+    item.piece     = local - tile * pieces;
+    item.pieces    = pieces;
+    item.slot      = slot + tile * pieces;
+    place(args_, tile, All ? quotient(e.tiles, args_.head_groups) : args_.tiles_per_head, item);
+    if constexpr (Machine::deals_tiles) {
+      deal(e.tokens, pieces, item);
+    } else {
+      const int shift        = args_.split.chunk_shift;
+      const PieceRange range = piece_range(chunks(e.tokens), pieces, item.piece);
+      item.begin             = range.first << shift;
+      item.end               = item.piece + 1 == pieces ? e.tokens : (range.first + range.count) << shift;
+      item.step              = 1 << (shift + args_.split.round_shift);
+    }
+  }
+  /// Which kv head and row tile the entry's tile-th tile of rows is.
+  KOKKOS_FUNCTION static void place(const KernelArgs& args, int tile, int tiles_per_head, WorkItem& item) {
+    const int heads = tiles_per_head == 1 ? tile : quotient(tile, tiles_per_head);
+    item.kv_head    = heads * args.heads_per_item;
+    item.row_tile   = tile - heads * tiles_per_head;
+  }
+  /// Every step-th round of the workers.
+  KOKKOS_FUNCTION void deal(int tokens, int pieces, WorkItem& item) const {
+    const int shift = args_.split.chunk_shift + args_.split.round_shift;
+    item.begin      = item.piece << shift;
+    item.end        = tokens;
+    item.step       = pieces << shift;
+  }
+  KOKKOS_FUNCTION bool find_in_grid(int i, WorkItem& item) const {
+    if (!guess(args_, i, item)) return false;
+    int tokens = 0;
+    if (counted_ && item.batch < lanes_) {
+      tokens = Machine::tell(mine_.tokens, item.batch);
+    } else {
+      tokens = args_.seq_len(item.batch);
+    }
+    const int grid = args_.grid_pieces.value;
+    item.slot      = i - item.piece;
+    item.pieces    = grid_pieces_of(chunks(tokens), grid, args_.split);
+    deal(tokens, grid, item);
+    return item.piece < item.pieces;
   }
 
   const KernelArgs& args_;
   int lane_, lanes_;
+  bool counted_;  ///< the lengths were read just now, and the lane has its own of the first entries at hand
+  Entry mine_{0, 0, 0};
+  int first_[at_first] = {};  ///< lengths of entries `lane`, `lane + lanes`, asked for at once
   State s_;
 };
 

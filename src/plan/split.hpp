@@ -3,6 +3,8 @@
 
 #include <pagoda/plan.hpp>
 
+#include "src/kernel/arithmetic.hpp"
+
 #include <Kokkos_Core.hpp>
 
 #include <cmath>
@@ -13,39 +15,25 @@
 /// and a host can make the same plan.
 namespace pagoda::detail {
 
-/// Lengths are counted in chunks of 2^chunk_shift tokens, the least that occupies a team.
+/// Lengths are counted in chunks of 2^chunk_shift tokens.
 struct RowTotals {
   int chunks;   ///< of all rows of a batch
   int rows;     ///< that see any token
   int longest;  ///< chunks
 };
 
-/// How one row is cut: all pieces but the last are of `length` chunks.
-struct RowCut {
-  int pieces, length;
-};
-
-/// a / b for a >= 0 and b > 0. GPUs divide integers by way of floating point; so little of it is needed here.
-KOKKOS_INLINE_FUNCTION int quotient(int a, int b) {
-#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
-  int q    = static_cast<int>(__fdividef(static_cast<float>(a), static_cast<float>(b)));
-  int rest = a - q * b;
-  for (; rest < 0; rest += b) --q;
-  for (; rest >= b; rest -= b) ++q;
-  return q;
-#else
-  return a / b;
-#endif
-}
-
-KOKKOS_INLINE_FUNCTION int ceil_div(int a, int b) { return quotient(a + b - 1, b); }
-
-/// How rows are cut: into 1 + chunks * density pieces, but no piece longer than max_chunks.
+/// How rows are cut: into 1 + chunks * density pieces, but none shorter than SplitBounds says, nor longer than
+/// max_chunks.
 struct PieceLimit {
   int cuts;  ///< in all, at most
   float density;
   int max_chunks;
 };
+
+/// No row is much longer than the others.
+KOKKOS_INLINE_FUNCTION bool even(const RowTotals& t) {
+  return static_cast<float>(t.longest) * static_cast<float>(t.rows) <= 1.25f * static_cast<float>(t.chunks);
+}
 
 ///  - Even rows, as most batches have: as many pieces as fit `even_waves` rounds of the resident teams; none are cut
 ///    where there are enough rows, since a cut costs a merge and buys nothing.
@@ -53,12 +41,11 @@ struct PieceLimit {
 /// The workspace has room for max_cuts, whatever the lengths.
 KOKKOS_INLINE_FUNCTION PieceLimit limit_pieces(const RowTotals& t, const SplitBounds& bounds) {
   const float chunks = static_cast<float>(t.chunks);
-  const bool even    = static_cast<float>(t.longest) * static_cast<float>(t.rows) <= 1.25f * chunks;
-  const int room     = even ? bounds.even_waves * bounds.teams - t.rows : bounds.waves * bounds.teams;
-  PieceLimit limit{Kokkos::min(Kokkos::max(room, 0), bounds.max_cuts), 0.0f, bounds.max_chunks};
+  const int room     = even(t) ? bounds.even_waves * bounds.teams - t.rows : bounds.waves * bounds.teams;
+  PieceLimit limit{least(greatest(room, 0), bounds.max_cuts), 0.0f, bounds.max_chunks};
   if (t.longest > bounds.max_chunks) {  // every piece of max_chunks ends in a cut
     const int long_cuts = quotient(t.chunks, bounds.max_chunks);
-    limit.cuts          = Kokkos::min(limit.cuts + long_cuts, bounds.max_cuts);
+    limit.cuts          = least(limit.cuts + long_cuts, bounds.max_cuts);
     if (long_cuts > bounds.max_cuts) limit.max_chunks = ceil_div(t.chunks, bounds.max_cuts);
   }
   // Rounded down a little, so that the cuts of all rows never come to more.
@@ -75,13 +62,34 @@ inline int teams_for(std::int64_t rows, const SplitBounds& bounds) {
   return busy(fewer) > busy(bounds.teams) + 0.15 ? fewer : bounds.teams;
 }
 
-/// Even pieces, none empty. At most chunks * density cuts, or chunks / max_chunks where that asks for more.
-KOKKOS_INLINE_FUNCTION RowCut cut_row(int chunks, const PieceLimit& limit) {
-  int pieces = 1 + static_cast<int>(static_cast<float>(chunks) * limit.density);
-  if (chunks > limit.max_chunks) pieces = Kokkos::max(pieces, ceil_div(chunks, limit.max_chunks));
-  if (pieces == 1) return {1, chunks};
-  const int length = ceil_div(chunks, pieces);
-  return {ceil_div(chunks, length), length};
+/// Into how many pieces a row is cut. At most chunks * density cuts, or chunks / max_chunks where that asks for more.
+KOKKOS_INLINE_FUNCTION int pieces_of(int chunks, const PieceLimit& limit, const SplitBounds& bounds) {
+  const int wanted = 1 + static_cast<int>(static_cast<float>(chunks) * limit.density);
+  int pieces       = least(wanted, greatest(chunks >> bounds.piece_shift, 1));
+  if (chunks > limit.max_chunks) pieces = greatest(pieces, ceil_div(chunks, limit.max_chunks));
+  return pieces;
+}
+
+/// The other way to cut even rows, on machines that deal out tiles: each into the same number of pieces, `grid`, which
+/// follows from the number of rows alone; piece n has every grid-th round of a team's workers from the n-th on. Rows of
+/// fewer rounds make fewer pieces.
+KOKKOS_INLINE_FUNCTION int grid_pieces_of(int chunks, int grid, const SplitBounds& bounds) {
+  return greatest(least((chunks + (1 << bounds.round_shift) - 1) >> bounds.round_shift, grid), 1);
+}
+inline int grid_for(std::int64_t rows, int teams) {
+  return static_cast<int>(greatest<std::int64_t>(rows > 0 ? teams / rows : 1, 1));
+}
+
+/// Chunks of a piece.
+struct PieceRange {
+  int first, count;
+};
+
+/// The piece-th of even pieces: the first ones are a chunk longer where the row does not divide.
+KOKKOS_INLINE_FUNCTION PieceRange piece_range(int chunks, int pieces, int piece) {
+  if (pieces == 1) return {0, chunks};
+  const int length = quotient(chunks, pieces), longer = chunks - length * pieces;
+  return {piece * length + least(piece, longer), length + (piece < longer)};
 }
 
 /// Pieces of a row are joined in groups, and the groups' states again: so many in a group. Loads of a group's states

@@ -27,7 +27,8 @@ std::vector<Batch> batches() {
     b.bounds       = {.teams       = 1 + up_to(500),
                       .even_waves  = 1 + up_to(2),
                       .waves       = 1 + up_to(4),
-                      .chunk_shift = 6,
+                      .chunk_shift = 4,
+                      .piece_shift = i % 2,
                       .max_chunks  = i % 3 == 0 ? 1 + up_to(64) : 1 << 18,
                       .max_cuts    = 1 + up_to(i % 5 == 0 ? 10 : 2000)};
     const int rows = 1 + up_to(i % 2 == 0 ? 8 : 2000), longest = 1 + up_to(i % 7 == 0 ? 3 : 3000);
@@ -49,41 +50,80 @@ TEST(Split, CutsFitTheWorkspace) {
     const PieceLimit limit = limit_pieces(totals(b.chunks), b.bounds);
     ASSERT_LE(limit.cuts, b.bounds.max_cuts);
     std::int64_t cuts = 0;
-    for (const int n : b.chunks) cuts += cut_row(n, limit).pieces - 1;
+    for (const int n : b.chunks) cuts += pieces_of(n, limit, b.bounds) - 1;
     ASSERT_LE(cuts, limit.cuts) << b.chunks.size() << " rows, " << b.bounds.teams << " teams";
   }
 }
 
-TEST(Split, PiecesCoverTheRowAndNoneIsEmpty) {
+TEST(Split, PiecesCoverTheRowInOrderAndNoneIsShort) {
   for (const Batch& b : batches()) {
     const PieceLimit limit = limit_pieces(totals(b.chunks), b.bounds);
     for (const int n : b.chunks) {
-      const RowCut cut = cut_row(n, limit);
-      ASSERT_GE(cut.pieces, 1);
-      ASSERT_GE(cut.pieces * cut.length, n);
-      ASSERT_TRUE(cut.pieces == 1 || (cut.pieces - 1) * cut.length < n) << n << " chunks in " << cut.pieces;
+      const int pieces = pieces_of(n, limit, b.bounds);
+      ASSERT_GE(pieces, 1);
+      int end = 0, shortest = n, longest = 0;
+      for (int p = 0; p < pieces; ++p) {
+        const PieceRange range = piece_range(n, pieces, p);
+        ASSERT_EQ(range.first, end) << n << " chunks in " << pieces;
+        end += range.count;
+        shortest = std::min(shortest, range.count), longest = std::max(longest, range.count);
+      }
+      ASSERT_EQ(end, n);
+      ASSERT_LE(longest - shortest, 1) << n << " chunks in " << pieces;
+      ASSERT_LE(longest, std::max(limit.max_chunks, 1));
+      if (pieces > 1) {
+        ASSERT_GE(shortest, n <= limit.max_chunks ? 1 << b.bounds.piece_shift : 1);
+      }
+    }
+  }
+}
+
+TEST(Split, AGridOfPiecesFillsOneRoundAndNoPieceIsWithoutTokens) {
+  const SplitBounds bounds{.round_shift = 2};
+  for (int rows = 1; rows < 1000; ++rows) {
+    const int grid = grid_for(rows, 396);
+    ASSERT_GE(grid, 1);
+    ASSERT_LE(rows * grid, std::max(rows, 396));
+    for (const int chunks : {0, 1, 3, 4, 5, 17, 100, 5000}) {
+      const int pieces = grid_pieces_of(chunks, grid, bounds), rounds = (chunks + 3) / 4;
+      ASSERT_GE(pieces, 1);
+      ASSERT_LE(pieces, grid);
+      ASSERT_LE(pieces, std::max(rounds, 1)) << "piece n begins with round n";
+      if (pieces < grid) {
+        ASSERT_EQ(pieces, std::max(rounds, 1)) << "of one round each";
+      }
     }
   }
 }
 
 TEST(Split, FewEvenRowsFillOneRound) {
-  const SplitBounds bounds{
-      .teams = 396, .even_waves = 1, .waves = 2, .chunk_shift = 6, .max_chunks = 1 << 18, .max_cuts = 792};
+  const SplitBounds bounds{.teams       = 396,
+                           .even_waves  = 1,
+                           .waves       = 2,
+                           .chunk_shift = 6,
+                           .piece_shift = 0,
+                           .max_chunks  = 1 << 18,
+                           .max_cuts    = 792};
   for (const int rows : {1, 2, 8, 33, 128}) {
     const PieceLimit limit = limit_pieces(totals(std::vector<int>(rows, 2048)), bounds);
-    const int pieces       = rows * cut_row(2048, limit).pieces;
+    const int pieces       = rows * pieces_of(2048, limit, bounds);
     EXPECT_LE(pieces, 396) << rows;
     EXPECT_GT(pieces, 396 - rows - 60) << rows;  // whole pieces for each row, each of whole chunks
   }
 }
 
 TEST(Split, ManyEvenRowsStayWholeAndUnevenOnesDoNot) {
-  const SplitBounds bounds{
-      .teams = 396, .even_waves = 1, .waves = 2, .chunk_shift = 6, .max_chunks = 1 << 18, .max_cuts = 792};
+  const SplitBounds bounds{.teams       = 396,
+                           .even_waves  = 1,
+                           .waves       = 2,
+                           .chunk_shift = 6,
+                           .piece_shift = 0,
+                           .max_chunks  = 1 << 18,
+                           .max_cuts    = 792};
   std::vector<int> rows(512, 128);
-  EXPECT_EQ(cut_row(128, limit_pieces(totals(rows), bounds)).pieces, 1);
+  EXPECT_EQ(pieces_of(128, limit_pieces(totals(rows), bounds), bounds), 1);
   rows[7] = 100000;
-  EXPECT_GT(cut_row(100000, limit_pieces(totals(rows), bounds)).pieces, 100);
+  EXPECT_GT(pieces_of(100000, limit_pieces(totals(rows), bounds), bounds), 100);
 }
 
 TEST(Split, QuotientsAreExact) {

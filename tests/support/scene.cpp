@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/scene.hpp"
 
+#include "src/kernel/machine.hpp"
 #include "src/plan/share.hpp"
 #include "src/plan/split.hpp"
 
@@ -364,9 +365,15 @@ Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
     totals.rows += tiles[b];
     totals.longest = std::max(totals.longest, chunks[b]);
   }
+  int grid = 0;  // of even batches on machines that deal out tiles
+  if (detail::MachineOf<Space>::deals_tiles && !s.all && detail::even(totals)) {
+    const std::int64_t rows = std::accumulate(tiles.begin(), tiles.end(), std::int64_t(0));
+    grid                    = detail::grid_for(rows, detail::teams_for(rows, s.split) * s.split.even_waves);
+  }
   Cuts cuts;
   for (int b = 0; b < sample_.batch(); ++b) {
-    const int pieces = detail::cut_row(chunks[b], detail::limit_pieces(totals, s.split)).pieces;
+    const int pieces = grid > 0 ? detail::grid_pieces_of(chunks[b], grid, s.split)
+                                : detail::pieces_of(chunks[b], detail::limit_pieces(totals, s.split), s.split);
     cuts.items += tiles[b] * pieces * s.heads_per_item;
     cuts.merges += pieces > 1 ? tiles[b] * s.heads_per_item : 0;
   }

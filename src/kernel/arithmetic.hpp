@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+/// Small arithmetic of kernels, in few instructions.
+namespace pagoda::detail {
+
+/// By value: Kokkos::min and max return references, and to choose between two addresses, one of which is a kernel
+/// argument's, nvcc goes through memory.
+template <class T>
+KOKKOS_INLINE_FUNCTION constexpr T least(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+KOKKOS_INLINE_FUNCTION constexpr T greatest(T a, T b) {
+  return a < b ? b : a;
+}
+
+// One instruction on a GPU, where comparing and choosing would be two.
+KOKKOS_INLINE_FUNCTION float greatest(float a, float b) {
+  float most = a < b ? b : a;
+  KOKKOS_IF_ON_DEVICE((most = Kokkos::fmax(a, b);))
+  return most;
+}
+
+/// 1 / x to about a unit in the last place, for x that is neither tiny nor huge.
+KOKKOS_INLINE_FUNCTION float reciprocal(float x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#elif defined(__HIP_DEVICE_COMPILE__)
+  return __builtin_amdgcn_rcpf(x);
+#else
+  return 1.0f / x;
+#endif
+}
+KOKKOS_INLINE_FUNCTION double reciprocal(double x) { return 1.0 / x; }
+
+/// a / b for a >= 0 and b > 0. GPUs divide integers by way of floating point; so little of it is needed here.
+KOKKOS_INLINE_FUNCTION int quotient(int a, int b) {
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+  const float inverse = reciprocal(static_cast<float>(b));
+  int q               = static_cast<int>(static_cast<float>(a) * inverse);
+  int rest            = a - q * b;  // what rounding left, of either sign
+  const int more      = static_cast<int>(static_cast<float>(rest) * inverse);
+  q += more, rest -= more * b;
+  return q + (rest >= b) - (rest < 0);
+#else
+  return a / b;
+#endif
+}
+
+KOKKOS_INLINE_FUNCTION int ceil_div(int a, int b) { return quotient(a + b - 1, b); }
+
+}  // namespace pagoda::detail
