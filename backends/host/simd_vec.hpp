@@ -3,6 +3,8 @@
 
 #include <pagoda/types.hpp>
 
+#include "backends/host/simd_quantized.hpp"
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -49,6 +51,7 @@ struct SimdVec {
   Acc operator[](int j) const { return v[j]; }
   void set(int j, Acc x) { v[j] = x; }
 
+  /// W consecutive dims, at any address.
   template <class T>
   static SimdVec load(const T* from) {
     SimdVec r;
@@ -64,6 +67,8 @@ struct SimdVec {
       std::memcpy(&r.v, &wide, sizeof(r.v));
     } else if constexpr (std::is_same_v<T, half_t> && std::is_same_v<Acc, float>) {
       load_half(from, r);
+    } else if constexpr (is_quantized_v<T> && std::is_same_v<Acc, float>) {
+      load_dims(from, r);
     } else {
       for (int j = 0; j < W; ++j) r.v[j] = static_cast<Acc>(from[j]);
     }
@@ -174,6 +179,20 @@ struct SimdVec {
     }
 #endif
     for (int j = 0; j < W; ++j) r.v[j] = static_cast<float>(from[j]);
+  }
+
+  template <class T>
+  static void load_dims(const T* from, SimdVec& r) {
+#if defined(PAGODA_SIMD_QUANTIZED)
+    if constexpr (W % quantized_width == 0) {
+      for (int j = 0; j < W; j += quantized_width) {
+        const auto x = load_quantized(from + j / dims_per_element_v<T>);
+        std::memcpy(reinterpret_cast<float*>(&r.v) + j, &x, sizeof(x));
+      }
+      return;
+    }
+#endif
+    for (int j = 0; j < W; ++j) r.v[j] = static_cast<float>(stored_dim(from, j, 1));
   }
 
   /// x becomes 2^x, for x <= 0, to about one unit in the last place; below 2^-126 it is 0, and NaN stays NaN. With x =
