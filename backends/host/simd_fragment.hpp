@@ -52,7 +52,7 @@ class SimdFragment {
   static bool can_run(const FragmentShape& s) { return s.wide; }
 
   static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int, int heads) {
-    const std::size_t head    = sizeof(Acc) * (R * (head_dim + head_dim_v) + 2 * score_width + 2 * R);
+    const std::size_t head = sizeof(Acc) * (R * (head_dim + head_dim_v) + 2 * score_width + 2 * R + 2 * scale_tokens);
     const std::size_t offsets = sizeof(std::int64_t) * (scaled ? 10 : 6) * tile_tokens;
     return (heads * head + sizeof(Acc) * (R * tile_tokens + score_width) + offsets + 63) / 64 * 64;
   }
@@ -92,7 +92,7 @@ class SimdFragment {
     max_     = o_ + R * head_dim_v_;
     sum_     = max_ + score_width;
     k_first_ = head * k_head_, v_first_ = head * v_head_;
-    head_ = head;
+    k_scale_ = sum_ + score_width, v_scale_ = k_scale_ + scale_tokens;
   }
 
   template <class Rows>
@@ -127,6 +127,11 @@ class SimdFragment {
       }
     }
     for (int n = count; n < tile_tokens && next_ == 0; ++n) k_offset_[n] = k_offset_[count - 1];  // read, but not used
+    if constexpr (scaled) {
+      const int first = R * (head_dim_ + head_dim_v_) + 2 * score_width;
+      load_scales(args_.k_scale, k_scale_at_, count, base_ + first);
+      load_scales(args_.v_scale, v_scale_at_, count, base_ + first + scale_tokens);
+    }
     count_        = count;
     coming_token_ = tile_tokens, coming_head_ = 0;
   }
@@ -139,7 +144,8 @@ class SimdFragment {
     Coming coming(k, k_coming_, head_dim_);
     for (int n = 0; n < count_; n += block_tokens)
       for (int r = 0; r < R; r += block_rows) score_block(k, n, r, coming);
-    if constexpr (scaled) weigh(args_.k_scale, k_scale_at_);
+    if constexpr (scaled)
+      if (args_.k_scale.per_token()) weigh(k_scale_);
     for (int i = count_ * R; i < vectors() * score_width; ++i) s_[i] = -infinity;
   }
 
@@ -175,7 +181,8 @@ class SimdFragment {
   void multiply_values(const Where&, int, int) {
     const T* const v = static_cast<const T*>(args_.v);
     Coming coming(v, v_coming_, head_dim_v_);
-    if constexpr (scaled) weigh(args_.v_scale, v_scale_at_);  // behind their sum
+    if constexpr (scaled)
+      if (args_.v_scale.per_token()) weigh(v_scale_);  // behind their sum
     values_from<value_block>(v, 0, coming);
   }
 
@@ -204,7 +211,9 @@ class SimdFragment {
   /// Half of the registers hold sums; the other half is left to operands.
   static constexpr int value_block = std::max(1, std::min(8, simd_registers / 2 / R));
 
-  int head_elements() const { return R * (head_dim_ + head_dim_v_) + 2 * score_width; }
+  static constexpr int scale_tokens = scaled ? tile_tokens : 0;
+
+  int head_elements() const { return R * (head_dim_ + head_dim_v_) + 2 * score_width + 2 * scale_tokens; }
   int vectors() const { return (count_ * R + score_width - 1) / score_width; }
 
   /// The rows of the next tile that are prefetched while one head of this one is at work, line after line.
@@ -259,12 +268,23 @@ class SimdFragment {
     return at;
   }
 
-  /// The tile's scores or probabilities, each times the scale of its token, where those differ.
-  void weigh(const ScaleArray& scale, const std::int64_t* at) {
+  /// Scales of the tile's tokens, for every head; to: where the first head's belong.
+  void load_scales(const ScaleArray& scale, const std::int64_t* at, int count, Acc* to) const {
     if (!scale.per_token()) return;
-    for (int n = 0; n < count_; ++n) {
-      const Acc x = scale.of_token(at[n], head_);
-      for (int r = 0; r < R; ++r) s_[n * R + r] *= x;
+    for (int n = 0; n < count; ++n)
+      for (int h = 0; h < heads_; ++h) to[h * head_elements() + n] = scale.of_token(at[n], h);
+  }
+
+  /// The tile's scores or probabilities, each times the scale of its token. Those behind the tile's tokens are
+  /// nobody's.
+  void weigh(const Acc* scales) { weigh_from<0>(SimdVec<Acc, tile_tokens>::load(scales)); }
+  template <int Token>
+  void weigh_from(const SimdVec<Acc, tile_tokens>& scales) {
+    if constexpr (Token < tile_tokens) {
+      auto s = ScoreVec::load(s_ + Token * R);
+      s.multiply(scales.template spread<score_width, R, Token>());
+      s.store(s_ + Token * R);
+      weigh_from<Token + score_width / R>(scales);
     }
   }
 
@@ -332,7 +352,6 @@ class SimdFragment {
 
   const KernelArgsOf<T>& args_;
   int head_dim_, head_dim_v_, count_ = 0;
-  int head_ = 0;  ///< the selected one
   int next_ = 0;  ///< tokens of the tile behind this one whose rows are known
   int heads_;
   std::int64_t k_head_, v_head_;
@@ -342,6 +361,7 @@ class SimdFragment {
   Acc* q_;                                  ///< [R][head_dim], of the selected head
   Acc* o_;                                  ///< [R][head_dim_v], of the selected head
   Acc *max_, *sum_;                         ///< [score_width], of the selected head
+  Acc *k_scale_, *v_scale_;                 ///< [tile_tokens], of the selected head; quantized types alone
   Acc* s_;                                  ///< [tile_tokens][R]
   Acc* correction_;                         ///< [score_width]
   std::int64_t *k_coming_, *v_coming_;      ///< [tile_tokens]

@@ -82,6 +82,7 @@ struct SimdVec {
   }
   void add_product(const SimdVec& x, const SimdVec& y) { v += x.v * y.v; }
   void add_product(Acc x, const SimdVec& y) { v += x * y.v; }
+  void multiply(const SimdVec& x) { v *= x.v; }
   void raise_to(const SimdVec& b) { v = v < b.v ? b.v : v; }
 
   static SimdVec exp2_difference(const SimdVec& x, const SimdVec& base) {
@@ -109,6 +110,11 @@ struct SimdVec {
   template <int H>
   SimdVec turned() const {
     return turned<H>(std::make_integer_sequence<int, W>{});
+  }
+  /// Lanes from First on, each so many times, as many as fill a vector of V.
+  template <int V, int Copies, int First>
+  SimdVec<Acc, V> spread() const {
+    return spread<V, Copies, First>(std::make_integer_sequence<int, V>{});
   }
   /// 0 where a lane is -infinity.
   SimdVec finite_or_zero() const { return {v == Register{} - std::numeric_limits<Acc>::infinity() ? Register{} : v}; }
@@ -139,6 +145,10 @@ struct SimdVec {
   template <int H, int... J>
   SimdVec turned(std::integer_sequence<int, J...>) const {
     return {__builtin_shufflevector(v, v, (J + H) % W...)};
+  }
+  template <int V, int Copies, int First, int... J>
+  SimdVec<Acc, V> spread(std::integer_sequence<int, J...>) const {
+    return {__builtin_shufflevector(v, v, (First + J / Copies)...)};
   }
   /// Of each run of G lanes of a and of b: its two halves added, a's result beside b's. Half of the lanes stay in place
   /// (a blend, cheaper than a shuffle).
