@@ -34,6 +34,7 @@ class SimdFragment {
   static constexpr bool all_only   = false;
   static constexpr bool any_query  = true;
   static constexpr bool many_heads = true;
+  static constexpr bool scaled     = is_quantized_v<T>;
   static constexpr int lane_rows   = R;
   /// Heads that are walked together have keys of at most so many bytes a token: this tile and the next, keys and
   /// values, are to stay in a second-level cache of 1 MB.
@@ -51,13 +52,12 @@ class SimdFragment {
   static bool can_run(const FragmentShape& s) { return s.wide; }
 
   static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int, int heads) {
-    const std::size_t head = sizeof(Acc) * (R * (head_dim + head_dim_v) + 2 * score_width + 2 * R);
-    return (heads * head + sizeof(Acc) * (R * tile_tokens + score_width) + sizeof(std::int64_t) * 6 * tile_tokens +
-            63) /
-           64 * 64;
+    const std::size_t head = sizeof(Acc) * (R * (head_dim + head_dim_v) + 2 * score_width + 2 * R + 2 * scale_tokens);
+    const std::size_t offsets = sizeof(std::int64_t) * (scaled ? 10 : 6) * tile_tokens;
+    return (heads * head + sizeof(Acc) * (R * tile_tokens + score_width) + offsets + 63) / 64 * 64;
   }
 
-  SimdFragment(const Member&, const KernelArgs& args, char* memory)
+  SimdFragment(const Member&, const KernelArgsOf<T>& args, char* memory)
       : args_(args),
         head_dim_(args.head_dim),
         head_dim_v_(args.head_dim_v),
@@ -72,7 +72,9 @@ class SimdFragment {
     v_offset_   = k_offset_ + 2 * tile_tokens;
     k_coming_   = v_offset_ + 2 * tile_tokens;
     v_coming_   = k_coming_ + tile_tokens;
-    states_     = reinterpret_cast<RowState<Acc>*>(v_coming_ + tile_tokens);
+    k_scale_at_ = v_coming_ + tile_tokens;
+    v_scale_at_ = k_scale_at_ + 2 * tile_tokens;
+    states_     = reinterpret_cast<RowState<Acc>*>(scaled ? v_scale_at_ + 2 * tile_tokens : k_scale_at_);
     for (int h = 0; h < heads_; ++h) {
       select(h);
       std::fill(o_, o_ + R * head_dim_v_, Acc(0));
@@ -90,6 +92,7 @@ class SimdFragment {
     max_     = o_ + R * head_dim_v_;
     sum_     = max_ + score_width;
     k_first_ = head * k_head_, v_first_ = head * v_head_;
+    k_scale_ = sum_ + score_width, v_scale_ = k_scale_ + scale_tokens;
   }
 
   template <class Rows>
@@ -107,14 +110,28 @@ class SimdFragment {
     if (next_ > 0) {
       std::copy_n(k_offset_ + tile_tokens, next_, k_offset_);
       std::copy_n(v_offset_ + tile_tokens, next_, v_offset_);
+      if constexpr (scaled) {
+        std::copy_n(k_scale_at_ + tile_tokens, next_, k_scale_at_);
+        std::copy_n(v_scale_at_ + tile_tokens, next_, v_scale_at_);
+      }
       known = tile_tokens;
     }
     next_ = std::clamp(end - u - tile_tokens, 0, tile_tokens);
     for (int n = known; n < count + next_; ++n) {
-      const TokenRow row = where.row(where.place(u + n));
+      const PagePlace place = where.place(u + n);
+      const TokenRow row    = where.row(place);
       k_offset_[n] = row.k, v_offset_[n] = row.v;
+      if constexpr (scaled) {
+        k_scale_at_[n] = locate_scale(args_.k_scale, place, where.kv_head);
+        v_scale_at_[n] = locate_scale(args_.v_scale, place, where.kv_head);
+      }
     }
     for (int n = count; n < tile_tokens && next_ == 0; ++n) k_offset_[n] = k_offset_[count - 1];  // read, but not used
+    if constexpr (scaled) {
+      const int first = R * (head_dim_ + head_dim_v_) + 2 * score_width;
+      load_scales(args_.k_scale, k_scale_at_, count, base_ + first);
+      load_scales(args_.v_scale, v_scale_at_, count, base_ + first + scale_tokens);
+    }
     count_        = count;
     coming_token_ = tile_tokens, coming_head_ = 0;
   }
@@ -124,9 +141,11 @@ class SimdFragment {
   void multiply_keys(const Where&, int, int) {
     line_up();
     const T* const k = static_cast<const T*>(args_.k);
-    Coming coming(k, k_coming_, tile_tokens, head_dim_);
+    Coming coming(k, k_coming_, head_dim_);
     for (int n = 0; n < count_; n += block_tokens)
       for (int r = 0; r < R; r += block_rows) score_block(k, n, r, coming);
+    if constexpr (scaled)
+      if (args_.k_scale.per_token()) weigh(k_scale_);
     for (int i = count_ * R; i < vectors() * score_width; ++i) s_[i] = -infinity;
   }
 
@@ -161,7 +180,9 @@ class SimdFragment {
   template <class Where>
   void multiply_values(const Where&, int, int) {
     const T* const v = static_cast<const T*>(args_.v);
-    Coming coming(v, v_coming_, tile_tokens, head_dim_v_);
+    Coming coming(v, v_coming_, head_dim_v_);
+    if constexpr (scaled)
+      if (args_.v_scale.per_token()) weigh(v_scale_);  // behind their sum
     values_from<value_block>(v, 0, coming);
   }
 
@@ -182,14 +203,17 @@ class SimdFragment {
  private:
   static constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>;
   /// Scores are made as many at once as a vector has lanes: so many tokens by so many rows.
-  static constexpr int block_rows    = R < width ? R : width;
-  static constexpr int block_tokens  = width / block_rows;
-  static constexpr int line_elements = 64 / int(sizeof(T));  ///< of a cache line
+  static constexpr int block_rows   = R < width ? R : width;
+  static constexpr int block_tokens = width / block_rows;
+  static constexpr int per_element  = dims_per_element_v<T>;
+  static constexpr int line_dims    = 64 / int(sizeof(T)) * per_element;  ///< of a cache line
   static_assert(tile_tokens % block_tokens == 0, "a tile is whole blocks of scores");
   /// Half of the registers hold sums; the other half is left to operands.
   static constexpr int value_block = std::max(1, std::min(8, simd_registers / 2 / R));
 
-  int head_elements() const { return R * (head_dim_ + head_dim_v_) + 2 * score_width; }
+  static constexpr int scale_tokens = scaled ? tile_tokens : 0;
+
+  int head_elements() const { return R * (head_dim_ + head_dim_v_) + 2 * score_width + 2 * scale_tokens; }
   int vectors() const { return (count_ * R + score_width - 1) / score_width; }
 
   /// The rows of the next tile that are prefetched while one head of this one is at work, line after line.
@@ -200,8 +224,8 @@ class SimdFragment {
     int left;  ///< rows, this one included
     int bytes;
 
-    Coming(const T* from, const std::int64_t* offsets, int count, int dims)
-        : base(from), row(offsets), left(count), bytes(dims * int(sizeof(T))) {
+    Coming(const T* from, const std::int64_t* offsets, int dims)
+        : base(from), row(offsets), left(tile_tokens), bytes(dims / per_element * int(sizeof(T))) {
       aim();
     }
     void aim() { at = reinterpret_cast<const char*>(base + *row), end = at + bytes; }
@@ -212,13 +236,13 @@ class SimdFragment {
       if (left > 1) --left, ++row;
       aim();
     }
-    /// The lines that are due beside `Elements` of work, as work number `i` of that size.
-    template <int Elements>
+    /// The lines that are due beside `Dims` of work, as work number `i` of that size.
+    template <int Dims>
     void beside(int i) {
-      if constexpr (Elements >= line_elements) {
-        for (int l = 0; l < Elements / line_elements; ++l) line();
+      if constexpr (Dims >= line_dims) {
+        for (int l = 0; l < Dims / line_dims; ++l) line();
       } else {
-        if (i % (line_elements / Elements) == 0) line();
+        if (i % (line_dims / Dims) == 0) line();
       }
     }
   };
@@ -234,6 +258,36 @@ class SimdFragment {
     }
   }
 
+  /// Where the scale of a token lies, of the item's first head. The lines of all heads are asked for: most scales lie
+  /// head by head.
+  std::int64_t locate_scale(const ScaleArray& scale, const PagePlace& place, int kv_head) const {
+    if (!scale.per_token()) return 0;
+    const std::int64_t at = scale.offset(place.page, place.slot) + std::int64_t(kv_head) * scale.head;
+    Machine::prefetch_line(scale.at + at);
+    Machine::prefetch_line(scale.at + at + std::int64_t(heads_ - 1) * scale.head);
+    return at;
+  }
+
+  /// Scales of the tile's tokens, for every head; to: where the first head's belong.
+  void load_scales(const ScaleArray& scale, const std::int64_t* at, int count, Acc* to) const {
+    if (!scale.per_token()) return;
+    for (int n = 0; n < count; ++n)
+      for (int h = 0; h < heads_; ++h) to[h * head_elements() + n] = scale.of_token(at[n], h);
+  }
+
+  /// The tile's scores or probabilities, each times the scale of its token. Those behind the tile's tokens are
+  /// nobody's.
+  void weigh(const Acc* scales) { weigh_from<0>(SimdVec<Acc, tile_tokens>::load(scales)); }
+  template <int Token>
+  void weigh_from(const SimdVec<Acc, tile_tokens>& scales) {
+    if constexpr (Token < tile_tokens) {
+      auto s = ScoreVec::load(s_ + Token * R);
+      s.multiply(scales.template spread<score_width, R, Token>());
+      s.store(s_ + Token * R);
+      weigh_from<Token + score_width / R>(scales);
+    }
+  }
+
   /// Scores of `block_tokens` tokens from n on and `block_rows` rows from r on.
   void score_block(const T* k, int n, int r0, Coming& coming) {
     const T* key[block_tokens];
@@ -245,7 +299,7 @@ class SimdFragment {
     for (int d = 0; d < stride; d += width) {
       if (r0 == 0) coming.template beside<block_tokens * width>(d / width);
       Vec x[block_tokens];
-      for (int t = 0; t < block_tokens; ++t) x[t] = Vec::load(key[t] + d);
+      for (int t = 0; t < block_tokens; ++t) x[t] = Vec::load(key[t] + d / per_element);
       for (int r = 0; r < block_rows; ++r) {
         auto y = Vec::load(q + r * stride + d);
         y.keep();
@@ -280,10 +334,10 @@ class SimdFragment {
     for (int r = 0; r < R; ++r)
       for (int b = 0; b < B; ++b) sum[r][b] = Vec::all(0);
     for (int n = 0; n < count_; ++n, p += R) {
-      const T* const row = v + v_first_ + v_offset_[n] + d;
+      const T* const row = v + v_first_ + v_offset_[n] + d / per_element;
       coming.template beside<B * width>(n);
       Vec x[B];
-      for (int b = 0; b < B; ++b) x[b] = Vec::load(row + b * width);
+      for (int b = 0; b < B; ++b) x[b] = Vec::load(row + b * width / per_element);
       for (int r = 0; r < R; ++r)
         for (int b = 0; b < B; ++b) sum[r][b].add_product(p[r], x[b]);
     }
@@ -296,7 +350,7 @@ class SimdFragment {
       }
   }
 
-  const KernelArgs& args_;
+  const KernelArgsOf<T>& args_;
   int head_dim_, head_dim_v_, count_ = 0;
   int next_ = 0;  ///< tokens of the tile behind this one whose rows are known
   int heads_;
@@ -304,14 +358,16 @@ class SimdFragment {
   std::int64_t k_first_ = 0, v_first_ = 0;  ///< where the selected head's rows lie behind the first's
   int coming_token_ = 0, coming_head_ = 0;  ///< the row to prefetch next
   Acc* base_;
-  Acc* q_;                              ///< [R][head_dim], of the selected head
-  Acc* o_;                              ///< [R][head_dim_v], of the selected head
-  Acc *max_, *sum_;                     ///< [score_width], of the selected head
-  Acc* s_;                              ///< [tile_tokens][R]
-  Acc* correction_;                     ///< [score_width]
-  std::int64_t *k_coming_, *v_coming_;  ///< [tile_tokens]
-  std::int64_t *k_offset_, *v_offset_;  ///< [2][tile_tokens]: of this tile and of the next
-  RowState<Acc>* states_;               ///< [heads][R]
+  Acc* q_;                                  ///< [R][head_dim], of the selected head
+  Acc* o_;                                  ///< [R][head_dim_v], of the selected head
+  Acc *max_, *sum_;                         ///< [score_width], of the selected head
+  Acc *k_scale_, *v_scale_;                 ///< [tile_tokens], of the selected head; quantized types alone
+  Acc* s_;                                  ///< [tile_tokens][R]
+  Acc* correction_;                         ///< [score_width]
+  std::int64_t *k_coming_, *v_coming_;      ///< [tile_tokens]
+  std::int64_t *k_offset_, *v_offset_;      ///< [2][tile_tokens]: of this tile and of the next
+  std::int64_t *k_scale_at_, *v_scale_at_;  ///< the same of scales; quantized types alone
+  RowState<Acc>* states_;                   ///< [heads][R]
 };
 
 }  // namespace pagoda::detail

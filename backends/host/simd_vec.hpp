@@ -3,6 +3,8 @@
 
 #include <pagoda/types.hpp>
 
+#include "backends/host/simd_quantized.hpp"
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -49,6 +51,7 @@ struct SimdVec {
   Acc operator[](int j) const { return v[j]; }
   void set(int j, Acc x) { v[j] = x; }
 
+  /// W consecutive dims, at any address.
   template <class T>
   static SimdVec load(const T* from) {
     SimdVec r;
@@ -64,6 +67,8 @@ struct SimdVec {
       std::memcpy(&r.v, &wide, sizeof(r.v));
     } else if constexpr (std::is_same_v<T, half_t> && std::is_same_v<Acc, float>) {
       load_half(from, r);
+    } else if constexpr (is_quantized_v<T> && std::is_same_v<Acc, float>) {
+      load_dims(from, r);
     } else {
       for (int j = 0; j < W; ++j) r.v[j] = static_cast<Acc>(from[j]);
     }
@@ -77,6 +82,7 @@ struct SimdVec {
   }
   void add_product(const SimdVec& x, const SimdVec& y) { v += x.v * y.v; }
   void add_product(Acc x, const SimdVec& y) { v += x * y.v; }
+  void multiply(const SimdVec& x) { v *= x.v; }
   void raise_to(const SimdVec& b) { v = v < b.v ? b.v : v; }
 
   static SimdVec exp2_difference(const SimdVec& x, const SimdVec& base) {
@@ -104,6 +110,11 @@ struct SimdVec {
   template <int H>
   SimdVec turned() const {
     return turned<H>(std::make_integer_sequence<int, W>{});
+  }
+  /// Lanes from First on, each so many times, as many as fill a vector of V.
+  template <int V, int Copies, int First>
+  SimdVec<Acc, V> spread() const {
+    return spread<V, Copies, First>(std::make_integer_sequence<int, V>{});
   }
   /// 0 where a lane is -infinity.
   SimdVec finite_or_zero() const { return {v == Register{} - std::numeric_limits<Acc>::infinity() ? Register{} : v}; }
@@ -134,6 +145,10 @@ struct SimdVec {
   template <int H, int... J>
   SimdVec turned(std::integer_sequence<int, J...>) const {
     return {__builtin_shufflevector(v, v, (J + H) % W...)};
+  }
+  template <int V, int Copies, int First, int... J>
+  SimdVec<Acc, V> spread(std::integer_sequence<int, J...>) const {
+    return {__builtin_shufflevector(v, v, (First + J / Copies)...)};
   }
   /// Of each run of G lanes of a and of b: its two halves added, a's result beside b's. Half of the lanes stay in place
   /// (a blend, cheaper than a shuffle).
@@ -174,6 +189,20 @@ struct SimdVec {
     }
 #endif
     for (int j = 0; j < W; ++j) r.v[j] = static_cast<float>(from[j]);
+  }
+
+  template <class T>
+  static void load_dims(const T* from, SimdVec& r) {
+#if defined(PAGODA_SIMD_QUANTIZED)
+    if constexpr (W % quantized_width == 0) {
+      for (int j = 0; j < W; j += quantized_width) {
+        const auto x = load_quantized(from + j / dims_per_element_v<T>);
+        std::memcpy(reinterpret_cast<float*>(&r.v) + j, &x, sizeof(x));
+      }
+      return;
+    }
+#endif
+    for (int j = 0; j < W; ++j) r.v[j] = static_cast<float>(stored_dim(from, j, 1));
   }
 
   /// x becomes 2^x, for x <= 0, to about one unit in the last place; below 2^-126 it is 0, and NaN stays NaN. With x =

@@ -18,12 +18,38 @@
 
 namespace pagoda::bench {
 
-/// Element i of an arena: N(0, 1), the same on host and device, so that nothing need be copied back to be checked.
-template <class T>
-KOKKOS_INLINE_FUNCTION T arena_element(std::uint64_t i) {
+/// Number i of an arena: N(0, 1), the same on host and device, so that nothing need be copied back to be checked.
+KOKKOS_INLINE_FUNCTION float arena_number(std::uint64_t i) {
   constexpr int block     = 20;
   const std::uint64_t key = serve::mix((i >> block) + 0x9e3779b97f4a7c15u);
-  return T(serve::normal(key, static_cast<std::uint32_t>(i & ((1u << block) - 1))));
+  return serve::normal(key, static_cast<std::uint32_t>(i & ((1u << block) - 1)));
+}
+
+/// Deviation of the stored numbers of a quantized cache: most of what its type can hold is used.
+template <class T>
+inline constexpr float stored_deviation = dtype_v<T> == DType::int4   ? 2.5f
+                                          : dtype_v<T> == DType::int8 ? 40
+                                                                      : 16;
+
+/// Element i of an arena.
+template <class T>
+KOKKOS_INLINE_FUNCTION T arena_element(std::uint64_t i) {
+  if constexpr (dtype_v<T> == DType::int4) {
+    return T(static_cast<int>(Kokkos::round(stored_deviation<T> * arena_number(2 * i))),
+             static_cast<int>(Kokkos::round(stored_deviation<T> * arena_number(2 * i + 1))));
+  } else if constexpr (dtype_v<T> == DType::int8) {
+    return static_cast<T>(Kokkos::clamp(Kokkos::round(stored_deviation<T> * arena_number(i)), -127.0f, 127.0f));
+  } else if constexpr (is_quantized_v<T>) {
+    return T(stored_deviation<T> * arena_number(i));
+  } else {
+    return T(arena_number(i));
+  }
+}
+
+/// Scale i of a quantized cache, keys' first: what makes numbers of N(0, 1) again, give or take a third.
+template <class T>
+KOKKOS_INLINE_FUNCTION float arena_scale(std::uint64_t i) {
+  return (1 + 0.3f * Kokkos::sin(arena_number(i))) / stored_deviation<T>;
 }
 
 /// Elements `first` and on of the endless arena.
@@ -33,6 +59,13 @@ struct FillElements {
   std::uint64_t first;
 
   KOKKOS_FUNCTION void operator()(std::size_t i) const { elements(i) = arena_element<T>(first + i); }
+};
+
+template <class T, class MemorySpace>
+struct FillScales {
+  Kokkos::View<float*, MemorySpace> scales;
+
+  KOKKOS_FUNCTION void operator()(std::size_t i) const { scales(i) = arena_scale<T>(i); }
 };
 
 /// Fills any dense View.

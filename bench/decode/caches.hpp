@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <numeric>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -35,10 +36,11 @@ class Caches {
   /// `memory`: elements(c, count) of them; null for the shape alone.
   Caches(const ExecutionSpace& exec, const Case& c, const T* memory, int count)
       : case_(c), num_pages_(static_cast<std::size_t>(c.pages()) * count) {
-    const std::size_t page = c.page_elements(), row = static_cast<std::size_t>(c.head_dim) * c.num_kv_heads;
+    constexpr int per_element = dims_per_element_v<T>;
+    const std::size_t page = c.page_elements(), token = c.token_elements();
     const auto pages = [&](const T* at, int head_dim) {
-      return Pages(
-          at, Kokkos::LayoutStride(num_pages_, page, c.page_tokens(), row, c.num_kv_heads, c.head_dim, head_dim, 1));
+      return Pages(at, Kokkos::LayoutStride(num_pages_, page, c.page_tokens(), token, c.num_kv_heads,
+                                            c.head_dim / per_element, head_dim / per_element, 1));
     };
     value_offset_ = c.latent() ? 0 : num_pages_ * page;
     k_            = pages(memory, c.head_dim);
@@ -47,13 +49,14 @@ class Caches {
     Kokkos::View<int*, memory_space> lengths("Pagoda::bench::lengths", c.lengths.size());
     copy(exec, lengths, c.lengths);
     lengths_ = lengths;
+    if constexpr (is_quantized_v<T>) make_scales(exec, memory != nullptr);
     if (c.paged()) {
       deal_pages(count);
       for (int i = 0; i < count; ++i) {
         Table table(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::bench::table"), c.lengths.size(),
                     columns());
         copy(exec, Kokkos::View<int*, memory_space>(table.data(), table.size()), tables_[i]);
-        paged_.emplace_back(k_, v_, table, lengths_);
+        paged_.push_back(scaled(Paged(k_, v_, table, lengths_), 0, num_pages_));
       }
     } else {
       const auto batch = static_cast<std::size_t>(c.batch());
@@ -62,7 +65,7 @@ class Caches {
         const auto part = [&](const Pages& all) {
           return Kokkos::subview(all, own, Kokkos::ALL, Kokkos::ALL, Kokkos::ALL);
         };
-        contiguous_.emplace_back(part(k_), part(v_), lengths_);
+        contiguous_.push_back(scaled(Contiguous(part(k_), part(v_), lengths_), own.first, batch));
       }
     }
     exec.fence("Pagoda::bench::caches");
@@ -74,17 +77,68 @@ class Caches {
     return case_.paged() ? f(paged_[i]) : f(contiguous_[i]);
   }
 
-  /// Where in the arena the key (or value) of a token of cache 0 begins.
-  std::size_t key_at(int b, int token, int kv_head) const {
+  /// The key and the value of a token of cache 0, worked out from where in the arena they lie.
+  void read_key(int b, int token, int kv_head, std::span<double> row) const {
+    const std::size_t at = row_at(b, token, kv_head);
+    read(at * (case_.head_dim / dims_per_element_v<T>), case_.scaled_by_token() ? at : 0, row);
+  }
+  void read_value(int b, int token, int kv_head, std::span<double> row) const {
+    const std::size_t at = row_at(b, token, kv_head);
+    read(value_offset_ + at * (case_.head_dim / dims_per_element_v<T>),
+         (case_.scaled_by_token() ? at : 0) + scales_of_keys(), row);
+  }
+
+ private:
+  /// Which of the rows of all pages that of a token of cache 0 is.
+  std::size_t row_at(int b, int token, int kv_head) const {
     const int in_page        = token % case_.page_tokens();
     const std::size_t column = static_cast<std::size_t>(token / case_.page_tokens());
     const auto page = case_.paged() ? static_cast<std::size_t>(tables_[0][b * columns() + column]) : std::size_t(b);
-    return page * case_.page_elements() +
-           (static_cast<std::size_t>(in_page) * case_.num_kv_heads + kv_head) * case_.head_dim;
+    return (page * case_.page_tokens() + in_page) * case_.num_kv_heads + kv_head;
   }
-  std::size_t value_at(int b, int token, int kv_head) const { return value_offset_ + key_at(b, token, kv_head); }
+  static void read(std::size_t element, std::size_t scale, std::span<double> row) {
+    for (std::size_t d = 0; d < row.size(); ++d) {
+      if constexpr (is_quantized_v<T>) {
+        const T stored = arena_element<T>(element + d / dims_per_element_v<T>);
+        row[d] =
+            static_cast<double>(arena_scale<T>(scale)) *
+            static_cast<double>(pagoda::detail::stored_dim(&stored, static_cast<int>(d % dims_per_element_v<T>), 1));
+      } else {
+        row[d] = static_cast<double>(arena_element<T>(element + d));
+      }
+    }
+  }
 
- private:
+  std::size_t scales_of_keys() const {
+    return case_.scaled_by_token() ? num_pages_ * case_.page_tokens() * case_.num_kv_heads : 1;
+  }
+  /// Keys' scales, then values'. Without a cache, one will do.
+  void make_scales(const ExecutionSpace& exec, bool cache) {
+    const std::size_t n = cache ? scales_of_keys() : 1;
+    scales_             = Scales(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::bench::scales"), 2 * n);
+    Kokkos::parallel_for("Pagoda::bench::fill_scales",
+                         Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::size_t>>(exec, 0, 2 * n),
+                         FillScales<T, memory_space>{scales_});
+  }
+  /// The layout with the scales of its pages.
+  template <class KV>
+  KV scaled(const KV& kv, std::size_t first_page, std::size_t pages) const {
+    if constexpr (is_quantized_v<T>) {
+      const std::size_t each = scales_.size() / 2, heads = case_.num_kv_heads;
+      if (each == 1) {
+        const Kokkos::View<const float, memory_space> k(scales_.data()), v(scales_.data() + 1);
+        return kv.with_scales(per_tensor_scales(k, v));
+      }
+      const std::size_t tokens = case_.page_tokens();
+      const auto view          = [&](const float* all) {
+        return Kokkos::View<const float***, Kokkos::LayoutRight, memory_space>(all + first_page * tokens * heads, pages,
+                                                                                        tokens, heads);
+      };
+      return kv.with_scales(per_token_and_head_scales(view(scales_.data()), view(scales_.data() + each)));
+    } else {
+      return kv;
+    }
+  }
   std::size_t columns() const { return (case_.longest() + case_.page_size - 1) / case_.page_size; }
 
   template <class View>
@@ -114,6 +168,8 @@ class Caches {
   Case case_;
   std::size_t num_pages_, value_offset_ = 0;
   Pages k_, v_;
+  using Scales = Kokkos::View<float*, memory_space>;
+  Scales scales_;
   Kokkos::View<const int*, memory_space> lengths_;
   std::vector<std::vector<int>> tables_;
   std::vector<Paged> paged_;

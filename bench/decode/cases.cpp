@@ -6,6 +6,7 @@
 #include <pagoda/error.hpp>
 
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
 #include <numeric>
 #include <set>
@@ -32,11 +33,13 @@ Case uniform(DType type, Heads heads, int batch, int length, int page_size, Bar 
   return c;
 }
 
-Bar bar_for(int batch) { return batch >= 16 ? Bar::batch : Bar::rows; }
+Bar bar_for(DType type, int batch) {
+  return is_quantized(type) ? Bar::quantized : batch >= 16 ? Bar::batch : Bar::rows;
+}
 
 void add_row(std::vector<Case>& cases, DType type, Heads heads, int batch, int length) {
-  cases.push_back(uniform(type, heads, batch, length, 16, bar_for(batch)));
-  if (cases.back().bytes() >= large) cases.push_back(uniform(type, heads, batch, length, 0, bar_for(batch)));
+  cases.push_back(uniform(type, heads, batch, length, 16, bar_for(type, batch)));
+  if (cases.back().bytes() >= large) cases.push_back(uniform(type, heads, batch, length, 0, bar_for(type, batch)));
 }
 
 /// The lengths as they are, and the same tokens dealt out evenly: what the skew costs is the difference.
@@ -66,8 +69,9 @@ int Case::longest() const { return *std::max_element(lengths.begin(), lengths.en
 std::int64_t Case::tokens() const { return std::accumulate(lengths.begin(), lengths.end(), std::int64_t(0)); }
 
 std::size_t Case::bytes() const {
-  const int row = latent() ? head_dim : head_dim + head_dim_v;
-  return static_cast<std::size_t>(tokens()) * num_kv_heads * row * size_of(type);
+  const int row            = latent() ? head_dim : head_dim + head_dim_v;
+  const std::size_t stored = static_cast<std::size_t>(row) * size_of(type) / dims_per_element(type);
+  return static_cast<std::size_t>(tokens()) * num_kv_heads * (stored + (scaled_by_token() ? 2 * sizeof(float) : 0));
 }
 
 double Case::fmas() const {
@@ -81,7 +85,9 @@ std::int64_t Case::pages() const {
   return n;
 }
 
-std::size_t Case::page_elements() const { return static_cast<std::size_t>(page_tokens()) * num_kv_heads * head_dim; }
+std::size_t Case::token_elements() const {
+  return static_cast<std::size_t>(num_kv_heads) * head_dim / dims_per_element(type);
+}
 
 std::string Case::name(std::string_view backend) const {
   using detail::concat;
@@ -98,6 +104,8 @@ std::optional<double> bar_us(Bar bar, double floor_us) {
       return 1.05 * floor_us + 6;
     case Bar::small:
       return floor_us + 4;
+    case Bar::quantized:
+      return 1.12 * floor_us + 5;
     case Bar::none:
       break;
   }
@@ -106,11 +114,11 @@ std::optional<double> bar_us(Bar bar, double floor_us) {
 
 std::vector<Case> device_cases() {
   std::vector<Case> cases;
-  const auto suite_s = [&](DType type) {
+  const auto suite_s = [&](DType type, std::initializer_list<Heads> all_heads = {grouped, all, wide}) {
     constexpr std::pair<int, int> shapes[] = {{1, 4096},  {1, 16384}, {1, 65536},  {1, 131072}, {8, 4096},
                                               {8, 16384}, {8, 32768}, {32, 1024},  {32, 4096},  {32, 8192},
                                               {64, 1024}, {64, 4096}, {128, 1024}, {128, 2048}};
-    for (const Heads heads : {grouped, all, wide})
+    for (const Heads heads : all_heads)
       for (const auto& [batch, length] : shapes) add_row(cases, type, heads, batch, length);
   };
 
@@ -135,6 +143,8 @@ std::vector<Case> device_cases() {
     c.head_dim = 576, c.head_dim_v = 512;
     cases.push_back(c);
   }
+  suite_s(DType::fp8_e4m3);
+  for (const DType type : {DType::int8, DType::int4}) suite_s(type, {grouped});
   for (const auto& [batch, length] : {std::pair(1, 65536), {32, 4096}, {64, 1024}})
     cases.push_back(uniform(DType::fp32, grouped, batch, length, 16));
   cases.push_back(uniform(DType::fp32, all, 32, 1024, 16));
@@ -144,10 +154,12 @@ std::vector<Case> device_cases() {
 
 std::vector<Case> host_cases() {
   std::vector<Case> cases;
-  for (const DType type : {DType::fp32, DType::fp16, DType::bf16})
+  for (const DType type : {DType::fp32, DType::fp16, DType::bf16, DType::int8})
     for (const Heads heads : {grouped, all, few})
       for (const auto& [batch, length] : {std::pair(1, 4096), {1, 65536}, {32, 1024}, {32, 4096}})
         for (const int page : {0, 16}) cases.push_back(uniform(type, heads, batch, length, page));
+  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int4})
+    for (const Heads heads : {grouped, all, few}) cases.push_back(uniform(type, heads, 32, 1024, 16));
   for (const int length : {4096, 65536, 1048576}) cases.push_back(uniform(DType::fp32, {1, 1}, 1, length, 0));
   return cases;
 }

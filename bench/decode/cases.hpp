@@ -16,9 +16,10 @@ namespace pagoda::bench {
 /// Which of the project's bars a case is held to, R being its floor.
 enum class Bar {
   none,
-  batch,  ///< 1.05 R + 4 us, from a batch of 16 on
-  rows,   ///< 1.05 R + 6 us, few sequences
-  small   ///< R + 4 us, so few bytes that launching is most of it
+  batch,     ///< 1.05 R + 4 us, from a batch of 16 on
+  rows,      ///< 1.05 R + 6 us, few sequences
+  small,     ///< R + 4 us, so few bytes that launching is most of it
+  quantized  ///< 1.12 R + 5 us, elements that must be converted
 };
 
 /// One decode: one query token for each of `lengths.size()` sequences.
@@ -38,16 +39,20 @@ struct Case {
   bool latent() const { return head_dim_v != head_dim; }
   int longest() const;
   std::int64_t tokens() const;
+  /// Integers have a scale for every token and kv head, of keys and of values; fp8 has one for all keys and one for all
+  /// values.
+  bool scaled_by_token() const { return type == DType::int8 || type == DType::int4; }
 
-  /// Bytes of keys and values that a decode must read.
+  /// Bytes of keys and values that a decode must read, and of their scales where every token has some.
   std::size_t bytes() const;
   /// Fused multiply-adds of both products.
   double fmas() const;
   /// Pages of one cache; a contiguous sequence is a page of `longest()` tokens.
   std::int64_t pages() const;
   int page_tokens() const { return paged() ? page_size : longest(); }
-  /// Elements of the keys of one page; as many more for the values, if they are not the keys.
-  std::size_t page_elements() const;
+  /// Elements of the keys of one token, and of one page; as many more for the values, if they are not the keys.
+  std::size_t token_elements() const;
+  std::size_t page_elements() const { return static_cast<std::size_t>(page_tokens()) * token_elements(); }
 
   /// decode/generic/fp16/32x8x128/B64/S1024/page16
   std::string name(std::string_view backend) const;

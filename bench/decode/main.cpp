@@ -83,7 +83,8 @@ Result measure(Session& session, const Case& c) {
   const T* const memory = session.arena.get<T>(Caches<Exec, T>::elements(c, r.rotation.caches));
   const Caches<Exec, T> caches(exec, c, memory, r.rotation.caches);
 
-  using Rows = Kokkos::View<T***, Kokkos::LayoutRight, Memory>;
+  using Number = std::conditional_t<is_quantized_v<T>, half_t, T>;
+  using Rows   = Kokkos::View<Number***, Kokkos::LayoutRight, Memory>;
   const Rows q("Pagoda::bench::q", c.batch(), c.num_q_heads, c.head_dim);
   const Rows out("Pagoda::bench::out", c.batch(), c.num_q_heads, c.head_dim_v);
   fill(exec, q, query_from);
@@ -93,7 +94,7 @@ Result measure(Session& session, const Case& c) {
   r.floor   = session.floors.of(c.bytes(), r.rotation.calls);
   r.seconds = seconds_of_call(exec, r.rotation, reader, decode);
 
-  Kokkos::deep_copy(exec, out, T(std::numeric_limits<float>::quiet_NaN()));
+  Kokkos::deep_copy(exec, out, Number(std::numeric_limits<float>::quiet_NaN()));
   decode(0);
   exec.fence("Pagoda::bench::checked_decode");
   r.fault = find_fault(c, caches, Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), q),

@@ -38,21 +38,19 @@ std::string find_fault(const Case& c, const Caches<ExecutionSpace, T>& caches, c
     const int b           = entries[x % entries.size()];
     const int head        = static_cast<int>((x >> 32) % static_cast<std::uint64_t>(c.num_q_heads));
     const int kv_head     = head / (c.num_q_heads / c.num_kv_heads);
-    const auto read       = [](std::size_t at, std::span<double> row) {
-      for (std::size_t d = 0; d < row.size(); ++d) row[d] = static_cast<double>(arena_element<T>(at + d));
-    };
     std::vector<double> query(static_cast<std::size_t>(c.head_dim));
     for (int d = 0; d < c.head_dim; ++d) query[d] = static_cast<double>(q(b, head, d));
     reference::RowOptions options;
     options.softmax_scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
     const auto right      = reference::attend(
         query, c.lengths[b], c.lengths[b] - 1, c.head_dim_v,
-        [&](int t, std::span<double> row) { read(caches.key_at(b, t, kv_head), row); },
-        [&](int t, std::span<double> row) { read(caches.value_at(b, t, kv_head), row); }, options);
-    double error = 0;
+        [&](int t, std::span<double> row) { caches.read_key(b, t, kv_head, row); },
+        [&](int t, std::span<double> row) { caches.read_value(b, t, kv_head, row); }, options);
+    constexpr DType io = dtype_v<typename Rows::value_type>;  // probabilities are of the same
+    double error       = 0;
     for (int d = 0; d < c.head_dim_v; ++d) error += std::pow(static_cast<double>(out(b, head, d)) - right.out[d], 2);
     error                = std::sqrt(error) / right.norm;
-    const double allowed = reference::tolerance(right, dtype_v<T>, dtype_v<T>, dtype_v<accumulator_t<T>>);
+    const double allowed = reference::tolerance(right, io, io, dtype_v<accumulator_t<T>>);
     if (!(error <= allowed))
       return pagoda::detail::concat("out(", b, ", ", head, ") is off by ", error, "; allowed: ", allowed);
   }

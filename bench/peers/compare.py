@@ -48,8 +48,9 @@ class Case:
 
     @property
     def bytes(self):
-        size = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}[self.type]
-        return sum(self.lengths) * self.kv_heads * self.dim * size * (1 if self.latent else 2)
+        size = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1, "int4": 0.5}
+        row = int(self.dim * size[self.type]) + (4 if self.type in ("int8", "int4") else 0)  # scales, a float a row
+        return sum(self.lengths) * self.kv_heads * row * (1 if self.latent else 2)
 
 
 def lengths_of(name, batch):

@@ -211,7 +211,7 @@ Results run(const Options& options) {
 
   const Exec exec;
   measure_floors(exec, r);
-  detail::by_type(options.type, [&]<class T>(T*) { Run<T>(exec, trace, r).all(contiguous, paged); });
+  detail::by_plain_type(options.type, [&]<class T>(T*) { Run<T>(exec, trace, r).all(contiguous, paged); });
   measure_floors(exec, r);  // the faster of before and after
   return r;
 }

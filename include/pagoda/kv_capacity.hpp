@@ -11,16 +11,18 @@
 namespace pagoda {
 
 /// Bytes that one token takes in a cache of grouped heads: a key and a value per kv head.
-/// head_dim_v: 0 = head_dim. With as many kv heads as query heads it is multi-head attention, with one multi-query.
+/// Scales of a quantized cache are not counted. head_dim_v: 0 = head_dim. With as many kv heads as query heads it is
+/// multi-head attention, with one multi-query.
 constexpr std::int64_t bytes_per_token(int num_kv_heads, int head_dim, DType type, int head_dim_v = 0) {
-  return std::int64_t(num_kv_heads) * (head_dim + (head_dim_v > 0 ? head_dim_v : head_dim)) * size_of(type);
+  return std::int64_t(num_kv_heads) * (head_dim + (head_dim_v > 0 ? head_dim_v : head_dim)) * size_of(type) /
+         dims_per_element(type);
 }
 
 /// Bytes that one token takes in a latent cache (multi-head latent attention): one row of kv_lora_rank + rope_dim that
 /// all heads read, its first kv_lora_rank elements serving as the value too.
 /// Source: DeepSeek-V2, section 2.1 (low-rank key-value joint compression, decoupled rotary key).
 constexpr std::int64_t latent_bytes_per_token(int kv_lora_rank, int rope_dim, DType type) {
-  return std::int64_t(kv_lora_rank + rope_dim) * size_of(type);
+  return std::int64_t(kv_lora_rank + rope_dim) * size_of(type) / dims_per_element(type);
 }
 
 /// Tokens of memory that a sequence of seq_len tokens takes, in whole pages. A contiguous cache is the case of one page

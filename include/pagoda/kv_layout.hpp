@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pagoda/error.hpp>
+#include <pagoda/kv_scales.hpp>
 #include <pagoda/problem.hpp>
 #include <pagoda/types.hpp>
 
@@ -14,6 +15,9 @@
 /// Where the row of (sequence, kv head, token) lies: the two cache layouts. Both are small and View-based, can be
 /// copied to a device, and meet the concept KVLayout, so code that is written once serves both. They share ownership of
 /// lengths, ids and tables (managed Views stay alive in them) and only refer to the keys and values.
+///
+/// Elements are fp64, fp32, fp16 or bf16, or those of a quantized cache: fp8_e4m3_t, fp8_e5m2_t, std::int8_t, int4x2_t
+/// (two dims each: the last extent is head_dim / 2). with_scales gives a quantized cache its scales (kv_scales.hpp).
 ///
 /// Source: Heidari et al., "Efficient Decode Attention: Flash-Decoding with Paged KV Caches", section III.B
 /// (one kernel over accessor types); Kwon et al., PagedAttention (block tables).
@@ -44,6 +48,10 @@ void check_cache_views(const char* who, const K& k, const V& v) {
     require(k.extent(axis) <= max_int, who, ": axis ", axis, " of k has extent ", k.extent(axis),
             "; allowed: below 2^31");
   require(v.extent(3) <= max_int, who, ": axis 3 of v has extent ", v.extent(3), "; allowed: below 2^31");
+  constexpr int per_element = dims_per_element_v<typename K::value_type>;
+  require(k.extent(3) <= max_int / per_element && v.extent(3) <= max_int / per_element, who,
+          ": the last axes of k and v have extents ", k.extent(3), " and ", v.extent(3), " of ", per_element,
+          " dims each; allowed: below 2^31 dims");
   require(k.extent(0) == v.extent(0) && k.extent(1) == v.extent(1) && k.extent(2) == v.extent(2), who,
           ": v has (pages or sequences, tokens, kv heads) = (", v.extent(0), ", ", v.extent(1), ", ", v.extent(2),
           "); k has (", k.extent(0), ", ", k.extent(1), ", ", k.extent(2), "), and the two must agree");
@@ -52,19 +60,35 @@ void check_cache_views(const char* who, const K& k, const V& v) {
           k.extent(2), ", ", k.extent(3), "), v has head_dim ", v.extent(3));
 }
 
+/// What a layout gives for an element: the element itself or, of a quantized cache, the number that is meant.
+template <class T>
+using NumberOf = std::conditional_t<is_quantized_v<T>, float, const T&>;
+
+template <class T, class MemorySpace>
+KOKKOS_FUNCTION NumberOf<T> number_of(const CacheView<T, MemorySpace>& cache, const ScaleRef& scale, std::size_t page,
+                                      int token, int head, int d) {
+  if constexpr (is_quantized_v<T>) {
+    constexpr int n = dims_per_element_v<T>;
+    const T element = cache(page, token, head, d / n);
+    return static_cast<float>(stored_dim(&element, d % n, 1)) * scale(static_cast<std::int64_t>(page), token, head);
+  } else {
+    return cache(page, token, head, d);
+  }
+}
+
 }  // namespace detail
 
 // Kokkos 5 works offsets out in the widest type among the indices: int alone would overflow in large caches.
 
-/// What kernels and references ask of a layout: the address of a row, the length of a sequence.
+/// What kernels and references ask of a layout: the numbers of a row, the length of a sequence.
 template <class L>
 concept KVLayout = requires(const L& kv, int b, int h, int t) {
   typename L::value_type;
   typename L::memory_space;
   { kv.batch() } -> std::convertible_to<int>;
   { kv.seq_len(b) } -> std::convertible_to<int>;
-  { kv.key(b, t, h, 0) } -> std::convertible_to<typename L::value_type>;
-  { kv.value(b, t, h, 0) } -> std::convertible_to<typename L::value_type>;
+  { kv.key(b, t, h, 0) } -> std::convertible_to<float>;
+  { kv.value(b, t, h, 0) } -> std::convertible_to<float>;
   { kv.ref() } -> std::same_as<CacheRef>;
 };
 
@@ -81,6 +105,7 @@ struct ContiguousKV {
   using memory_space = MemorySpace;
 
   detail::CacheView<T, MemorySpace> k, v;
+  ScaleRef k_scale, v_scale;  ///< of a quantized cache
   detail::IntView<MemorySpace> seq_lens;
   detail::IntView<MemorySpace> sequence_ids;
 
@@ -102,14 +127,27 @@ struct ContiguousKV {
   KOKKOS_FUNCTION int max_seq_len() const { return static_cast<int>(k.extent(1)); }
   KOKKOS_FUNCTION int sequence(int b) const { return sequence_ids.data() ? sequence_ids(b) : b; }
   KOKKOS_FUNCTION int seq_len(int b) const { return seq_lens(sequence(b)); }
-  KOKKOS_FUNCTION const T& key(int b, int t, int head, int d) const { return k(std::size_t(sequence(b)), t, head, d); }
-  KOKKOS_FUNCTION const T& value(int b, int t, int head, int d) const {
-    return v(std::size_t(sequence(b)), t, head, d);
+  /// Dim d of a key or value: the element or, of a quantized cache, the number it stands for, scale and all.
+  KOKKOS_FUNCTION detail::NumberOf<T> key(int b, int t, int head, int d) const {
+    return detail::number_of<T, MemorySpace>(k, k_scale, std::size_t(sequence(b)), t, head, d);
+  }
+  KOKKOS_FUNCTION detail::NumberOf<T> value(int b, int t, int head, int d) const {
+    return detail::number_of<T, MemorySpace>(v, v_scale, std::size_t(sequence(b)), t, head, d);
+  }
+
+  /// The same cache with these scales. Throws InvalidArgument where an axis of them fits neither the cache nor all.
+  ContiguousKV with_scales(const KVScales<MemorySpace>& scales) const {
+    static_assert(is_quantized_v<T>, "scales are for caches of fp8, int8 or int4 elements");
+    ContiguousKV scaled = *this;
+    scaled.k_scale      = detail::scale_ref("pagoda::ContiguousKV::with_scales", "k", scales.k, k);
+    scaled.v_scale      = detail::scale_ref("pagoda::ContiguousKV::with_scales", "v", scales.v, v);
+    return scaled;
   }
 
   CacheRef ref() const {
     CacheRef r;
     r.k = tensor_ref(k), r.v = tensor_ref(v);
+    r.k_scale = k_scale, r.v_scale = v_scale;
     r.seq_lens      = seq_lens.data();
     r.num_sequences = static_cast<int>(seq_lens.extent(0));
     r.sequence_ids  = sequence_ids.data();
@@ -132,6 +170,7 @@ struct PagedKV {
   using TableView    = Kokkos::View<const int**, Kokkos::LayoutStride, MemorySpace>;
 
   detail::CacheView<T, MemorySpace> k, v;
+  ScaleRef k_scale, v_scale;                  ///< of a quantized cache
   TableView block_table;                      ///< dense, or empty
   detail::IntView<MemorySpace> page_indptr;   ///< CSR, or empty
   detail::IntView<MemorySpace> page_indices;  ///< CSR, or empty
@@ -186,16 +225,27 @@ struct PagedKV {
     const int s = sequence(b), i = t / page_size();
     return page_indptr.data() ? page_indices(page_indptr(s) + i) : block_table(s, i);
   }
-  KOKKOS_FUNCTION const T& key(int b, int t, int head, int d) const {
-    return k(std::size_t(page(b, t)), t % page_size(), head, d);
+  /// As for ContiguousKV.
+  KOKKOS_FUNCTION detail::NumberOf<T> key(int b, int t, int head, int d) const {
+    return detail::number_of<T, MemorySpace>(k, k_scale, std::size_t(page(b, t)), t % page_size(), head, d);
   }
-  KOKKOS_FUNCTION const T& value(int b, int t, int head, int d) const {
-    return v(std::size_t(page(b, t)), t % page_size(), head, d);
+  KOKKOS_FUNCTION detail::NumberOf<T> value(int b, int t, int head, int d) const {
+    return detail::number_of<T, MemorySpace>(v, v_scale, std::size_t(page(b, t)), t % page_size(), head, d);
+  }
+
+  /// As for ContiguousKV.
+  PagedKV with_scales(const KVScales<MemorySpace>& scales) const {
+    static_assert(is_quantized_v<T>, "scales are for caches of fp8, int8 or int4 elements");
+    PagedKV scaled = *this;
+    scaled.k_scale = detail::scale_ref("pagoda::PagedKV::with_scales", "k", scales.k, k);
+    scaled.v_scale = detail::scale_ref("pagoda::PagedKV::with_scales", "v", scales.v, v);
+    return scaled;
   }
 
   CacheRef ref() const {
     CacheRef r;
     r.k = tensor_ref(k), r.v = tensor_ref(v);
+    r.k_scale = k_scale, r.v_scale = v_scale;
     r.seq_lens      = seq_lens.data();
     r.num_sequences = static_cast<int>(seq_lens.extent(0));
     r.sequence_ids  = sequence_ids.data();

@@ -56,10 +56,14 @@ struct PoolState;
 /// the device sees; exec is fenced when the ring is full, about once in 64 steps of a full batch. decode and kv never
 /// fence, allocate or copy.
 ///
+/// T: double, float, half_t or bfloat16_t. Quantized caches have no pools: who writes them chooses their scales.
+///
 /// Not thread-safe: one owner at a time. Throws InvalidArgument for what cannot be, OutOfCapacity where there is no
 /// room now; the pool is then as it was before the call. Neither copied nor moved.
 template <class T, class ExecutionSpace>
 class KVPool {
+  static_assert(!is_quantized_v<T>, "pools hold fp64, fp32, fp16 or bf16; quantized caches are written by yourself");
+
  public:
   using value_type      = T;
   using execution_space = ExecutionSpace;

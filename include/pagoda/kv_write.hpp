@@ -53,7 +53,8 @@ void write_kv(const ExecutionSpace& exec, const TensorRef& k_cache, const Tensor
 /// know as reshape-and-cache: all tokens of all sequences of a step in one launch.
 ///
 /// k_cache, v_cache: pages of a PagedKV, or rows of a ContiguousKV, in the given order. k, v: (token, kv head, dim),
-/// any strides, of the cache's element type or another (converted, rounding to nearest). slot_mapping: [tokens] of
+/// any strides, of the cache's element type or another (converted, rounding to nearest); fp64, fp32, fp16 or bf16: a
+/// quantized cache is written by kernels of your own, which choose its scales. slot_mapping: [tokens] of
 /// int64. Positions beyond the cache are undefined behaviour, caught by a build with PAGODA_BOUNDS_CHECK; of two rows
 /// with the same position either may stay. Asynchronous on exec; allocates nothing. Throws InvalidArgument for shapes
 /// that do not fit, with nothing launched.

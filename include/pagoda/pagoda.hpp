@@ -8,10 +8,12 @@
 #include <pagoda/kv_capacity.hpp>
 #include <pagoda/kv_layout.hpp>
 #include <pagoda/kv_pool.hpp>
+#include <pagoda/kv_scales.hpp>
 #include <pagoda/kv_write.hpp>
 #include <pagoda/merge.hpp>
 #include <pagoda/plan.hpp>
 #include <pagoda/problem.hpp>
+#include <pagoda/quantized_types.hpp>
 #include <pagoda/reference.hpp>
 #include <pagoda/types.hpp>
 #include <pagoda/version.hpp>

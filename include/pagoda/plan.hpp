@@ -68,6 +68,7 @@ struct PlanState {
   const int* cu_seqlens_q{};
   // how it is carried out
   int fragment{};                ///< which of the machine's ways to multiply
+  DType query_type{};            ///< of queries that the fragment takes as they are
   DType probability_type{};      ///< what probabilities are rounded to before they meet the values
   std::int64_t max_row_units{};  ///< how far from the first the last row of a cache may lie (see row_units)
   bool any_query{};              ///< the plain kernel takes queries of any type

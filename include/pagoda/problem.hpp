@@ -44,10 +44,22 @@ TensorRef tensor_ref(const View& view) {
   return ref;
 }
 
+/// Scales of the keys or the values of a quantized cache. Strides of (page, token in page, kv head), in floats; 0 where
+/// one scale serves all.
+struct ScaleRef {
+  const float* data      = nullptr;  ///< null: 1 throughout
+  std::int64_t stride[3] = {};
+
+  KOKKOS_FUNCTION float operator()(std::int64_t page, int token, int head) const {
+    return data ? data[page * stride[0] + token * stride[1] + head * stride[2]] : 1.0f;
+  }
+};
+
 /// A cache of keys and values. Axes of `k` and `v` are always (page, token in page, kv head, dim), whatever the
 /// order in memory. A contiguous cache is the case of one page per sequence: no table, page = sequence.
 struct CacheRef {
   TensorRef k, v;
+  ScaleRef k_scale, v_scale;                 ///< of quantized caches
   const int* seq_lens            = nullptr;  ///< [sequences] tokens held, on the device
   const int* sequence_ids        = nullptr;  ///< [batch] the sequence each batch entry reads; null: entry b reads b
   bool paged                     = false;    ///< pages come from a table; otherwise page = sequence
@@ -63,8 +75,9 @@ struct CacheRef {
   std::int64_t num_pages() const { return k.extent[0]; }
   int page_size() const { return static_cast<int>(k.extent[1]); }
   int num_kv_heads() const { return static_cast<int>(k.extent[2]); }
-  int head_dim() const { return static_cast<int>(k.extent[3]); }
-  int head_dim_v() const { return static_cast<int>(v.extent[3]); }
+  /// Dims, of which the last axis of an int4 cache has two to an element.
+  int head_dim() const { return static_cast<int>(k.extent[3]) * dims_per_element(k.type); }
+  int head_dim_v() const { return static_cast<int>(v.extent[3]) * dims_per_element(v.type); }
 };
 
 /// What changes a score between the product and the softmax. Everything is off by default, and off costs nothing.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/quantized_types.hpp>
+
 #include <Kokkos_Core.hpp>
 
 #include <bit>
@@ -18,7 +20,8 @@
 /// Element types of caches, queries and outputs.
 ///
 /// Kokkos has no 16-bit floating type on the host, so the two storage types here are plain bits with
-/// conversions that are native where the machine has them. This is the only file that knows how.
+/// conversions that are native where the machine has them. This is the only file that knows how; those of quantized
+/// caches have one of their own.
 namespace pagoda {
 
 namespace detail {
@@ -107,15 +110,42 @@ struct bfloat16_t {
 static_assert(sizeof(half_t) == 2 && std::is_trivially_copyable_v<half_t>);
 static_assert(sizeof(bfloat16_t) == 2 && std::is_trivially_copyable_v<bfloat16_t>);
 
-/// Code of an element type at the type-erased boundary.
-enum class DType : std::int32_t { fp64 = 0, fp32 = 1, fp16 = 2, bf16 = 3 };
+/// Code of an element type at the type-erased boundary. The last four are of caches alone.
+enum class DType : std::int32_t {
+  fp64     = 0,
+  fp32     = 1,
+  fp16     = 2,
+  bf16     = 3,
+  fp8_e4m3 = 4,
+  fp8_e5m2 = 5,
+  int8     = 6,
+  int4     = 7  ///< two to an element (int4x2_t)
+};
 
 /// Bytes of one element.
 KOKKOS_INLINE_FUNCTION constexpr int size_of(DType type) {
-  return type == DType::fp64 ? 8 : type == DType::fp32 ? 4 : 2;
+  switch (type) {
+    case DType::fp64:
+      return 8;
+    case DType::fp32:
+      return 4;
+    case DType::fp16:
+    case DType::bf16:
+      return 2;
+    default:
+      return 1;
+  }
 }
 
-/// The field's short name: "fp64", "fp32", "fp16", "bf16".
+/// Dims that one element holds: an int4 cache of head_dim dims has rows of head_dim / 2 elements.
+KOKKOS_INLINE_FUNCTION constexpr int dims_per_element(DType type) { return type == DType::int4 ? 2 : 1; }
+
+/// Types of caches whose numbers are meant times a scale (KVScales).
+KOKKOS_INLINE_FUNCTION constexpr bool is_quantized(DType type) {
+  return type == DType::fp8_e4m3 || type == DType::fp8_e5m2 || type == DType::int8 || type == DType::int4;
+}
+
+/// The field's short name: "fp64", "fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4".
 constexpr const char* name_of(DType type) {
   switch (type) {
     case DType::fp64:
@@ -126,6 +156,14 @@ constexpr const char* name_of(DType type) {
       return "fp16";
     case DType::bf16:
       return "bf16";
+    case DType::fp8_e4m3:
+      return "fp8_e4m3";
+    case DType::fp8_e5m2:
+      return "fp8_e5m2";
+    case DType::int8:
+      return "int8";
+    case DType::int4:
+      return "int4";
   }
   return "unknown";
 }
@@ -141,6 +179,13 @@ constexpr double unit_roundoff(DType type) {
       return 0x1p-11;
     case DType::bf16:
       return 0x1p-8;
+    case DType::fp8_e4m3:
+      return 0x1p-4;
+    case DType::fp8_e5m2:
+      return 0x1p-3;
+    case DType::int8:
+    case DType::int4:
+      return 0.5;
   }
   return 1.0;
 }
@@ -156,11 +201,23 @@ template <>
 struct dtype_of<half_t> : std::integral_constant<DType, DType::fp16> {};
 template <>
 struct dtype_of<bfloat16_t> : std::integral_constant<DType, DType::bf16> {};
+template <>
+struct dtype_of<fp8_e4m3_t> : std::integral_constant<DType, DType::fp8_e4m3> {};
+template <>
+struct dtype_of<fp8_e5m2_t> : std::integral_constant<DType, DType::fp8_e5m2> {};
+template <>
+struct dtype_of<std::int8_t> : std::integral_constant<DType, DType::int8> {};
+template <>
+struct dtype_of<int4x2_t> : std::integral_constant<DType, DType::int4> {};
 #if defined(KOKKOS_ENABLE_CUDA)
 template <>
 struct dtype_of<__half> : std::integral_constant<DType, DType::fp16> {};
 template <>
 struct dtype_of<__nv_bfloat16> : std::integral_constant<DType, DType::bf16> {};
+template <>
+struct dtype_of<__nv_fp8_e4m3> : std::integral_constant<DType, DType::fp8_e4m3> {};
+template <>
+struct dtype_of<__nv_fp8_e5m2> : std::integral_constant<DType, DType::fp8_e5m2> {};
 #endif
 // Kokkos' own 16-bit types where they are 16 bits wide; on the host they are float under another name.
 #if defined(KOKKOS_HALF_T_IS_FLOAT) && !KOKKOS_HALF_T_IS_FLOAT
@@ -178,6 +235,26 @@ inline constexpr DType dtype_v = dtype_of<std::remove_cv_t<T>>::value;
 /// True where Pagoda knows T as an element type.
 template <class T>
 concept Element = requires { dtype_of<std::remove_cv_t<T>>::value; };
+
+/// T is an element of quantized caches.
+template <class T>
+inline constexpr bool is_quantized_v = is_quantized(dtype_v<T>);
+template <class T>
+inline constexpr int dims_per_element_v = dims_per_element(dtype_v<T>);
+
+namespace detail {
+
+/// Dim d of a row whose elements lie `stride` apart, as it is stored.
+template <class T>
+KOKKOS_INLINE_FUNCTION auto stored_dim(const T* row, std::int64_t d, std::int64_t stride) {
+  if constexpr (dims_per_element_v<T> == 2) {
+    return row[d / 2 * stride][static_cast<int>(d % 2)];
+  } else {
+    return row[d * stride];
+  }
+}
+
+}  // namespace detail
 
 /// Softmax and accumulation run in this type: double for fp64 storage, float otherwise.
 template <class T>

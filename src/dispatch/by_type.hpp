@@ -13,10 +13,14 @@
 
 namespace pagoda::detail {
 
-using type_fp64 = double;
-using type_fp32 = float;
-using type_fp16 = half_t;
-using type_bf16 = bfloat16_t;
+using type_fp64     = double;
+using type_fp32     = float;
+using type_fp16     = half_t;
+using type_bf16     = bfloat16_t;
+using type_fp8_e4m3 = fp8_e4m3_t;
+using type_fp8_e5m2 = fp8_e5m2_t;
+using type_int8     = std::int8_t;
+using type_int4     = int4x2_t;
 
 /// Calls f with a null pointer of the C++ type that `type` stands for, among those this build has kernels for.
 template <class F>
@@ -34,6 +38,19 @@ void by_type(DType type, F&& f) {
   throw InvalidArgument(concat("pagoda: the cache's element type is ", name_of(type), "; allowed in this build:",
                                "" PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_NAME), " (CMake's PAGODA_TYPES)"));
 #undef PAGODA_NAME
+}
+
+/// The same among types that are not quantized, which have kernels that write them too.
+template <class F>
+void by_plain_type(DType type, F&& f) {
+  by_type(type, [&]<class T>(T* which) {
+    if constexpr (!is_quantized_v<T>) {
+      f(which);
+    } else {
+      throw InvalidArgument(concat("pagoda: the cache's element type is ", name_of(type),
+                                   "; allowed: fp64, fp32, fp16 or bf16, for quantized caches are only read"));
+    }
+  });
 }
 
 /// Rows of keys and values can be read in aligned vectors: dense dims, every row on a 16-byte

@@ -3,6 +3,7 @@
 #include <pagoda/error.hpp>
 
 #include "src/dispatch/by_type.hpp"
+#include "src/dispatch/checks.hpp"
 #include "src/dispatch/launch.hpp"
 #include "src/dispatch/spaces.hpp"
 #include "src/plan/split.hpp"
@@ -33,15 +34,21 @@ bool is_small(const TensorRef& t) {
   return std::max(last, longest) < std::int64_t(1) << 31;
 }
 
+ScaleArray scale_array(const ScaleRef& s) {
+  const auto stride = [&](int axis) { return static_cast<std::uint32_t>(s.stride[axis]); };
+  return {s.data, stride(0), stride(1), stride(2)};
+}
+
 template <class ExecutionSpace>
-KernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p) {
+ScaledKernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p) {
   const PlanState& s = plan.state();
   const CacheRef& kv = p.kv;
-  KernelArgs a{};
+  ScaledKernelArgs a{};
   a.k = kv.k.data, a.k_page = kv.k.stride[0], a.k_token = kv.k.stride[1], a.k_head = kv.k.stride[2],
   a.k_dim = kv.k.stride[3];
   a.v = kv.v.data, a.v_page = kv.v.stride[0], a.v_token = kv.v.stride[1], a.v_head = kv.v.stride[2],
-  a.v_dim = kv.v.stride[3];
+  a.v_dim   = kv.v.stride[3];
+  a.k_scale = scale_array(kv.k_scale), a.v_scale = scale_array(kv.v_scale);
   a.paged = kv.paged, a.table = kv.block_table, a.page_indptr = kv.page_indptr;
   a.table_row_stride  = static_cast<int>(kv.num_sequences > 1 ? kv.table_row_stride : 0);
   a.table_page_stride = static_cast<int>(kv.table_pages > 1 ? kv.table_page_stride : 0);
@@ -75,7 +82,7 @@ KernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p) {
   a.grid_pieces           = Divisor::of(grid_for(rows, a.split.teams * a.split.even_waves));
   a.value_stride          = padded_to_quads(s.head_dim_v);
   a.value_quads           = Divisor::of(a.value_stride / 4);
-  a.wide_queries          = p.q.type == s.kv_type && in_vectors(p.q, 16);
+  a.wide_queries          = p.q.type == s.query_type && in_vectors(p.q, 16);
   a.wide_outputs          = in_vectors(p.out, 4 * size_of(p.out.type)) && s.head_dim_v % 4 == 0;
   std::byte* const w      = plan.workspace().data();
   a.teams                 = reinterpret_cast<TeamCounters*>(w + s.layout.teams);
@@ -92,7 +99,7 @@ struct ClearInts {
 };
 
 template <class ExecutionSpace>
-void launch(const ExecutionSpace& exec, const PlanState& s, const KernelArgs& args, bool all) {
+void launch(const ExecutionSpace& exec, const PlanState& s, const ScaledKernelArgs& args, bool all) {
   by_type(s.kv_type, [&]<class T>(T*) { launch_decode<ExecutionSpace, T>(exec, s, args, all); });
 }
 
@@ -101,6 +108,9 @@ void check(const PlanState& s, const Problem& p) {
   const CacheRef& kv    = p.kv;
   require(kv.k.type == s.kv_type && kv.v.type == s.kv_type, who, "the cache holds ", name_of(kv.k.type), " keys and ",
           name_of(kv.v.type), " values; the plan was made for ", name_of(s.kv_type));
+  require_scales("pagoda::decode", kv);
+  require_plain("pagoda::decode", "q holds", p.q.type);
+  require_plain("pagoda::decode", "out holds", p.out.type);
   require(kv.num_kv_heads() == s.num_kv_heads, who, "the cache has ", kv.num_kv_heads(),
           " kv heads; the plan was made for ", s.num_kv_heads);
   require(kv.head_dim() == s.head_dim && kv.head_dim_v() == s.head_dim_v, who, "the cache has head_dim ", kv.head_dim(),
@@ -141,9 +151,9 @@ template <class ExecutionSpace>
 void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem) {
   check(plan.state(), problem);
   if (problem.q.extent[0] == 0) return;
-  const PlanState& s    = plan.state();
-  const KernelArgs args = kernel_args(plan, problem);
-  const bool small      = is_small(problem.q) && is_small(problem.out) && is_small(problem.lse);
+  const PlanState& s          = plan.state();
+  const ScaledKernelArgs args = kernel_args(plan, problem);
+  const bool small            = is_small(problem.q) && is_small(problem.out) && is_small(problem.lse);
   launch(exec, s, args, s.all || !small || !(s.any_query || args.wide_queries));
 }
 
@@ -155,8 +165,8 @@ void warm_up(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan) {
       Kokkos::RangePolicy<ExecutionSpace>(exec, 0, static_cast<int>((s.layout.states - s.layout.teams) / sizeof(int))),
       ClearInts{reinterpret_cast<int*>(plan.workspace().data() + s.layout.teams)});
   // A batch of none: teams find no items and leave at once.
-  KernelArgs args = kernel_args(plan, Problem{});
-  args.batch      = 0;
+  ScaledKernelArgs args = kernel_args(plan, Problem{});
+  args.batch            = 0;
   for (const bool all : {false, true}) launch(exec, s, args, all);
 }
 

@@ -15,6 +15,7 @@ struct FragmentChoice {
   int heads_per_item = 1;  ///< kv heads that a tile of tokens is taken through
   int teams          = 0;  ///< that run at the same time
   bool any_query     = false;
+  DType query_type{};  ///< of queries that need not be converted
   DType probability_type{};
   std::int64_t max_row_units = 0;  ///< of a cache, see FragmentShape
 };
@@ -24,9 +25,10 @@ struct FragmentChoice {
 template <class ExecutionSpace, class T>
 FragmentChoice choose_fragment(const ExecutionSpace& exec, const FragmentShape& shape);
 
-/// Launches the decode kernel of the plan's fragment: the instance that knows score options and queries of any type
+/// Launches the decode kernel of the plan's fragment (one of a type without scales takes the args without them): the
+/// instance that knows score options and queries of any type
 /// (all), or the one that does without.
 template <class ExecutionSpace, class T>
-void launch_decode(const ExecutionSpace& exec, const PlanState& state, const KernelArgs& args, bool all);
+void launch_decode(const ExecutionSpace& exec, const PlanState& state, const ScaledKernelArgs& args, bool all);
 
 }  // namespace pagoda::detail

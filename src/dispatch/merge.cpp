@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pagoda/merge.hpp>
 
+#include "src/dispatch/checks.hpp"
 #include "src/dispatch/spaces.hpp"
 #include "src/kernel/merge.hpp"
 
@@ -29,6 +30,9 @@ void merge(const ExecutionSpace& exec, const MergeProblem& p) {
   check_shape("the other states' outputs", p.rest_out, 1, p.out);
   check_shape("the other states' log-sum-exps", p.rest_lse, 1, p.out);
   if (p.lse.data) check_shape("lse", p.lse, 0, p.out);
+  require_plain("pagoda::merge", "the first state's output holds", p.first_out.type);
+  require_plain("pagoda::merge", "the other states' outputs hold", p.rest_out.type);
+  require_plain("pagoda::merge", "out holds", p.out.type);
 
   const auto launch = [&]<class Acc>(Acc) {
     CallerStates<Acc> states{};

@@ -4,6 +4,7 @@
 
 #include "pagoda_enabled_types.hpp"
 #include "src/dispatch/by_type.hpp"
+#include "src/dispatch/checks.hpp"
 #include "src/dispatch/launch.hpp"
 #include "src/dispatch/spaces.hpp"
 #include "src/kernel/machine.hpp"
@@ -64,6 +65,7 @@ void choose_kernel(const ExecutionSpace& exec, const CacheRef& kv, PlanState& s)
   s.fragment = choice.index, s.row_tile = choice.rows, s.num_workers = choice.workers;
   s.heads_per_item = choice.heads_per_item;
   s.max_row_units = choice.max_row_units, s.any_query = choice.any_query, s.probability_type = choice.probability_type;
+  s.query_type  = choice.query_type;
   s.split.teams = std::max(choice.teams, 1);
   // A worker's tile, and pieces that occupy all workers of a team.
   const auto log2     = [](int n) { return std::bit_width(static_cast<unsigned>(n) - 1); };
@@ -87,6 +89,7 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
           "; allowed: a positive multiple of num_kv_heads = ", s.num_kv_heads);
   require(kv.v.type == kv.k.type, "pagoda::plan: values are ", name_of(kv.v.type), " and keys ", name_of(kv.k.type),
           "; allowed: one type for both");
+  require_scales("pagoda::plan", kv);
   require(o.max_batch >= 0, "pagoda::plan: max_batch is ", o.max_batch, "; allowed: 0 (the cache's batch) or more");
   require(o.max_seq_len >= 0, "pagoda::plan: max_seq_len is ", o.max_seq_len, "; allowed: 0 (the cache's) or more");
   require(o.max_query_len >= 1, "pagoda::plan: max_query_len is ", o.max_query_len, "; allowed: 1 or more");
@@ -165,7 +168,7 @@ std::string describe(const PlanState& s) {
                 s.head_dim_v != s.head_dim ? concat("/", s.head_dim_v) : std::string(), ": ", s.row_tile,
                 " query rows an item, ", s.split.teams, " teams of ", s.num_workers,
                 s.num_workers == 1 ? " worker, " : " workers, ", s.layout.bytes, " bytes of workspace",
-                s.probability_type == s.kv_type ? ", matrix products" : "", s.wide ? "" : ", element-wise loads",
+                size_of(s.probability_type) == 2 ? ", matrix products" : "", s.wide ? "" : ", element-wise loads",
                 s.all ? ", all options" : "");
 }
 

@@ -3,6 +3,8 @@
 
 #include "src/kernel/pack.hpp"
 
+#include <pagoda/types.hpp>
+
 #include <Kokkos_Core.hpp>
 
 namespace pagoda::detail {
@@ -21,12 +23,12 @@ struct ArrayVec {
   KOKKOS_FUNCTION Acc operator[](int j) const { return at[j]; }
   KOKKOS_FUNCTION void set(int j, Acc x) { at[j] = x; }
 
-  /// W consecutive elements, aligned to the smaller of 16 bytes and their size, converted.
+  /// W consecutive dims, aligned to the smaller of 16 bytes and their size, converted.
   template <class T>
   KOKKOS_FUNCTION static ArrayVec load(const T* from) {
-    const auto pack = *reinterpret_cast<const Pack<T, W>*>(from);
+    const auto pack = *reinterpret_cast<const Pack<T, W / dims_per_element_v<T>>*>(from);
     ArrayVec v;
-    for (int j = 0; j < W; ++j) v.at[j] = static_cast<Acc>(pack.at[j]);
+    for (int j = 0; j < W; ++j) v.at[j] = static_cast<Acc>(stored_dim(pack.at, j, 1));
     return v;
   }
   KOKKOS_FUNCTION void store(Acc* to) const {

@@ -11,6 +11,8 @@
 
 #include <Kokkos_Core.hpp>
 
+#include <type_traits>
+
 namespace pagoda::detail {
 
 /// The generic decode kernel: all of a decode in one launch. Every team works out from the lengths which items of the
@@ -25,7 +27,7 @@ struct DecodeKernel {
   using Fragment = typename FragmentType::template Instance<All>;
   using Member   = typename Machine::Member;
   using Acc      = typename Fragment::Acc;
-  KernelArgs args;
+  std::conditional_t<is_scaled<Fragment>, ScaledKernelArgs, KernelArgs> args;
 
   /// The fragment takes a tile of tokens through several kv heads.
   static constexpr bool many_heads = requires { Fragment::many_heads; };
@@ -243,8 +245,9 @@ struct DecodeKernel {
         s              = {most, s.sum * kept + Machine::exp2(sink - most)};
       }
     }
-    const bool any   = s.sum > Acc(0);
-    const Acc weight = any ? kept * reciprocal(s.sum) : Acc(0);
+    const bool any = s.sum > Acc(0);
+    Acc weight     = any ? kept * reciprocal(s.sum) : Acc(0);
+    if constexpr (is_scaled<Fragment>) weight *= args.v_scale.of_head(rows.kv_head());
     const Acc out[4] = {x[0] * weight, x[1] * weight, x[2] * weight, x[3] * weight};
     rows.store_out(r, d, out);
     if (d == 0 && args.lse.data) rows.store_lse(r, any ? (s.most + Kokkos::log2(s.sum)) * (1 / log2e) : -infinity);

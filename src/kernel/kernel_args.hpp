@@ -9,6 +9,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace pagoda::detail {
 
@@ -171,5 +172,35 @@ struct KernelArgs {
   }
 };
 static_assert(sizeof(KernelArgs) <= 640, "a kernel argument, read by every team: keep it small");
+
+/// Scales of the keys or values of a quantized cache; strides in floats.
+struct ScaleArray {
+  const float* at;  ///< null: 1
+  std::uint32_t page, token, head;
+
+  /// Whether tokens differ. Where they do not, the generic kernel applies the scale and fragments need not ask.
+  KOKKOS_FUNCTION bool per_token() const { return at && (page | token) != 0; }
+  /// Where the scale of head 0 of a token lies.
+  KOKKOS_FUNCTION std::int64_t offset(int page_id, int slot) const {
+    return static_cast<std::int64_t>(page_id) * page + static_cast<std::int64_t>(slot) * token;
+  }
+  KOKKOS_FUNCTION float of_token(std::int64_t offset, int kv_head) const {
+    return at[offset + static_cast<std::int64_t>(kv_head) * head];
+  }
+  /// The scale of a head where all tokens have the same, 1 otherwise.
+  KOKKOS_FUNCTION float of_head(int kv_head) const { return at && !per_token() ? of_token(0, kv_head) : 1.0f; }
+};
+
+/// Of decodes of quantized caches; other types do without, so that their kernels stay as they are.
+struct ScaledKernelArgs : KernelArgs {
+  ScaleArray k_scale, v_scale;
+};
+
+template <class T>
+using KernelArgsOf = std::conditional_t<is_quantized_v<T>, ScaledKernelArgs, KernelArgs>;
+
+/// A fragment for a quantized cache says `scaled = true` and takes ScaledKernelArgs.
+template <class Fragment>
+inline constexpr bool is_scaled = requires { requires Fragment::scaled; };
 
 }  // namespace pagoda::detail

@@ -20,11 +20,11 @@ namespace pagoda::detail {
 template <class Vec, int W, bool Wide, class T>
 KOKKOS_INLINE_FUNCTION Vec load_dims(const T* row, int d, std::int64_t dim_stride, int head_dim) {
   if constexpr (Wide) {
-    return Vec::load(row + d);
+    return Vec::load(row + d / dims_per_element_v<T>);
   } else {
     auto v = Vec::all(0);
     for (int j = 0; j < W; ++j)
-      if (d + j < head_dim) v.set(j, row[(d + j) * dim_stride]);
+      if (d + j < head_dim) v.set(j, stored_dim(row, d + j, dim_stride));
     return v;
   }
 }
@@ -46,6 +46,7 @@ class PortableFragment {
   using Instance                         = PortableFragment;
   static constexpr bool all_only         = !Wide;  ///< one instance will do: the slower path
   static constexpr bool any_query        = true;   ///< queries of any type, in the instance without score options too
+  static constexpr bool scaled           = is_quantized_v<T>;
   static constexpr int rows              = R;
   static constexpr int lane_rows         = R;  ///< rows that one lane holds scores of
   static constexpr int tile_tokens       = Machine::tile_tokens;
@@ -68,8 +69,9 @@ class PortableFragment {
 
   /// Bytes of team scratch for a team of `workers`.
   static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int workers, int /*heads*/) {
-    const std::size_t worker = sizeof(Acc) * (R * padded(head_dim_v, value_width) + R * tile_tokens + 2 * R) +
-                               sizeof(std::int64_t) * tile_tokens;
+    const std::size_t worker =
+        sizeof(Acc) * (R * padded(head_dim_v, value_width) + R * tile_tokens + 2 * R + scale_tokens) +
+        sizeof(std::int64_t) * tile_tokens;
     return sizeof(Acc) * R * padded(head_dim, key_width) + workers * ((worker + 15) / 16 * 16) + 16;
   }
 
@@ -79,11 +81,11 @@ class PortableFragment {
   static bool can_run(const FragmentShape& s) { return s.wide || !Wide; }
 
   /// memory: scratch_bytes of team scratch.
-  KOKKOS_FUNCTION PortableFragment(const Member& team, const KernelArgs& args, char* memory)
+  KOKKOS_FUNCTION PortableFragment(const Member& team, const KernelArgsOf<T>& args, char* memory)
       : team_(team), args_(args), head_dim_(args.head_dim), head_dim_v_(args.head_dim_v) {
     const int output_bytes = static_cast<int>(sizeof(Acc)) * R * o_stride();
     const int score_bytes  = static_cast<int>(sizeof(Acc)) * R * tile_tokens;
-    worker_bytes_          = (output_bytes + score_bytes + static_cast<int>(sizeof(Acc)) * 2 * R +
+    worker_bytes_          = (output_bytes + score_bytes + static_cast<int>(sizeof(Acc)) * (2 * R + scale_tokens) +
                      static_cast<int>(sizeof(std::int64_t)) * tile_tokens + 15) /
                     16 * 16;
     q_        = reinterpret_cast<Acc*>(memory);
@@ -123,16 +125,23 @@ class PortableFragment {
     const T* const v   = static_cast<const T*>(args_.v);
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, tile_tokens), [&](int n) {
       typename KeyVec::Dot dot[R];
+      [[maybe_unused]] Acc key_scale = Acc(1);
       if (n < count) {
         if constexpr (Wide && Machine::prefetch_distance > 0) {
           if (n + Machine::prefetch_distance < count) {
             const TokenRow next = where.row(where.place(u + n + Machine::prefetch_distance));
-            Machine::prefetch(k + next.k, dims);
-            Machine::prefetch(v + next.v, head_dim_v_);
+            Machine::prefetch(k + next.k, dims / dims_per_element_v<T>);
+            Machine::prefetch(v + next.v, head_dim_v_ / dims_per_element_v<T>);
           }
         }
-        const TokenRow row = where.row(where.place(u + n));
-        v_offset_[n]       = row.v;
+        const PagePlace place = where.place(u + n);
+        const TokenRow row    = where.row(place);
+        v_offset_[n]          = row.v;
+        if constexpr (scaled) {
+          const ScaleArray &ks = args_.k_scale, &vs = args_.v_scale;
+          if (ks.per_token()) key_scale = ks.of_token(ks.offset(place.page, place.slot), where.kv_head);
+          if (vs.per_token()) v_scale()[n] = vs.of_token(vs.offset(place.page, place.slot), where.kv_head);
+        }
         const T* const key = k + row.k;
         PAGODA_UNROLL(8)
         for (int d = 0; d < dims; d += key_width) {
@@ -140,7 +149,11 @@ class PortableFragment {
           for (int r = 0; r < R; ++r) dot[r].add_product(x, KeyVec::load(q + r * stride + d));
         }
       }
-      for (int r = 0; r < R; ++r) s_[n * R + r] = n < count ? dot[r].total() : -Kokkos::Experimental::infinity_v<Acc>;
+      for (int r = 0; r < R; ++r) {
+        Acc score = dot[r].total();
+        if constexpr (scaled) score *= key_scale;
+        s_[n * R + r] = n < count ? score : -Kokkos::Experimental::infinity_v<Acc>;
+      }
     });
   }
 
@@ -193,6 +206,7 @@ class PortableFragment {
     const int dims = head_dim_v_, chunks = (dims + value_width - 1) / value_width, stride = o_stride();
     const int count  = Kokkos::min(int(tile_tokens), end - u);
     const T* const v = static_cast<const T*>(args_.v);
+    if constexpr (scaled) weigh(count);
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, chunks), [&](int chunk) {
       const int d = chunk * value_width;
       // A tile is summed apart and then added, so rounding grows with the number of tiles, not of tokens.
@@ -222,6 +236,16 @@ class PortableFragment {
   }
 
  private:
+  /// Probabilities times the scales of their tokens' values, where those differ. Their sum is taken already.
+  KOKKOS_FUNCTION void weigh(int count) {
+    if (!args_.v_scale.per_token()) return;
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, count), [&](int n) {
+      const Acc scale = v_scale()[n];
+      for (int r = 0; r < R; ++r) s_[n * R + r] *= scale;
+    });
+    Machine::sync_worker(team_);
+  }
+
   /// Elementwise maximum or sum over lanes.
   template <bool Max>
   struct ScoreReducer {
@@ -245,18 +269,23 @@ class PortableFragment {
     KOKKOS_FUNCTION bool references_scalar() const { return true; }
   };
 
+  static constexpr int scale_tokens = scaled ? tile_tokens : 0;
+
   KOKKOS_FUNCTION int q_stride() const { return padded(head_dim_, key_width); }
   KOKKOS_FUNCTION int o_stride() const { return padded(head_dim_v_, value_width); }
   KOKKOS_FUNCTION Acc* output_of(int worker) const { return reinterpret_cast<Acc*>(base_ + worker * worker_bytes_); }
   KOKKOS_FUNCTION RowState<Acc>* state_of(int worker) const {
-    // After the scores (R * tile_tokens) and the offsets of the values' rows.
+    // After the scores (R * tile_tokens), the offsets of the values' rows and their scales.
     return reinterpret_cast<RowState<Acc>*>(
-        reinterpret_cast<char*>(output_of(worker) + R * o_stride() + R * tile_tokens) +
+        reinterpret_cast<char*>(output_of(worker) + R * o_stride() + R * tile_tokens + scale_tokens) +
         sizeof(std::int64_t) * tile_tokens);
   }
 
+  /// [tile_tokens], this worker's: scales of the tokens' values, behind the offsets of their rows.
+  KOKKOS_FUNCTION Acc* v_scale() const { return reinterpret_cast<Acc*>(v_offset_ + tile_tokens); }
+
   const Member& team_;
-  const KernelArgs& args_;
+  const KernelArgsOf<T>& args_;
   int head_dim_, head_dim_v_, worker_bytes_;
   char* base_;
   Acc* q_;                  ///< [R][q_stride], shared by the team

@@ -81,6 +81,7 @@ struct TileRows {
         count(least(a.row_tile.value, (All ? a.query_len(item.batch) : 1) * a.group.value - first)),
         head0((item.kv_head + h) * a.group.value) {}
 
+  KOKKOS_FUNCTION int kv_head() const { return args.group.divide(head0); }
   KOKKOS_FUNCTION bool valid(int r) const { return r < count; }
   /// Which of the entry's query tokens row r is.
   KOKKOS_FUNCTION int query(int r) const { return All ? args.group.divide(first + r) : 0; }

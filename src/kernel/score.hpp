@@ -7,6 +7,15 @@
 
 namespace pagoda::detail {
 
+/// What a score is multiplied with by way of the query: softmax_scale and, where all tokens of the kv head have the
+/// same, the scale of quantized keys.
+template <class Fragment, class Args, class Rows>
+KOKKOS_INLINE_FUNCTION typename Fragment::Acc scale_of_queries(const Args& args, [[maybe_unused]] const Rows& rows) {
+  auto scale = args.template softmax_scale_as<typename Fragment::Acc>();
+  if constexpr (is_scaled<Fragment>) scale *= args.k_scale.of_head(rows.kv_head());
+  return scale;
+}
+
 /// What happens to a score between the product and the softmax. Kernels work in base 2, so scores leave here times
 /// log2(e). Without options that and softmax_scale are one factor, and nothing is left to do.
 template <class Fragment, bool Scored>
@@ -14,9 +23,9 @@ struct ScoreChange {
   using Acc = typename Fragment::Acc;
   Acc query_scale;
 
-  template <class Rows>
-  KOKKOS_FUNCTION ScoreChange(const KernelArgs& args, const WorkItem&, const Rows&, const Fragment&)
-      : query_scale(args.softmax_scale_as<Acc>() * Kokkos::numbers::log2e_v<Acc>) {}
+  template <class Args, class Rows>
+  KOKKOS_FUNCTION ScoreChange(const Args& args, const WorkItem&, const Rows& rows, const Fragment&)
+      : query_scale(scale_of_queries<Fragment>(args, rows) * Kokkos::numbers::log2e_v<Acc>) {}
 };
 
 /// With options: scale, then soft cap, then position bias, then mask, as FlashAttention and FlashInfer order them.
@@ -29,9 +38,9 @@ struct ScoreChange<Fragment, true> {
   Acc slope[Fragment::lane_rows];
   Acc cap;
 
-  template <class Rows>
-  KOKKOS_FUNCTION ScoreChange(const KernelArgs& args, const WorkItem& item, const Rows& rows, const Fragment& fragment)
-      : query_scale(args.softmax_scale_as<Acc>()),
+  template <class Args, class Rows>
+  KOKKOS_FUNCTION ScoreChange(const Args& args, const WorkItem& item, const Rows& rows, const Fragment& fragment)
+      : query_scale(scale_of_queries<Fragment>(args, rows)),
         options(args.score),
         cap(static_cast<Acc>(args.score.logit_soft_cap)) {
     const int first = args.seq_len(item.batch) - args.query_len(item.batch);

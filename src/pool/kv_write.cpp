@@ -2,6 +2,7 @@
 #include <pagoda/kv_write.hpp>
 
 #include "src/dispatch/by_type.hpp"
+#include "src/dispatch/checks.hpp"
 #include "src/dispatch/spaces.hpp"
 #include "src/pool/write_rows.hpp"
 
@@ -12,6 +13,7 @@ namespace pagoda::detail {
 void check_rows(const char* who, const TensorRef& k, const TensorRef& v, std::int64_t tokens, std::int64_t num_kv_heads,
                 std::int64_t head_dim, std::int64_t head_dim_v) {
   const auto check = [&](const char* name, const TensorRef& t, std::int64_t dims) {
+    require_plain(who, concat(name, " holds").c_str(), t.type);
     require(t.extent[0] == tokens && t.extent[1] == num_kv_heads && t.extent[2] == dims, who, ": ", name, " is (",
             t.extent[0], ", ", t.extent[1], ", ", t.extent[2], "); allowed: (token, kv head, dim) = (", tokens, ", ",
             num_kv_heads, ", ", dims, ")");
@@ -26,10 +28,12 @@ void write_kv(const ExecutionSpace& exec, const TensorRef& k_cache, const Tensor
               const SlotMapping& mapping, const TensorRef& k, const TensorRef& v) {
   require(k_cache.type == v_cache.type, "pagoda::write_kv: v_cache holds ", name_of(v_cache.type),
           "; allowed: ", name_of(k_cache.type), ", as k_cache does");
+  // Who writes a quantized cache chooses its scales: that is the caller's.
+  require_plain("pagoda::write_kv", "k_cache and v_cache hold", k_cache.type);
   check_rows("pagoda::write_kv", k, v, mapping.count, k_cache.extent[2], k_cache.extent[3], v_cache.extent[3]);
   const RowShape shape{static_cast<int>(k_cache.extent[2]), static_cast<int>(k_cache.extent[3]),
                        static_cast<int>(v_cache.extent[3]), k_cache.extent[0] * k_cache.extent[1]};
-  by_type(k_cache.type, [&]<class T>(T*) {
+  by_plain_type(k_cache.type, [&]<class T>(T*) {
     write_mapped<T>("Pagoda::write_kv", exec, mapping, shape, {caller_rows(k), caller_rows(v)},
                     {cache_rows(k_cache), cache_rows(v_cache)});
   });

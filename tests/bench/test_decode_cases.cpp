@@ -83,7 +83,9 @@ TEST(DecodeCases, HoldTheRowsOfTheSuites) {
         "decode/generic/fp16/32x8x128/B32/S8192/page1", "decode/generic/fp16/32x8x128/B32/S8192/contiguous",
         "decode/generic/fp16/16x2x128/B3/S512/page16", "decode/generic/fp16/32x8x128/B64/one-long/page16",
         "decode/generic/fp16/32x8x128/B256/conversation/page16", "decode/generic/fp32/1x1x128/B1/S2097152/contiguous",
-        "decode/generic/bf16/16x1x576-512/B64/S4096/page64"})
+        "decode/generic/bf16/16x1x576-512/B64/S4096/page64", "decode/generic/fp8_e4m3/32x8x128/B32/S1024/page16",
+        "decode/generic/fp8_e4m3/64x8x128/B128/S2048/contiguous", "decode/generic/int8/32x8x128/B1/S131072/page16",
+        "decode/generic/int4/32x8x128/B32/S8192/page16"})
     EXPECT_NO_THROW(find(cases, name));
 }
 
@@ -103,6 +105,13 @@ TEST(DecodeCases, CountBytesAndProductsAsTheyAre) {
   EXPECT_EQ(latent.fmas(), 64.0 * 4096 * 32 * (576 + 512));
   const auto long_one = find(cases, "decode/generic/fp32/1x1x128/B1/S2097152/contiguous");
   EXPECT_EQ(long_one.bytes(), std::size_t(1) << 31);
+  // A byte, or half a one, for a dim; four for the scale of a row where every token has its own.
+  EXPECT_EQ(find(cases, "decode/generic/fp8_e4m3/32x8x128/B32/S8192/page16").bytes(), 32u * 8192 * 8 * 2 * 128);
+  EXPECT_EQ(find(cases, "decode/generic/int8/32x8x128/B32/S8192/page16").bytes(), 32u * 8192 * 8 * 2 * (128 + 4));
+  const auto packed = find(cases, "decode/generic/int4/32x8x128/B32/S8192/page16");
+  EXPECT_EQ(packed.bytes(), 32u * 8192 * 8 * 2 * (64 + 4));
+  EXPECT_EQ(packed.page_elements(), 16u * 8 * 64);
+  EXPECT_EQ(packed.fmas(), row.fmas());
   const auto skewed = find(cases, "decode/generic/fp16/32x8x128/B64/one-long/page16");
   EXPECT_EQ(skewed.tokens(), 131072 + 63 * 512);
   EXPECT_EQ(skewed.longest(), 131072);
@@ -128,7 +137,9 @@ TEST(DecodeCases, EvenTwinsHoldTheSameTokens) {
 TEST(DecodeCases, OnlyTypesOfTheBuildAreLeft) {
   for (const Case& c : of_types(device_cases(), {DType::fp16})) EXPECT_EQ(c.type, DType::fp16);
   EXPECT_TRUE(of_types(device_cases(), {}).empty());
-  EXPECT_EQ(of_types(device_cases(), {DType::fp64, DType::fp32, DType::fp16, DType::bf16}).size(),
+  EXPECT_EQ(of_types(device_cases(), {DType::fp64, DType::fp32, DType::fp16, DType::bf16, DType::fp8_e4m3,
+                                      DType::fp8_e5m2, DType::int8, DType::int4})
+                .size(),
             device_cases().size());
 }
 
@@ -136,12 +147,14 @@ TEST(DecodeCases, BarsAreThoseOfTheProject) {
   EXPECT_DOUBLE_EQ(bar_us(Bar::batch, 100).value(), 109);
   EXPECT_DOUBLE_EQ(bar_us(Bar::rows, 100).value(), 111);
   EXPECT_DOUBLE_EQ(bar_us(Bar::small, 2).value(), 6);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::quantized, 100).value(), 117);
   EXPECT_FALSE(bar_us(Bar::none, 2));
   const auto cases = device_cases();
   EXPECT_EQ(find(cases, "decode/generic/fp16/16x2x128/B16/S4096/page16").bar, Bar::batch);
   EXPECT_EQ(find(cases, "decode/generic/fp16/16x2x128/B8/S8192/page16").bar, Bar::rows);
   EXPECT_EQ(find(cases, "decode/generic/fp16/32x8x128/B1/S512/page16").bar, Bar::small);
   EXPECT_EQ(find(cases, "decode/generic/fp16/32x8x128/B64/conversation/page16").bar, Bar::none);
+  EXPECT_EQ(find(cases, "decode/generic/fp8_e4m3/32x8x128/B8/S4096/page16").bar, Bar::quantized);
 }
 
 constexpr std::size_t MB = 1'000'000, GB = 1000 * MB;

@@ -17,8 +17,8 @@ struct ReadAll {
 
   ReadAll(const KV& cache, int batch, int tokens)
       : kv(cache),
-        k("keys", batch, tokens, cache.k.extent(2), cache.k.extent(3)),
-        v("values", batch, tokens, cache.v.extent(2), cache.v.extent(3)),
+        k("keys", batch, tokens, cache.k.extent(2), cache.ref().head_dim()),
+        v("values", batch, tokens, cache.v.extent(2), cache.ref().head_dim_v()),
         lengths("lengths", batch) {}
 
   KOKKOS_FUNCTION void operator()(int b) const {
@@ -32,6 +32,16 @@ struct ReadAll {
     }
   }
 };
+
+/// The number that dim d of a row stands for; a quantized one is multiplied in float.
+template <class T>
+double meant(const T* row, int d, float scale) {
+  if constexpr (is_quantized_v<T>) {
+    return static_cast<float>(load_dim(row, d)) * scale;
+  } else {
+    return load_dim(row, d);
+  }
+}
 
 template <class Space, class T, class KV>
 void expect_rows(const Sample<T>& sample, const KV& kv) {
@@ -50,9 +60,9 @@ void expect_rows(const Sample<T>& sample, const KV& kv) {
     for (int t = 0; t < lengths[b]; ++t) {
       for (int h = 0; h < sample.shape().num_kv_heads; ++h) {
         for (int d = 0; d < sample.shape().head_dim; ++d)
-          wrong += k(b, t, h, d) != static_cast<double>(sample.key(b, t, h)[d]);
+          wrong += k(b, t, h, d) != meant(sample.key(b, t, h), d, sample.key_scale(b, t, h));
         for (int d = 0; d < sample.head_dim_v(); ++d)
-          wrong += v(b, t, h, d) != static_cast<double>(sample.value(b, t, h)[d]);
+          wrong += v(b, t, h, d) != meant(sample.value(b, t, h), d, sample.value_scale(b, t, h));
       }
     }
   }
@@ -82,6 +92,42 @@ TYPED_TEST(Rows, LieWhereTheSceneLaidThem) {
     }
   }
 }
+
+#if defined(PAGODA_TEST_QUANTIZED)
+template <class Param>
+struct QuantizedRows : testing::Test {};
+TYPED_TEST_SUITE(QuantizedRows, SpacesAndQuantizedTypes, Names);
+
+// What a layout gives are the numbers that are meant, whatever shares a scale.
+TYPED_TEST(QuantizedRows, AreTheNumbersThatAreMeant) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  for (const Scales scales : {Scales::per_tensor, Scales::per_head, Scales::per_token_and_head}) {
+    const Sample<T> sample({.lengths      = {33, 0, 7, 64},
+                            .num_q_heads  = 3,
+                            .num_kv_heads = 3,
+                            .head_dim     = 12,
+                            .head_dim_v   = 6,
+                            .k_scales     = scales,
+                            .v_scales     = scales});
+    for (const Layout layout : {Layout::contiguous, Layout::paged, Layout::csr}) {
+      for (const KVOrder order : {KVOrder::NHD, KVOrder::HND}) {
+        for (const Strides strides : {Strides::dense, Strides::padded, Strides::left}) {
+          const Placement placement{.layout      = layout,
+                                    .page_size   = 7,
+                                    .order       = order,
+                                    .scale_order = order,
+                                    .strides     = strides,
+                                    .indirect    = true};
+          SCOPED_TRACE(describe(placement));
+          const Scene<Space, T> scene(sample, placement);
+          std::visit([&](const auto& kv) { expect_rows<Space>(sample, kv); }, scene.cache());
+        }
+      }
+    }
+  }
+}
+#endif
 
 TYPED_TEST(Rows, ValuesMayBeAPrefixOfTheKeys) {
   using T     = typename TypeParam::type;

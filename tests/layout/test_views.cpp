@@ -86,6 +86,44 @@ TEST(Views, WhatAContiguousCacheSaysOfItself) {
   EXPECT_EQ(ContiguousKV(k, v, lengths).ref().batch, 3);
 }
 
+TEST(Views, OfTwoDimsToAnElement) {
+  const Kokkos::View<int4x2_t****, Memory> k(Kokkos::view_alloc("k", Kokkos::WithoutInitializing), 3, 10, 2, 16),
+      v(Kokkos::view_alloc("v", Kokkos::WithoutInitializing), 3, 10, 2, 8);
+  const CacheRef ref = ContiguousKV{k, v, IntsView("lengths", 3)}.ref();
+  EXPECT_EQ(ref.k.type, DType::int4);
+  EXPECT_EQ(ref.head_dim(), 32);
+  EXPECT_EQ(ref.head_dim_v(), 16);
+  EXPECT_EQ(ref.k.extent[3], 16);
+}
+
+TEST(Views, ScalesOfEveryKind) {
+  using Cache = Kokkos::View<std::int8_t****, Memory>;
+  const Cache k("k", 3, 10, 2, 16), v("v", 3, 10, 2, 8);
+  const ContiguousKV kv{k, v, IntsView("lengths", 3)};
+  EXPECT_EQ(kv.ref().k_scale.data, nullptr);
+  const auto strides = [](const ScaleRef& s) { return std::array{s.stride[0], s.stride[1], s.stride[2]}; };
+  using Strides      = std::array<std::int64_t, 3>;
+
+  const Kokkos::View<float, Memory> one("one"), other("other");
+  const CacheRef by_tensor = kv.with_scales(per_tensor_scales(one, other)).ref();
+  EXPECT_EQ(by_tensor.k_scale.data, one.data());
+  EXPECT_EQ(by_tensor.v_scale.data, other.data());
+  EXPECT_EQ(strides(by_tensor.k_scale), (Strides{0, 0, 0}));
+
+  const Kokkos::View<float*, Memory> heads("heads", 2);
+  const CacheRef by_head = kv.with_scales(per_head_scales(heads, heads)).ref();
+  EXPECT_EQ(by_head.k_scale.data, heads.data());
+  EXPECT_EQ(strides(by_head.v_scale), (Strides{0, 0, 1}));
+
+  const Kokkos::View<float***, Kokkos::LayoutRight, Memory> rows("rows", 3, 10, 2), columns("columns", 3, 2, 10);
+  EXPECT_EQ(strides(kv.with_scales(per_token_and_head_scales(rows, rows)).ref().k_scale), (Strides{20, 2, 1}));
+  EXPECT_EQ(strides(kv.with_scales(per_token_and_head_scales(columns, columns, KVOrder::HND)).ref().v_scale),
+            (Strides{20, 1, 10}));
+  // One head's scales for all.
+  const auto first = Kokkos::subview(rows, Kokkos::ALL, Kokkos::ALL, std::pair(0, 1));
+  EXPECT_EQ(strides(kv.with_scales(per_token_and_head_scales(first, rows)).ref().k_scale), (Strides{20, 2, 0}));
+}
+
 // Nobody is decoding at the moment: no ids given and none to decode are two things.
 TEST(Views, AnEmptyBatchOfALargerCache) {
   const Kokkos::View<float****, Memory> k("k", 3, 10, 2, 16);

@@ -159,7 +159,11 @@ class Array {
     T* const data   = reinterpret_cast<T*>(bytes_.there()) + first_;
     const auto size = [&](int axis) { return static_cast<std::size_t>(n[axis]); };
     const auto step = [&](int axis) { return static_cast<std::size_t>(stride_[axis]); };
-    if constexpr (Rank == 2) {
+    if constexpr (Rank == 0) {
+      return Kokkos::View<T, Memory>(data);
+    } else if constexpr (Rank == 1) {  // of an array of two axes: its first column
+      return Kokkos::View<T*, Kokkos::LayoutStride, Memory>(data, Kokkos::LayoutStride(size(0), step(0)));
+    } else if constexpr (Rank == 2) {
       return Kokkos::View<T**, Kokkos::LayoutStride, Memory>(data,
                                                              Kokkos::LayoutStride(size(0), step(0), size(1), step(1)));
     } else if constexpr (Rank == 3) {

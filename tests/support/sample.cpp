@@ -72,6 +72,15 @@ std::string describe(const Shape& s) {
   if (s.logit_soft_cap > 0) text << ", logit_soft_cap " << s.logit_soft_cap;
   if (s.alibi) text << ", alibi";
   if (s.sinks) text << ", sinks";
+  const auto name = [](Scales scales) {
+    return scales == Scales::none         ? "none"
+           : scales == Scales::per_tensor ? "per tensor"
+           : scales == Scales::per_head   ? "per head"
+                                          : "per token and head";
+  };
+  if (s.k_scales != s.v_scales || s.k_scales != Scales::per_token_and_head)
+    text << ", scales of keys " << name(s.k_scales) << ", of values " << name(s.v_scales);
+  if (s.value_size != 1) text << ", value_size " << s.value_size;
   if (s.key_size != 1) text << ", key_size " << s.key_size;
   if (s.score_shift != 0) text << ", score_shift " << s.score_shift;
   if (s.q_type) text << ", q " << pagoda::name_of(*s.q_type);
@@ -91,17 +100,45 @@ Sample<T>::Sample(const Shape& shape) : shape_(shape), query_begin_{0} {
   if (shape_.score_shift != 0)
     for (std::size_t i = last; i < q_.size(); i += shape_.head_dim) q_[i] = shift_q;
 
+  // A quantized number is drawn for its scale, the same for all tokens, before each of them gets one of its own.
+  constexpr double range = dtype_v<T> == DType::int4   ? 2.5
+                           : dtype_v<T> == DType::int8 ? 40
+                           : is_quantized_v<T>         ? 16
+                                                       : 1;
+  const auto unit        = [&](Scales scales, double size) {
+    return !is_quantized_v<T> ? size : scales == Scales::none ? 1 : range;
+  };
+  const double key_unit = unit(shape_.k_scales, shape_.key_size), value_unit = unit(shape_.v_scales, 1);
+  std::size_t tokens = 0;
+  for (const int length : shape_.lengths) first_row_.push_back(tokens), tokens += length;
+  const auto make_scales = [&](Scales scales, double size, unsigned seed) {
+    std::vector<float> all(scales == Scales::per_head ? shape_.num_kv_heads
+                           : scales == Scales::per_token_and_head
+                               ? std::max<std::size_t>(tokens, 1) * shape_.num_kv_heads
+                               : 1,
+                           1.0f);
+    Normal spread(seed);
+    for (float& x : all)
+      if (is_quantized_v<T> && scales != Scales::none)
+        x = static_cast<float>(size / range * std::exp2(std::tanh(spread()) / 2));
+    return all;
+  };
+  k_scale_ = make_scales(shape_.k_scales, shape_.key_size, shape_.seed + 997);
+  v_scale_ = make_scales(shape_.v_scales, shape_.value_size, shape_.seed + 998);
+
   k_.resize(batch()), v_.resize(batch());
   for (int b = 0; b < batch(); ++b) {
     Normal keys(shape_.seed + 1000 + 2 * b), values(shape_.seed + 1001 + 2 * b);
     const std::size_t rows = row(shape_.lengths[b], 0);
-    k_[b].resize(rows * shape_.head_dim);
-    for (T& x : k_[b]) x = to_element<T>(shape_.key_size * keys());
+    k_[b].resize(rows * elements(shape_.head_dim));
+    for (int i = 0, n = static_cast<int>(rows) * shape_.head_dim; i < n; ++i)
+      store_dim(k_[b].data(), i, key_unit * keys());
     if (shape_.score_shift != 0)
-      for (std::size_t i = last; i < k_[b].size(); i += shape_.head_dim) k_[b][i] = to_element<T>(shift_k);
+      for (std::size_t i = 0; i < rows; ++i) store_dim(k_[b].data() + i * elements(shape_.head_dim), last, shift_k);
     if (shape_.values_in_keys) continue;
-    v_[b].resize(rows * head_dim_v());
-    for (T& x : v_[b]) x = to_element<T>(values());
+    v_[b].resize(rows * elements(head_dim_v()));
+    for (int i = 0, n = static_cast<int>(rows) * head_dim_v(); i < n; ++i)
+      store_dim(v_[b].data(), i, value_unit * values());
   }
 
   Normal extras(shape_.seed + 999);
@@ -134,8 +171,8 @@ int Sample<T>::entry_of(int token) const {
 template <class T>
 reference::Row Sample<T>::answer(int b, int token, int head) const {
   const int kv_head = head / group();
-  const auto read   = [&](const T* from, std::span<double> to) {
-    for (std::size_t d = 0; d < to.size(); ++d) to[d] = static_cast<double>(from[d]);
+  const auto read   = [&](const T* from, double scale, std::span<double> to) {
+    for (std::size_t d = 0; d < to.size(); ++d) to[d] = scale * load_dim(from, static_cast<int>(d));
   };
   reference::RowOptions o;
   o.softmax_scale      = softmax_scale();
@@ -149,8 +186,8 @@ reference::Row Sample<T>::answer(int b, int token, int head) const {
   return reference::attend(
       {query(token, head), static_cast<std::size_t>(shape_.head_dim)}, length,
       length - query_len(b) + token - query_begin(b), head_dim_v(),
-      [&](int t, std::span<double> to) { read(key(b, t, kv_head), to); },
-      [&](int t, std::span<double> to) { read(value(b, t, kv_head), to); }, o);
+      [&](int t, std::span<double> to) { read(key(b, t, kv_head), key_scale(b, t, kv_head), to); },
+      [&](int t, std::span<double> to) { read(value(b, t, kv_head), value_scale(b, t, kv_head), to); }, o);
 }
 
 template <class T>
@@ -171,5 +208,9 @@ template class Sample<double>;
 template class Sample<float>;
 template class Sample<half_t>;
 template class Sample<bfloat16_t>;
+template class Sample<fp8_e4m3_t>;
+template class Sample<fp8_e5m2_t>;
+template class Sample<std::int8_t>;
+template class Sample<int4x2_t>;
 
 }  // namespace pagoda::test

@@ -11,6 +11,14 @@
 
 namespace pagoda::test {
 
+/// Which rows of a quantized cache share a scale.
+enum class Scales {
+  none,  ///< 1 throughout
+  per_tensor,
+  per_head,
+  per_token_and_head
+};
+
 /// What is to be computed.
 struct Shape {
   std::vector<int> lengths;  ///< tokens of each batch entry
@@ -31,11 +39,20 @@ struct Shape {
   bool values_in_keys = false;    ///< a token's value is the first head_dim_v elements of its key
   double key_size     = 1;        ///< keys are this times N(0, 1)
   double score_shift  = 0;        ///< added to every score, by way of the last dim of queries and keys
-  std::optional<DType> q_type{};  ///< default: the cache's
+  std::optional<DType> q_type{};  ///< default: the cache's; fp32 for a quantized one
   unsigned seed = 1;
+
+  // Of quantized caches: N(0, 1) times key_size or value_size is what stored numbers and scales stand for together.
+  Scales k_scales   = Scales::per_token_and_head;
+  Scales v_scales   = Scales::per_token_and_head;
+  double value_size = 1;
 };
 
 std::string describe(const Shape& shape);
+
+/// Type of queries and outputs where nobody asks for another.
+template <class T>
+inline constexpr DType io_type_v = is_quantized_v<T> ? DType::fp32 : dtype_v<T>;
 
 /// Keys, values and queries of a shape, N(0, 1) from its seed and rounded to the cache's type T, and the right answer
 /// for what is left after rounding. A longer sequence of the same seed begins with the tokens of a shorter one.
@@ -52,15 +69,22 @@ class Sample {
   int query_begin(int b) const { return query_begin_[b]; }
   int query_tokens() const { return query_begin_.back(); }
   double softmax_scale() const;
-  DType q_type() const { return shape_.q_type.value_or(dtype_v<T>); }
+  DType q_type() const { return shape_.q_type.value_or(io_type_v<T>); }
   /// Whether any query token of the entry sees the token.
   bool visible(int b, int t) const;
 
   /// Logical rows. What is written here must be written before the first call of rows().
-  T* key(int b, int t, int head) { return k_[b].data() + row(t, head) * shape_.head_dim; }
+  T* key(int b, int t, int head) { return k_[b].data() + row(t, head) * elements(shape_.head_dim); }
   T* value(int b, int t, int head) {
-    return shape_.values_in_keys ? key(b, t, head) : v_[b].data() + row(t, head) * head_dim_v();
+    return shape_.values_in_keys ? key(b, t, head) : v_[b].data() + row(t, head) * elements(head_dim_v());
   }
+  /// Elements of a row.
+  static int elements(int dims) { return dims / dims_per_element_v<T>; }
+  /// Scales of a token's key and value; 1 unless the cache is quantized.
+  float& key_scale(int b, int t, int head) { return k_scale_[scale_of(shape_.k_scales, b, t, head)]; }
+  float& value_scale(int b, int t, int head) { return v_scale_[scale_of(shape_.v_scales, b, t, head)]; }
+  float key_scale(int b, int t, int head) const { return const_cast<Sample*>(this)->key_scale(b, t, head); }
+  float value_scale(int b, int t, int head) const { return const_cast<Sample*>(this)->value_scale(b, t, head); }
   double* query(int token, int head) { return q_.data() + row_of(token, head) * shape_.head_dim; }
   const T* key(int b, int t, int head) const { return const_cast<Sample*>(this)->key(b, t, head); }
   const T* value(int b, int t, int head) const { return const_cast<Sample*>(this)->value(b, t, head); }
@@ -75,13 +99,19 @@ class Sample {
   int entry_of(int token) const;
 
  private:
+  std::size_t scale_of(Scales scales, int b, int t, int head) const {
+    if (!is_quantized_v<T> || scales == Scales::none || scales == Scales::per_tensor) return 0;
+    return head + (scales == Scales::per_head ? 0 : static_cast<std::size_t>(first_row_[b] + t) * shape_.num_kv_heads);
+  }
   std::size_t row(int t, int head) const { return static_cast<std::size_t>(t) * shape_.num_kv_heads + head; }
   reference::Row answer(int b, int token, int head) const;
 
   Shape shape_;
   std::vector<int> query_begin_;
-  std::vector<std::vector<T>> k_, v_;  ///< of each entry, (token, kv head, dim)
-  std::vector<double> q_;              ///< (query token, q head, dim), rounded to the queries' type
+  std::vector<std::vector<T>> k_, v_;     ///< of each entry, (token, kv head, dim)
+  std::vector<std::size_t> first_row_;    ///< tokens of the entries before each
+  std::vector<float> k_scale_, v_scale_;  ///< (token of all entries, kv head), (kv head), or one
+  std::vector<double> q_;                 ///< (query token, q head, dim), rounded to the queries' type
   std::vector<float> alibi_slopes_, sinks_;
   mutable std::vector<reference::Row> rows_;
 };

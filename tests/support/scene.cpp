@@ -34,8 +34,8 @@ std::string describe(const Placement& p) {
   std::ostringstream text;
   text << (p.layout == Layout::contiguous ? "contiguous" : p.layout == Layout::paged ? "paged" : "paged (CSR)");
   if (p.layout != Layout::contiguous) text << ", page_size " << p.page_size;
-  text << (p.order == KVOrder::NHD ? ", NHD" : ", HND") << ", cache " << name_of(p.strides) << ", q and out "
-       << name_of(p.io);
+  text << (p.order == KVOrder::NHD ? ", NHD" : ", HND") << (p.scale_order == KVOrder::HND ? " (scales HND)" : "")
+       << ", cache " << name_of(p.strides) << ", q and out " << name_of(p.io);
   if (p.indirect) text << ", sequence_ids";
   if (p.ragged) text << ", cu_seqlens_q";
   if (p.out_type) text << ", out " << pagoda::name_of(*p.out_type);
@@ -55,8 +55,10 @@ Scene<Space, T>::Scene(const Sample<T>& sample, const Placement& placement, cons
       pages_(sample.batch()),
       k_(dtype_v<T>, {0}, Strides::dense),
       v_(dtype_v<T>, {0}, Strides::dense),
+      k_scale_(DType::fp32, {0}, Strides::dense),
+      v_scale_(DType::fp32, {0}, Strides::dense),
       q_(sample.q_type(), {sample.query_tokens(), sample.shape().num_q_heads, sample.shape().head_dim}, placement.io),
-      out_(placement.out_type.value_or(dtype_v<T>),
+      out_(placement.out_type.value_or(io_type_v<T>),
            {sample.query_tokens(), sample.shape().num_q_heads, sample.head_dim_v()}, placement.io),
       lse_(placement.lse_type, {sample.query_tokens(), sample.shape().num_q_heads}, placement.io) {
   const Shape& shape = sample_.shape();
@@ -85,6 +87,7 @@ Scene<Space, T>::Scene(const Sample<T>& sample, const Placement& placement, cons
   }
   k_ = make_cache_array(shape.head_dim);
   if (!shape.values_in_keys) v_ = make_cache_array(sample_.head_dim_v());
+  if (is_quantized_v<T>) k_scale_ = make_scale_array(shape.k_scales), v_scale_ = make_scale_array(shape.v_scales);
   choose_pages(shape.seed);
   fill_cache();
   write_tables();
@@ -125,8 +128,20 @@ template <class Space, class T>
 Array<Space> Scene<Space, T>::make_cache_array(int dims) const {
   const int heads = sample_.shape().num_kv_heads;
   const bool nhd  = placement_.order == KVOrder::NHD;
-  return Array<Space>(dtype_v<T>, {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_, dims},
+  return Array<Space>(dtype_v<T>,
+                      {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_, Sample<T>::elements(dims)},
                       placement_.strides);
+}
+
+/// As many axes as the scales have; those of heads are a column of two, so that they have a stride.
+template <class Space, class T>
+Array<Space> Scene<Space, T>::make_scale_array(Scales scales) const {
+  const int heads = sample_.shape().num_kv_heads;
+  const bool nhd  = placement_.scale_order == KVOrder::NHD;
+  std::vector<std::int64_t> extent{1};
+  if (scales == Scales::per_head) extent = {heads, 2};
+  if (scales == Scales::per_token_and_head) extent = {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_};
+  return Array<Space>(DType::fp32, extent, placement_.strides);
 }
 
 /// Pages of a pool in random order, none for a page that no query sees a token of; of a contiguous cache, the sequence.
@@ -161,12 +176,39 @@ void Scene<Space, T>::fill_cache() {
       if (!sample_.visible(b, t)) continue;
       const int page = pages_[b][t / page_size_], slot = t % page_size_;
       for (int h = 0; h < shape.num_kv_heads; ++h) {
-        scatter(k_, at(page, slot, h), sample_.key(b, t, h), shape.head_dim);
-        if (!shape.values_in_keys) scatter(v_, at(page, slot, h), sample_.value(b, t, h), sample_.head_dim_v());
+        scatter(k_, at(page, slot, h), sample_.key(b, t, h), Sample<T>::elements(shape.head_dim));
+        if (!shape.values_in_keys)
+          scatter(v_, at(page, slot, h), sample_.value(b, t, h), Sample<T>::elements(sample_.head_dim_v()));
       }
     }
   }
   k_.upload(exec_), v_.upload(exec_);
+  fill_scales();
+}
+
+template <class Space, class T>
+void Scene<Space, T>::fill_scales() {
+  const Shape& shape = sample_.shape();
+  const bool nhd     = placement_.scale_order == KVOrder::NHD;
+  k_scale_.poison_all(exec_), v_scale_.poison_all(exec_);
+  for (int b = 0; is_quantized_v<T> && b < sample_.batch(); ++b) {
+    for (int t = 0; t < shape.lengths[b]; ++t) {
+      if (!sample_.visible(b, t)) continue;
+      const int page = pages_[b][t / page_size_], slot = t % page_size_;
+      for (int h = 0; h < shape.num_kv_heads; ++h) {
+        const auto put = [&](Array<Space>& into, Scales scales, float x) {
+          if (scales == Scales::per_token_and_head) {
+            into.set({page, nhd ? slot : h, nhd ? h : slot, 0}, x);
+          } else {
+            into.set({scales == Scales::per_head ? h : 0, 0, 0, 0}, x);
+          }
+        };
+        put(k_scale_, shape.k_scales, sample_.key_scale(b, t, h));
+        put(v_scale_, shape.v_scales, sample_.value_scale(b, t, h));
+      }
+    }
+  }
+  k_scale_.upload(exec_), v_scale_.upload(exec_);
 }
 
 template <class Space, class T>
@@ -198,18 +240,45 @@ void Scene<Space, T>::write_tables() {
 
 template <class Space, class T>
 auto Scene<Space, T>::make_cache() -> Cache {
-  const int dims = sample_.head_dim_v();
+  const int dims = Sample<T>::elements(sample_.head_dim_v());
   const auto k   = k_.template view<const T, 4>();
   const auto v   = sample_.shape().values_in_keys ? k_.template view<const T, 4>(dims) : v_.template view<const T, 4>();
   const auto ids = ids_.view();
-  if (!paged()) return ContiguousKV<T, Memory>(k, v, lengths_.view(), placement_.order, ids);
+  const auto with_scales = [&](const auto& kv) -> Cache {
+    if constexpr (is_quantized_v<T>) {
+      return kv.with_scales({scales(k_scale_, sample_.shape().k_scales), scales(v_scale_, sample_.shape().v_scales)});
+    } else {
+      return kv;
+    }
+  };
+  if (!paged()) return with_scales(ContiguousKV<T, Memory>(k, v, lengths_.view(), placement_.order, ids));
   if (placement_.layout == Layout::csr) {
     const int longest = *std::max_element(sample_.shape().lengths.begin(), sample_.shape().lengths.end());
-    return PagedKV<T, Memory>(k, v, indptr_.view(), table_.view(), lengths_.view(), longest, placement_.order, ids);
+    return with_scales(
+        PagedKV<T, Memory>(k, v, indptr_.view(), table_.view(), lengths_.view(), longest, placement_.order, ids));
   }
   const Kokkos::View<const int**, Kokkos::LayoutStride, Memory> table(
       table_.view().data(), Kokkos::LayoutStride(num_sequences(), table_row_, max_pages_, table_page_));
-  return PagedKV<T, Memory>(k, v, table, lengths_.view(), placement_.order, ids);
+  return with_scales(PagedKV<T, Memory>(k, v, table, lengths_.view(), placement_.order, ids));
+}
+
+template <class Space, class T>
+auto Scene<Space, T>::scales(const Array<Space>& array, Scales scales) const -> typename KVScales<Memory>::ScaleView {
+  const auto tensor = array.template view<const float, 0>();
+  switch (scales) {
+    case Scales::none:
+      return {};
+    case Scales::per_tensor:
+      return pagoda::per_tensor_scales(tensor, tensor).k;
+    case Scales::per_head: {
+      const auto heads = array.template view<const float, 1>();
+      return pagoda::per_head_scales(heads, heads).k;
+    }
+    case Scales::per_token_and_head:
+      break;
+  }
+  const auto rows = array.template view<const float, 3>();
+  return pagoda::per_token_and_head_scales(rows, rows, placement_.scale_order).k;
 }
 
 template <class Space, class T>
@@ -335,6 +404,7 @@ testing::AssertionResult Scene<Space, T>::right(const Sample<T>& sample) {
   untouched(out_.untouched_around(), "something was written between or around the elements of out");
   untouched(lse_.untouched_around(), "something was written between or around the elements of lse");
   untouched(k_.unchanged(exec_) && v_.unchanged(exec_) && q_.unchanged(exec_), "keys, values or queries were written");
+  untouched(k_scale_.unchanged(exec_) && v_scale_.unchanged(exec_), "scales were written");
   untouched(lengths_.unchanged(exec_) && ids_.unchanged(exec_) && table_.unchanged(exec_) && indptr_.unchanged(exec_) &&
                 cu_seqlens_q_.unchanged(exec_),
             "lengths or tables were written");
@@ -384,11 +454,15 @@ Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
 #define PAGODA_TEST_INSTANTIATE(Space, T)                                                                   \
   template Comparison compare<Space, T>(const Sample<T>&, const Array<Space>&, const Array<Space>*, DType); \
   template class Scene<Space, T>;
-#define PAGODA_TEST_INSTANTIATE_SPACE(Space) \
-  PAGODA_TEST_INSTANTIATE(Space, double)     \
-  PAGODA_TEST_INSTANTIATE(Space, float)      \
-  PAGODA_TEST_INSTANTIATE(Space, half_t)     \
-  PAGODA_TEST_INSTANTIATE(Space, bfloat16_t)
+#define PAGODA_TEST_INSTANTIATE_SPACE(Space)  \
+  PAGODA_TEST_INSTANTIATE(Space, double)      \
+  PAGODA_TEST_INSTANTIATE(Space, float)       \
+  PAGODA_TEST_INSTANTIATE(Space, half_t)      \
+  PAGODA_TEST_INSTANTIATE(Space, bfloat16_t)  \
+  PAGODA_TEST_INSTANTIATE(Space, fp8_e4m3_t)  \
+  PAGODA_TEST_INSTANTIATE(Space, fp8_e5m2_t)  \
+  PAGODA_TEST_INSTANTIATE(Space, std::int8_t) \
+  PAGODA_TEST_INSTANTIATE(Space, int4x2_t)
 PAGODA_TEST_INSTANTIATE_SPACE(Device)
 #if defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_CUDA) || defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_HIP)
 PAGODA_TEST_INSTANTIATE_SPACE(Host)

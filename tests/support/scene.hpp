@@ -18,14 +18,15 @@ enum class Layout { contiguous, paged, csr };
 
 /// How a sample lies in memory.
 struct Placement {
-  Layout layout   = Layout::contiguous;
-  int page_size   = 16;
-  KVOrder order   = KVOrder::NHD;
-  Strides strides = Strides::dense;  ///< of the cache and of a dense block table
-  Strides io      = Strides::dense;  ///< of queries and outputs
-  bool indirect   = false;           ///< batch entries are sequences of a larger cache, in another order
-  bool ragged     = false;           ///< give cu_seqlens_q even where all entries have as many query tokens
-  std::optional<DType> out_type{};   ///< default: the cache's
+  Layout layout       = Layout::contiguous;
+  int page_size       = 16;
+  KVOrder order       = KVOrder::NHD;
+  KVOrder scale_order = KVOrder::NHD;    ///< of a quantized cache's scales
+  Strides strides     = Strides::dense;  ///< of the cache and of a dense block table
+  Strides io          = Strides::dense;  ///< of queries and outputs
+  bool indirect       = false;           ///< batch entries are sequences of a larger cache, in another order
+  bool ragged         = false;           ///< give cu_seqlens_q even where all entries have as many query tokens
+  std::optional<DType> out_type{};       ///< default: the cache's; fp32 for a quantized one
   DType lse_type = DType::fp32;
   bool with_lse  = true;
 };
@@ -50,8 +51,8 @@ struct Cuts {
 };
 
 /// A sample in the memory of a space: caches, queries, outputs and plans, ready for decode. Everything that no query
-/// may see is NaN (what lies beyond a sequence's length, outside its window, unused pages, the page ids of pages that
-/// hold nothing visible), and so are outputs and workspace before they are written.
+/// may see is NaN, scales included (what lies beyond a sequence's length, outside its window, unused pages, the page
+/// ids of pages that hold nothing visible), and so are outputs and workspace before they are written.
 template <class Space, class T>
 class Scene {
  public:
@@ -98,10 +99,13 @@ class Scene {
   int num_sequences() const { return sample_.batch() + (placement_.indirect ? 3 : 0); }
   bool paged() const { return placement_.layout != Layout::contiguous; }
   Array<Space> make_cache_array(int dims) const;
+  Array<Space> make_scale_array(Scales scales) const;
+  void fill_scales();
   void choose_pages(unsigned seed);
   void fill_cache();
   void write_tables();
   Cache make_cache();
+  typename KVScales<Memory>::ScaleView scales(const Array<Space>& array, Scales scales) const;
   std::array<std::int64_t, 4> at(int page, int slot, int head) const;
 
   Space exec_;
@@ -111,7 +115,7 @@ class Scene {
   int table_row_ = 0, table_page_ = 1;   ///< strides of a dense block table
   std::vector<int> sequence_of_;         ///< of each batch entry
   std::vector<std::vector<int>> pages_;  ///< of each batch entry
-  Array<Space> k_, v_, q_, out_, lse_;
+  Array<Space> k_, v_, k_scale_, v_scale_, q_, out_, lse_;
   Ints<Space> lengths_, ids_, table_, indptr_, cu_seqlens_q_;
   Kokkos::View<float*, Memory> alibi_slopes_, sinks_;
   DecodeOptions<Memory> options_;

@@ -11,7 +11,8 @@
 #include <string>
 #include <type_traits>
 
-/// The lists that typed tests run over: the execution spaces of this build, and the element types it has kernels for.
+/// The lists that typed tests run over: the execution spaces of this build, and the element types it has kernels for:
+/// the plain ones, and apart from them those of quantized caches.
 namespace pagoda::test {
 
 using Device = Kokkos::DefaultExecutionSpace;
@@ -36,28 +37,37 @@ template <class... A, class... B, class... Rest>
 struct Join<testing::Types<A...>, testing::Types<B...>, Rest...> : Join<testing::Types<A..., B...>, Rest...> {};
 
 /// The list of macros cannot say where it begins; `void` stands there.
-template <class, class First, class... Rest>
+template <class, class... T>
 struct TypesOn {
   template <class Space>
-  using of  = testing::Types<On<Space, First>, On<Space, Rest>...>;
-  using any = std::conditional_t<(std::is_same_v<half_t, Rest> || ...), half_t, First>;
+  using of = testing::Types<On<Space, T>...>;
+};
+template <class, class First, class... Rest>
+struct HalfOr {
+  using type = std::conditional_t<(std::is_same_v<half_t, Rest> || ...), half_t, First>;
 };
 
 #define PAGODA_TEST_TYPE(name) , pagoda::detail::type_##name
-using Enabled = TypesOn<void PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_TEST_TYPE)>;
+using Plain     = TypesOn<void PAGODA_FOR_EACH_PLAIN_TYPE(PAGODA_TEST_TYPE)>;
+using Quantized = TypesOn<void PAGODA_FOR_EACH_QUANTIZED_TYPE(PAGODA_TEST_TYPE)>;
+using Any       = HalfOr<void PAGODA_FOR_EACH_PLAIN_TYPE(PAGODA_TEST_TYPE)>;
 #undef PAGODA_TEST_TYPE
+
+template <class Types, class Device, class Host>
+using OnSpaces =
+    std::conditional_t<std::is_same_v<Device, Host>, typename Types::template of<Host>,
+                       typename Join<typename Types::template of<Device>, typename Types::template of<Host>>::type>;
 
 }  // namespace lists
 
 /// For tests that ask nothing of the type: fp16 where the build has it.
-using AnyType = lists::Enabled::any;
+using AnyType = lists::Any::type;
 
 inline constexpr bool one_space = std::is_same_v<Device, Host>;
 
-using Spaces = std::conditional_t<one_space, testing::Types<Host>, testing::Types<Device, Host>>;
-using SpacesAndTypes =
-    std::conditional_t<one_space, lists::Enabled::of<Host>,
-                       typename lists::Join<lists::Enabled::of<Device>, lists::Enabled::of<Host>>::type>;
+using Spaces                  = std::conditional_t<one_space, testing::Types<Host>, testing::Types<Device, Host>>;
+using SpacesAndTypes          = lists::OnSpaces<lists::Plain, Device, Host>;
+using SpacesAndQuantizedTypes = lists::OnSpaces<lists::Quantized, Device, Host>;  ///< may be none
 
 /// Names of typed tests: decode.Shapes/OpenMP_fp16.StudyGrid.
 struct Names {

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pagoda/types.hpp>
+
+#include <cstdint>
+#include <cstring>
+
+/// Rows of quantized caches as vectors of floats, a register at a time, on machines that have instructions for it:
+/// AVX-512, or AVX2 with F16C. Both 8-bit formats are halves in disguise: E5M2 is the upper byte of one; E4M3, moved to
+/// the half's exponent and mantissa, is one that is 2^8 too small, subnormal numbers included.
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+#define PAGODA_SIMD_QUANTIZED
+#include <immintrin.h>
+
+namespace pagoda::detail {
+
+inline constexpr int quantized_width = 16;  ///< dims
+
+// The masked forms: GCC 12 warns of an uninitialised operand inside the plain ones.
+inline __m512 load_quantized(const std::int8_t* from) {
+  const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return _mm512_maskz_cvtepi32_ps(0xffff, _mm512_maskz_cvtepi8_epi32(0xffff, x));
+}
+
+inline __m512 load_quantized(const fp8_e5m2_t* from) {
+  const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return _mm512_maskz_cvtph_ps(0xffff, _mm256_slli_epi16(_mm256_cvtepu8_epi16(x), 8));
+}
+
+inline __m512 load_quantized(const fp8_e4m3_t* from) {
+  const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)), most = _mm_set1_epi8(0x7f);
+  // Extended by its sign, then without the copy of it that comes to lie where the half's exponent begins.
+  const __m256i half = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(x), 7), _mm256_set1_epi16(-0x4080));
+  const __mmask16 is = _mm_cmpneq_epi8_mask(_mm_and_si128(x, most), most);
+  const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000)), factor = _mm512_set1_ps(256);
+  return _mm512_mask_mul_ps(nan, is, _mm512_maskz_cvtph_ps(0xffff, half), factor);
+}
+
+inline __m512 load_quantized(const int4x2_t* from) {
+  const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  // Every byte twice, of which the second is moved down: the low four bits choose from a table of all numbers.
+  const __m512i twice = _mm512_maskz_cvtepu8_epi32(0xffff, _mm_unpacklo_epi8(x, x));
+  const __m512i which = _mm512_maskz_srlv_epi32(0xffff, twice, _mm512_set1_epi64(std::int64_t(4) << 32));
+  const __m512 table  = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+  return _mm512_maskz_permutexvar_ps(0xffff, which, table);
+}
+
+}  // namespace pagoda::detail
+
+#elif defined(__AVX2__) && defined(__F16C__)
+#define PAGODA_SIMD_QUANTIZED
+#include <immintrin.h>
+
+namespace pagoda::detail {
+
+inline constexpr int quantized_width = 8;  ///< dims
+
+inline __m256 load_quantized(const std::int8_t* from) {
+  const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x));
+}
+
+inline __m256 load_quantized(const fp8_e5m2_t* from) {
+  const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(x), 8));
+}
+
+inline __m256 load_quantized(const fp8_e4m3_t* from) {
+  const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)), most = _mm_set1_epi8(0x7f);
+  // Extended by its sign, then without the copy of it that comes to lie where the half's exponent begins.
+  const __m128i half = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(x), 7), _mm_set1_epi16(-0x4080));
+  const __m256i nan  = _mm256_cvtepi8_epi32(_mm_cmpeq_epi8(_mm_and_si128(x, most), most));
+  return _mm256_or_ps(_mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256)), _mm256_castsi256_ps(nan));
+}
+
+inline __m256 load_quantized(const int4x2_t* from) {
+  int bytes;
+  std::memcpy(&bytes, from, sizeof(bytes));
+  const __m128i x = _mm_cvtsi32_si128(bytes);
+  // Every byte twice; the four bits that count move to the top, and down again with their sign.
+  const __m256i twice = _mm256_cvtepu8_epi32(_mm_unpacklo_epi8(x, x));
+  const __m256i top   = _mm256_sllv_epi32(twice, _mm256_set1_epi64x((std::int64_t(24) << 32) | 28));
+  return _mm256_cvtepi32_ps(_mm256_srai_epi32(top, 28));
+}
+
+}  // namespace pagoda::detail
+#endif

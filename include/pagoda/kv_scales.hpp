@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pagoda/error.hpp>
+#include <pagoda/problem.hpp>
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
+#include <type_traits>
+
+/// Scales of a quantized cache: dim d of the key that is meant is the stored one times k(page, token in page, kv head),
+/// and the same for values. In five lines, an int8 cache with a scale for every token and head:
+///
+///   Kokkos::View<std::int8_t****> k(..., num_pages, page_size, num_kv_heads, head_dim), v(...);  // int4: see below
+///   Kokkos::View<float***> k_scale(..., num_pages, page_size, num_kv_heads), v_scale(...);
+///   // your kernel stores k = round(x / s), k_scale = s, with s = max over dims of |x| / 127
+///   const auto scales = pagoda::per_token_and_head_scales(k_scale, v_scale);
+///   const auto kv     = pagoda::PagedKV{k, v, block_table, seq_lens}.with_scales(scales);
+///
+/// fp8_e4m3_t and fp8_e5m2_t do without scales too, which then are 1; std::int8_t and int4x2_t do not. An int4 cache is
+/// a View of int4x2_t whose last extent is head_dim / 2. Scales are floats, finite and not negative; they are read by
+/// every decode, so they may change on the device between calls. Only those of visible tokens are read.
+///
+/// Scores are multiplied with the key's scale behind the product, and probabilities with the value's before it, so no
+/// element is ever scaled by itself. Scales that are the same for all tokens are free.
+/// Source: Hooper et al., "KVQuant", and Liu et al., "KIVI" (scales by token and by channel; the latter's keys by
+/// channel are the caller's: such a scale belongs into the query).
+namespace pagoda {
+
+template <class MemorySpace>
+struct KVScales {
+  using memory_space = MemorySpace;
+  using ScaleView    = Kokkos::View<const float***, Kokkos::LayoutStride, MemorySpace>;
+
+  /// (page or sequence, token in page, kv head), as the cache's first three axes in NHD order; an axis of extent 1
+  /// holds one scale for all. Any strides. Empty: 1 throughout. Like keys and values, they are only referred to.
+  ScaleView k, v;
+
+  KVScales() = default;  // no aggregate: GCC 12 would not construct a View made of {}
+  KVScales(const ScaleView& keys, const ScaleView& values) : k(keys), v(values) {}
+};
+
+namespace detail {
+
+/// Scales of rank 0 (one for all), 1 (by head) or 3 (by page, token and head) as three axes.
+template <class View>
+auto as_scale_view(const View& view, KVOrder order = KVOrder::NHD) {
+  static_assert(std::is_same_v<typename View::non_const_value_type, float>, "scales are Views of float");
+  using Scales = typename KVScales<typename View::memory_space>::ScaleView;
+  if constexpr (View::rank() == 0) {
+    return Scales(view.data(), Kokkos::LayoutStride(1, 1, 1, 1, 1, 1));
+  } else if constexpr (View::rank() == 1) {
+    return Scales(view.data(), Kokkos::LayoutStride(1, 1, 1, 1, view.extent(0), view.stride(0)));
+  } else {
+    static_assert(View::rank() == 3, "scales of tokens are Views of rank 3: (page or sequence, token, head) or HND");
+    const int token = order == KVOrder::NHD ? 1 : 2, head = 3 - token;
+    return Scales(view.data(), Kokkos::LayoutStride(view.extent(0), view.stride(0), view.extent(token),
+                                                    view.stride(token), view.extent(head), view.stride(head)));
+  }
+}
+
+/// Throws InvalidArgument unless each axis of the scales is the cache's or of extent 1.
+template <class Scales, class Cache>
+ScaleRef scale_ref(const char* who, const char* name, const Scales& scales, const Cache& cache) {
+  ScaleRef ref;
+  ref.data = scales.data();
+  if (!ref.data) return ref;
+  for (int axis = 0; axis < 3; ++axis) {
+    require(scales.extent(axis) == 1 || scales.extent(axis) == cache.extent(axis), who, ": axis ", axis, " of scales.",
+            name, " (page or sequence, token, kv head) has extent ", scales.extent(axis),
+            "; allowed: 1 (one for all) or ", cache.extent(axis), ", as ", name, " has");
+    ref.stride[axis] = scales.extent(axis) == 1 ? 0 : static_cast<std::int64_t>(scales.stride(axis));
+  }
+  return ref;
+}
+
+}  // namespace detail
+
+/// One scale for all keys and one for all values: Views of rank 0.
+template <class K, class V>
+auto per_tensor_scales(const K& k, const V& v) {
+  static_assert(K::rank() == 0 && V::rank() == 0, "a scale per tensor is a View of rank 0");
+  return KVScales<typename K::memory_space>{detail::as_scale_view(k), detail::as_scale_view(v)};
+}
+
+/// One for each kv head: Views [num_kv_heads].
+template <class K, class V>
+auto per_head_scales(const K& k, const V& v) {
+  static_assert(K::rank() == 1 && V::rank() == 1, "scales per head are Views of rank 1: (kv head)");
+  return KVScales<typename K::memory_space>{detail::as_scale_view(k), detail::as_scale_view(v)};
+}
+
+/// One for each token and kv head: Views (page or sequence, token in page, kv head), or (page or sequence, kv head,
+/// token in page) for KVOrder::HND, which need not be the cache's order.
+template <class K, class V>
+auto per_token_and_head_scales(const K& k, const V& v, KVOrder order = KVOrder::NHD) {
+  static_assert(K::rank() == 3 && V::rank() == 3, "scales per token and head are Views of rank 3");
+  return KVScales<typename K::memory_space>{detail::as_scale_view(k, order), detail::as_scale_view(v, order)};
+}
+
+}  // namespace pagoda

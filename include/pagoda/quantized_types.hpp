@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
+#include <type_traits>
+
+#if defined(KOKKOS_ENABLE_CUDA)
+#include <cuda_fp8.h>
+#endif
+
+/// Element types of quantized caches: one byte holds one number of 8 bits, or two of 4. The number that is meant is the
+/// stored one times a scale (KVScales). std::int8_t is the fourth of them.
+///
+/// Source: Micikevicius et al., "FP8 formats for deep learning", and the OCP 8-bit floating point specification (OFP8).
+namespace pagoda {
+
+namespace detail {
+
+/// An 8-bit floating format of the OCP specification: a sign, 7 - MantissaBits bits of exponent, the mantissa, and
+/// subnormal numbers as in IEEE 754. E5M2 has its infinities too; E4M3 uses all patterns but the last for numbers.
+template <int MantissaBits>
+struct Float8 {
+  static constexpr int bias             = (1 << (6 - MantissaBits)) - 1;
+  static constexpr bool has_infinity    = MantissaBits == 2;
+  static constexpr std::uint8_t nan     = 0x7f;
+  static constexpr std::uint8_t largest = has_infinity ? 0x7b : 0x7e;  ///< 57344, 448
+
+  KOKKOS_INLINE_FUNCTION static constexpr float to_float(std::uint8_t bits) {
+    const std::uint32_t magnitude = bits & 0x7fu, sign = static_cast<std::uint32_t>(bits & 0x80u) << 24;
+    if (magnitude > largest)
+      return __builtin_bit_cast(float, sign | (has_infinity && magnitude == largest + 1u ? 0x7f800000u : 0x7fc00000u));
+    const float subnormal = static_cast<float>(magnitude) * power_of_two(1 - bias - MantissaBits);
+    const std::uint32_t normal =
+        (magnitude << (23 - MantissaBits)) + (static_cast<std::uint32_t>(127 - bias) << 23);  // the exponent's new bias
+    const std::uint32_t number =
+        magnitude < (1u << MantissaBits) ? __builtin_bit_cast(std::uint32_t, subnormal) : normal;
+    return __builtin_bit_cast(float, sign | number);
+  }
+
+  /// To nearest, ties to even. What is larger than the largest number, infinity too, becomes the largest (what CUDA
+  /// calls satfinite: a cache with one infinite element would be worth nothing). NaN stays NaN.
+  KOKKOS_INLINE_FUNCTION static constexpr std::uint8_t from_float(float value) {
+    const auto bits         = __builtin_bit_cast(std::uint32_t, value);
+    const auto sign         = static_cast<std::uint8_t>((bits >> 24) & 0x80u);
+    const std::uint32_t abs = bits & 0x7fffffffu;
+    if (abs > 0x7f800000u) return sign | nan;
+    if (abs >= __builtin_bit_cast(std::uint32_t, to_float(largest))) return sign | largest;
+    if (abs < static_cast<std::uint32_t>(128 - bias) << 23) {
+      // Subnormal or zero: added to this, its last place lies at the last place of the sum.
+      const float ones    = power_of_two(24 - bias - MantissaBits);
+      const float shifted = __builtin_bit_cast(float, abs) + ones;
+      return static_cast<std::uint8_t>(
+          sign | (__builtin_bit_cast(std::uint32_t, shifted) - __builtin_bit_cast(std::uint32_t, ones)));
+    }
+    constexpr int dropped       = 23 - MantissaBits;
+    const std::uint32_t rounded = abs + ((1u << (dropped - 1)) - 1) + ((abs >> dropped) & 1u);
+    return static_cast<std::uint8_t>(sign |
+                                     ((rounded >> dropped) - (static_cast<std::uint32_t>(127 - bias) << MantissaBits)));
+  }
+
+ private:
+  KOKKOS_INLINE_FUNCTION static constexpr float power_of_two(int exponent) {
+    return __builtin_bit_cast(float, static_cast<std::uint32_t>(127 + exponent) << 23);
+  }
+};
+using Float8E4M3 = Float8<3>;
+using Float8E5M2 = Float8<2>;
+
+// GPUs that convert themselves, from sm_89 on.
+#if defined(__CUDA_ARCH__)
+#if __CUDA_ARCH__ >= 890
+#define PAGODA_NATIVE_FP8
+#endif
+#endif
+
+KOKKOS_INLINE_FUNCTION float e4m3_to_float(std::uint8_t bits) {
+#if defined(PAGODA_NATIVE_FP8)
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(bits, __NV_E4M3)));
+#else
+  return Float8E4M3::to_float(bits);
+#endif
+}
+KOKKOS_INLINE_FUNCTION std::uint8_t float_to_e4m3(float value) {
+#if defined(PAGODA_NATIVE_FP8)
+  return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);
+#else
+  return Float8E4M3::from_float(value);
+#endif
+}
+KOKKOS_INLINE_FUNCTION float e5m2_to_float(std::uint8_t bits) {
+#if defined(PAGODA_NATIVE_FP8)
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(bits, __NV_E5M2)));
+#else
+  return Float8E5M2::to_float(bits);
+#endif
+}
+KOKKOS_INLINE_FUNCTION std::uint8_t float_to_e5m2(float value) {
+#if defined(PAGODA_NATIVE_FP8)
+  return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E5M2);
+#else
+  return Float8E5M2::from_float(value);
+#endif
+}
+#undef PAGODA_NATIVE_FP8
+
+}  // namespace detail
+
+/// OCP E4M3 ("E4M3FN"): 4 bits of exponent, 3 of mantissa, up to 448, no infinities; the bits of `__nv_fp8_e4m3`.
+/// Conversion rounds to nearest even and saturates: beyond 448, infinities too, it gives 448.
+struct fp8_e4m3_t {
+  std::uint8_t bits;
+
+  fp8_e4m3_t() = default;
+  KOKKOS_INLINE_FUNCTION explicit fp8_e4m3_t(float value) : bits(detail::float_to_e4m3(value)) {}
+  KOKKOS_INLINE_FUNCTION operator float() const { return detail::e4m3_to_float(bits); }
+};
+
+/// OCP E5M2: 5 bits of exponent, 2 of mantissa, up to 57344, infinities and NaN as in IEEE 754; the bits of
+/// `__nv_fp8_e5m2`. Conversion rounds to nearest even and saturates: beyond 57344, infinities too, it gives 57344.
+struct fp8_e5m2_t {
+  std::uint8_t bits;
+
+  fp8_e5m2_t() = default;
+  KOKKOS_INLINE_FUNCTION explicit fp8_e5m2_t(float value) : bits(detail::float_to_e5m2(value)) {}
+  KOKKOS_INLINE_FUNCTION operator float() const { return detail::e5m2_to_float(bits); }
+};
+
+/// Two integers from -8 to 7 in one byte, as two's complements: that of the even dim in the lower half, that of the odd
+/// dim behind it in the upper one.
+struct int4x2_t {
+  std::uint8_t bits;
+
+  int4x2_t() = default;
+  /// Larger integers become 7, smaller ones -8.
+  KOKKOS_INLINE_FUNCTION constexpr int4x2_t(int even, int odd)
+      : bits(static_cast<std::uint8_t>((clamped(even) & 15) | (clamped(odd) & 15) << 4)) {}
+  /// i: 0 (even) or 1 (odd).
+  KOKKOS_INLINE_FUNCTION constexpr int operator[](int i) const {
+    return static_cast<std::int8_t>(static_cast<std::uint8_t>(i == 0 ? bits << 4 : bits & 0xf0)) / 16;
+  }
+
+ private:
+  KOKKOS_INLINE_FUNCTION static constexpr int clamped(int x) { return x < -8 ? -8 : x > 7 ? 7 : x; }
+};
+
+static_assert(sizeof(fp8_e4m3_t) == 1 && std::is_trivially_copyable_v<fp8_e4m3_t>);
+static_assert(sizeof(fp8_e5m2_t) == 1 && std::is_trivially_copyable_v<fp8_e5m2_t>);
+static_assert(sizeof(int4x2_t) == 1 && std::is_trivially_copyable_v<int4x2_t>);
+
+}  // namespace pagoda
