@@ -5,6 +5,8 @@
 #include "src/kernel/one_lane.hpp"
 #include "src/kernel/simt_machine.hpp"
 
+#include <type_traits>
+
 namespace pagoda::detail {
 
 #if defined(__CUDA_ARCH__)
@@ -89,12 +91,12 @@ struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine>, CudaLanes {
   }
 };
 
-// fp16 and bf16 by matrix instructions, which every GPU has from Ampere on.
+// fp16 and bf16 by matrix instructions, which every GPU has from Ampere on; quantized ones become fp16 first.
 template <class T>
-  requires(dtype_v<T> == DType::fp16 || dtype_v<T> == DType::bf16)
+  requires(size_of(dtype_v<T>) <= 2)
 struct CudaMachine::Choose<T> {
-  using type =
-      typename Prepend<PortableFragments<T>, MmaFragment<T, 64>, MmaFragment<T, 128>, MmaFragment<T, 256>>::type;
+  using Long = typename Prepend<PortableFragments<T>, MmaFragment<T, 128>, MmaFragment<T, 256>>::type;
+  using type = std::conditional_t<is_quantized_v<T>, Long, typename Prepend<Long, MmaFragment<T, 64>>::type>;
 };
 
 }  // namespace pagoda::detail

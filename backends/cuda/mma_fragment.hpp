@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/mma_storage.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "src/kernel/arithmetic.hpp"
 #include "src/kernel/join.hpp"
@@ -28,6 +29,9 @@ namespace pagoda::detail {
 ///  - The running maximum is raised only when a score exceeds it by more than 2^8; until then probabilities are up to
 ///    2^8 and nothing is rescaled.
 ///
+/// Quantized caches are expanded to fp16 on their way into registers (mma_storage.hpp). Scales of tokens come beside
+/// the keys; the weights of value rows are probabilities times scales, and it is them that the running maximum bounds.
+///
 /// DimTile: a power of two; head dims up to this many, with zeros beyond the actual ones. AnyQuery: queries of other
 /// types than the cache's.
 template <class T, int DimTile, bool AnyQuery = false>
@@ -44,7 +48,11 @@ class MmaFragment {
   static constexpr int lane_rows          = 1;
   static constexpr int scratch_alignment  = 512;  ///< the longest row of a tile
   static constexpr int tile_tokens        = 16;
-  static constexpr DType probability_type = dtype_v<T>;
+  using Storage                           = MmaStorage<T>;
+  using Operand                           = typename Storage::Operand;
+  static constexpr bool scaled            = is_quantized_v<T>;
+  static constexpr DType probability_type = dtype_v<Operand>;
+  static constexpr DType query_type       = dtype_v<Operand>;
   /// Of four warps, so that their scratch and registers fit: what is in flight on an SM hides the memory's latency.
   static constexpr int teams_per_sm = DimTile <= 64 ? 4 : DimTile <= 128 ? 3 : 2;
 
@@ -57,7 +65,7 @@ class MmaFragment {
     return std::size_t(workers) * worker_bytes + (AnyQuery ? 2 : 1) * query_bytes;
   }
 
-  KOKKOS_FUNCTION MmaFragment(const Member& team, const KernelArgs& args, char* memory)
+  KOKKOS_FUNCTION MmaFragment(const Member& team, const KernelArgsOf<T>& args, char* memory)
       : team_(team), args_(args), memory_(memory), keys_(memory + team.team_rank() * worker_bytes) {
     KOKKOS_IF_ON_DEVICE((lane_ = static_cast<int>(threadIdx.x & 31);))  // that it is not negative saves instructions
     row_    = lane_ >> 2;
@@ -67,10 +75,10 @@ class MmaFragment {
     // banks. Rows start on multiples of their size, so that a place is changed by xor on the address.
     const std::uint32_t keys = cuda::shared_address(keys_);
     const int row0 = lane_ / copy_lanes, first = lane_ & (copy_lanes - 1);
-    copy_at_ = keys + row0 * row_bytes + ((first ^ (row0 & 7)) << 4);
-    keys_at_ = keys + (lane_ & 7) * row_bytes + (((lane_ >> 3) ^ (lane_ & 7)) << 4);
-    values_at_ =
-        keys + tile_bytes + ((lane_ & 7) | (lane_ >> 4 << 3)) * row_bytes + (((lane_ >> 3 & 1) ^ (lane_ & 7)) << 4);
+    copy_at_   = keys + row0 * row_bytes + ((first ^ swizzle(row0)) << 4);
+    keys_at_   = keys + (lane_ & 7) * row_bytes + (((lane_ >> 3) ^ swizzle(lane_ & 7)) << 4);
+    values_at_ = keys + tile_bytes + ((lane_ & 7) | (lane_ >> 4 << 3)) * row_bytes +
+                 (((lane_ >> 3 & 1) ^ swizzle(lane_ & 7)) << 4);
   }
 
   KOKKOS_FUNCTION int lane_row(int) const { return row_; }
@@ -83,21 +91,22 @@ class MmaFragment {
     const int threads = team_.team_size() * 32, thread = team_.team_rank() * 32 + lane_;
     if (args_.wide_queries) {
       PAGODA_UNROLL(1)
-      for (int i = thread; i < rows * chunks; i += threads) {
-        const int r = i / chunks, chunk = i % chunks;
-        const bool none  = !rows_of.valid(r) || 8 * chunk >= args_.head_dim;
-        const T* const q = static_cast<const T*>(args_.q.data) + (none ? 0 : rows_of.offset(args_.q, r) + 8 * chunk);
+      for (int i = thread; i < rows * query_chunks; i += threads) {
+        const int r = i / query_chunks, chunk = i % query_chunks;
+        const bool none = !rows_of.valid(r) || 8 * chunk >= args_.head_dim;
+        const Operand* const q =
+            static_cast<const Operand*>(args_.q.data) + (none ? 0 : rows_of.offset(args_.q, r) + 8 * chunk);
         cuda::copy_async(query_place(r, chunk), reinterpret_cast<const char*>(q), policy_, none);
       }
     } else if constexpr (AnyQuery) {
       PAGODA_UNROLL(1)
       for (int i = thread; i < rows * DimTile; i += threads) {
         const int r = i / DimTile, d = i % DimTile;
-        const float x = d < args_.head_dim ? rows_of.template load_query<float>(r, d) : 0.0f;
-        const int at = static_cast<int>(query_place(r, d / 8) - cuda::shared_address(memory_)) + d % 8 * int(sizeof(T));
-        T* const rounded                                  = reinterpret_cast<T*>(memory_ + at);
-        *rounded                                          = T(x);
-        *reinterpret_cast<T*>(memory_ + at + query_bytes) = T(x - static_cast<float>(*rounded));
+        const float x                   = d < args_.head_dim ? rows_of.template load_query<float>(r, d) : 0.0f;
+        char* const at                  = query_row(r) + (((d / 8) ^ (r & 7)) << 4) + d % 8 * int(sizeof(Operand));
+        const auto rounded              = Operand(x);
+        *reinterpret_cast<Operand*>(at) = rounded;
+        *reinterpret_cast<Operand*>(at + query_bytes) = Operand(x - static_cast<float>(rounded));
       }
     }
     cuda::commit_copies();
@@ -112,7 +121,7 @@ class MmaFragment {
   /// The first tile's copies begin here; then the queries are taken from scratch.
   template <class Where>
   KOKKOS_FUNCTION void begin(const Where& where, int u, int step, int end, int pages = -1) {
-    step_ = step, ahead_ = u;
+    step_ = step, ahead_ = u, kv_head_ = where.kv_head;
     if (u < end) {
       keys_from_   = source(args_.k, args_.k_units, where.kv_head, args_.head_dim);
       values_from_ = source(args_.v, args_.v_units, where.kv_head, args_.head_dim_v);
@@ -132,13 +141,9 @@ class MmaFragment {
     }
     cuda::wait_copies<2>();
     team_.team_barrier();
-    const std::uint32_t at = query_place(lane_ & 7, lane_ >> 3);
-    PAGODA_UNROLL_ALL
-    for (int i = 0; i < chunks; i += 4) {
-      cuda::load_matrices<false>(&q_[i], at ^ (i << 4));
-      if constexpr (AnyQuery)
-        if (!args_.wide_queries) cuda::load_matrices<false>(&rest_[i], (at ^ (i << 4)) + query_bytes);
-    }
+    fetch_queries(q_, 0);
+    if constexpr (AnyQuery)
+      if (!args_.wide_queries) fetch_queries(rest_, query_bytes);
   }
 
   template <class Where>
@@ -154,10 +159,23 @@ class MmaFragment {
       for (int half = 0; half < 2; ++half) {
         std::uint32_t k[4];
         cuda::load_matrices<false>(k, (keys_at_ ^ (i << 4)) + 8 * half * row_bytes);
-        cuda::mma<T>(s[2 * half], q_[i], rest(i), q_[i + 1], rest(i + 1), k[0], k[1]);
-        cuda::mma<T>(s[2 * half + 1], q_[i + 2], rest(i + 2), q_[i + 3], rest(i + 3), k[2], k[3]);
+        if constexpr (scaled) {
+          PAGODA_UNROLL_ALL
+          for (int j = 0; j < 4; ++j) {
+            std::uint32_t b[Storage::steps][2];
+            Storage::keys(k[j], b);
+            PAGODA_UNROLL_ALL
+            for (int step = 0; step < Storage::steps; ++step)
+              multiply(s[2 * half + j % 2], Storage::steps * (i + j) + step, b[step][0], b[step][1]);
+          }
+        } else {
+          multiply(s[2 * half], i / 2, k[0], k[1]);
+          multiply(s[2 * half + 1], i / 2 + 1, k[2], k[3]);
+        }
       }
     }
+    float key_scale[4] = {1, 1, 1, 1};
+    if constexpr (scaled) load_scales(key_scale);
     cuda::sync_warp();
     if (more_) {
       copy_keys();
@@ -170,7 +188,7 @@ class MmaFragment {
       const float* const odd  = s[i / 2 * 2 + 1];
       float sum               = even[i % 2] + odd[i % 2];
       if constexpr (AnyQuery) sum += even[2 + i % 2] + odd[2 + i % 2];  // rows 8 to 15 are the queries' rests
-      x_[i] = token_at(i) < end - u ? sum * scale_ : -infinity;
+      x_[i] = token_at(i) < end - u ? sum * (scale_ * key_scale[i]) : -infinity;
     }
   }
 
@@ -183,7 +201,10 @@ class MmaFragment {
 
   KOKKOS_FUNCTION void softmax() {
 #if defined(__CUDA_ARCH__)
-    float most = fmaxf(fmaxf(x_[0], x_[1]), fmaxf(x_[2], x_[3]));
+    // Of the weights of value rows: with scales of tokens, the largest is not the most probable token's.
+    float most = -infinity;
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < 4; ++i) most = fmaxf(most, x_[i] + weight_log2(i));
     if (__any_sync(~0u, most > base_ + 8.0f)) {
       most             = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
       most             = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
@@ -200,8 +221,8 @@ class MmaFragment {
       x = cuda::exp2(x - base_);
       sum_ += x;
     }
-    p_[0] = cuda::pack<T>(x_[0], x_[1]);
-    p_[1] = cuda::pack<T>(x_[2], x_[3]);
+    p_[0] = cuda::pack<Operand>(x_[0] * weight(0), x_[1] * weight(1));
+    p_[1] = cuda::pack<Operand>(x_[2] * weight(2), x_[3] * weight(3));
 #endif
   }
 
@@ -210,10 +231,22 @@ class MmaFragment {
     cuda::wait_copies<1>();
     cuda::sync_warp();
     PAGODA_UNROLL_ALL
-    for (int i = 0; i < DimTile / 16; ++i) {
-      std::uint32_t v[4];
+    for (int i = 0; i < chunks / 2; ++i) {
+      std::uint32_t v[4];  // tokens 0 .. 7 of two chunks, then tokens 8 .. 15
       cuda::load_matrices<true>(v, values_at_ ^ (i << 5));
-      cuda::mma<T>(out_[i], v[0], v[1], v[2], v[3], p_[0], p_[1]);
+      if constexpr (scaled) {
+        PAGODA_UNROLL_ALL
+        for (int j = 0; j < 2; ++j) {
+          std::uint32_t a[Storage::steps][4];
+          Storage::values(v[j], v[2 + j], a);
+          PAGODA_UNROLL_ALL
+          for (int step = 0; step < Storage::steps; ++step)
+            cuda::mma<Operand>(out_[Storage::steps * (2 * i + j) + step], a[step][0], a[step][1], a[step][2],
+                               a[step][3], p_[0], p_[1]);
+        }
+      } else {
+        cuda::mma<Operand>(out_[i], v[0], v[1], v[2], v[3], p_[0], p_[1]);
+      }
     }
     cuda::sync_warp();
     if (more_) {
@@ -233,9 +266,12 @@ class MmaFragment {
       reinterpret_cast<RowState<float>*>(keys_ + states_at)[row_] = {sum_ > 0.0f ? base_ : -infinity, sum_};
     PAGODA_UNROLL_ALL
     for (int e = 0; e < 2; ++e) {
-      float* const to = reinterpret_cast<float*>(keys_) + (2 * column_ + e) * value_stride + row_;
+      float* const to = reinterpret_cast<float*>(keys_) + (2 * column_ + e) * value_stride;
       PAGODA_UNROLL_ALL
-      for (int i = 0; i < DimTile / 16; ++i) to[16 * i] = out_[i][e], to[16 * i + 8] = out_[i][2 + e];
+      for (int i = 0; i < DimTile / 16; ++i) {
+        to[Storage::dim(i, row_, 0)] = out_[i][e];
+        to[Storage::dim(i, row_, 1)] = out_[i][2 + e];
+      }
     }
     team_.team_barrier();
 #endif
@@ -244,22 +280,70 @@ class MmaFragment {
   }
 
  private:
-  static constexpr int chunks       = DimTile / 8;  ///< of 16 bytes in a row
-  static constexpr int copy_lanes   = chunks;       ///< that copy a row together
-  static constexpr int copy_rows    = 32 / chunks;  ///< at once
-  static constexpr int row_bytes    = DimTile * static_cast<int>(sizeof(T));
+  static constexpr int chunks       = DimTile / Storage::dims;  ///< of 16 bytes in a row
+  static constexpr int copy_lanes   = chunks;                   ///< that copy a row together
+  static constexpr int copy_rows    = 32 / chunks;              ///< at once
+  static constexpr int row_bytes    = 16 * chunks;
   static constexpr int tile_bytes   = tile_tokens * row_bytes;
-  static constexpr int worker_bytes = 2 * tile_bytes;
-  static constexpr int value_stride = DimTile + 4;  ///< off a multiple of 32 banks
-  static constexpr int query_bytes  = rows * row_bytes;
+  static constexpr int scales_at    = 2 * tile_bytes;  ///< of a tile's keys, then of its values
+  static constexpr int value_stride = DimTile + 4;     ///< off a multiple of 32 banks
   static constexpr int states_at    = rows * value_stride * static_cast<int>(sizeof(float));
-  static_assert(states_at + rows * static_cast<int>(sizeof(RowState<float>)) <= worker_bytes);
+  static constexpr int worker_bytes = (greatest<int>(scales_at + (scaled ? 2 * tile_tokens * int(sizeof(float)) : 0),
+                                                     states_at + rows * int(sizeof(RowState<float>))) +
+                                       scratch_alignment - 1) /
+                                      scratch_alignment * scratch_alignment;
+  static constexpr int query_chunks = DimTile / 8;
+  static constexpr int query_bytes  = rows * 16 * query_chunks;
+  static_assert(chunks >= 4 && query_chunks >= 8);
   static constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
 
-  /// Where in shared memory a chunk of a query row lies, behind the workers' parts; places within a row as of keys.
-  KOKKOS_FUNCTION std::uint32_t query_place(int r, int chunk) const {
-    return cuda::shared_address(memory_) + team_.team_size() * worker_bytes + r * row_bytes + ((chunk ^ (r & 7)) << 4);
+  /// Eight rows' chunks i lie in different banks at places i ^ swizzle(row). For multiples of copy_rows, swizzle(row +
+  /// i) is swizzle(row) ^ swizzle(i).
+  KOKKOS_FUNCTION static constexpr int swizzle(int row) { return row_bytes >= 128 ? row & 7 : row >> 1 & 3; }
+
+  /// Rows of queries lie behind the workers' parts, chunk i at place i ^ (row % 8).
+  KOKKOS_FUNCTION char* query_row(int r) const {
+    return memory_ + team_.team_size() * worker_bytes + r * 16 * query_chunks;
   }
+  KOKKOS_FUNCTION std::uint32_t query_place(int r, int chunk) const {
+    return cuda::shared_address(query_row(r)) + ((chunk ^ (r & 7)) << 4);
+  }
+  /// From `part` bytes behind the queries on.
+  KOKKOS_FUNCTION void fetch_queries(std::uint32_t* q, int part) const {
+    if constexpr (scaled) {
+      PAGODA_UNROLL_ALL
+      for (int i = 0; i < chunks; ++i) {
+        std::uint32_t words[2 * Storage::steps];
+        Storage::queries(query_row(row_) + part, row_ & 7, i, column_, words);
+        PAGODA_UNROLL_ALL
+        for (int j = 0; j < 2 * Storage::steps; ++j) q[2 * Storage::steps * i + j] = words[j];
+      }
+    } else {
+      const std::uint32_t at = query_place(lane_ & 7, lane_ >> 3) + part;
+      PAGODA_UNROLL_ALL
+      for (int i = 0; i < query_chunks; i += 4) cuda::load_matrices<false>(&q[i], at ^ (i << 4));
+    }
+  }
+  /// s += queries x keys over the 16 dims of a step.
+  KOKKOS_FUNCTION void multiply(float (&s)[4], int step, std::uint32_t b0, std::uint32_t b1) {
+    cuda::mma<Operand>(s, q_[2 * step], rest(2 * step), q_[2 * step + 1], rest(2 * step + 1), b0, b1);
+  }
+
+  /// Scales of the lane's four tokens: of keys into k, of values into value_scale_.
+  KOKKOS_FUNCTION void load_scales(float (&k)[4]) {
+    const float* const at = reinterpret_cast<const float*>(keys_ + scales_at);
+    if (args_.k_scale.per_token()) {
+      PAGODA_UNROLL_ALL
+      for (int i = 0; i < 4; ++i) k[i] = at[token_at(i)];
+    }
+    if (args_.v_scale.per_token()) {
+      PAGODA_UNROLL_ALL
+      for (int i = 0; i < 4; ++i) value_scale_[i] = at[tile_tokens + token_at(i)];
+    }
+  }
+  /// What a probability is multiplied with, and its logarithm, or a lower number if that is none.
+  KOKKOS_FUNCTION float weight(int i) const { return scaled ? value_scale_[i] : 1.0f; }
+  KOKKOS_FUNCTION float weight_log2(int i) const { return scaled ? cuda::log2(greatest(weight(i), 0x1p-60f)) : 0.0f; }
 
   KOKKOS_FUNCTION std::uint32_t rest(int i) const { return AnyQuery ? rest_[AnyQuery ? i : 0] : 0; }
 
@@ -275,7 +359,7 @@ class MmaFragment {
   };
   KOKKOS_FUNCTION Source source(const void* base, const RowSteps& steps, int kv_head, int head_dim) const {
     const int chunk   = lane_ & (copy_lanes - 1);
-    const bool beyond = 8 * chunk >= head_dim;
+    const bool beyond = Storage::dims * chunk >= head_dim;
     return {static_cast<const char*>(base) + (beyond ? 0 : 16 * chunk), steps, kv_head * steps.head, beyond};
   }
 
@@ -308,7 +392,18 @@ class MmaFragment {
       look_up(where, end);
     }
   }
-  KOKKOS_FUNCTION void copy_keys() { copy(0, keys_from_); }
+  /// With the scales, those of the values included: the softmax needs them before the values.
+  KOKKOS_FUNCTION void copy_keys() {
+    if constexpr (scaled) {
+      const ScaleArray& scales = lane_ < tile_tokens ? args_.k_scale : args_.v_scale;
+      if (scales.per_token()) {
+        const int slot = whole_ ? slot_ + (lane_ & (tile_tokens - 1)) : slot_;
+        cuda::copy_word_async(cuda::shared_address(keys_) + scales_at + 4 * lane_,
+                              scales.at + scales.offset(page_, slot) + std::int64_t(kv_head_) * scales.head);
+      }
+    }
+    copy(0, keys_from_);
+  }
   KOKKOS_FUNCTION void copy_values() { copy(tile_bytes, values_from_); }
 
   /// Begins to copy the rows of the tile turned to, to so many bytes behind the keys: each lane a chunk of every so
@@ -322,14 +417,14 @@ class MmaFragment {
       const std::uint32_t bytes = from.steps.token * args_.row_unit;
       PAGODA_UNROLL_ALL
       for (int i = 0; i < tile_tokens; i += copy_rows)
-        cuda::copy_async((copy_at_ ^ ((i & 7) << 4)) + to + i * row_bytes, row + static_cast<std::uint64_t>(bytes) * i,
-                         policy_, from.beyond);
+        cuda::copy_async((copy_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes,
+                         row + static_cast<std::uint64_t>(bytes) * i, policy_, from.beyond);
     } else {
       PAGODA_UNROLL_ALL
       for (int i = 0; i < tile_tokens; i += copy_rows) {
         std::uint32_t at = units;
         KOKKOS_IF_ON_DEVICE((at = __shfl_sync(~0u, units, row0 + i);))
-        cuda::copy_async((copy_at_ ^ ((i & 7) << 4)) + to + i * row_bytes,
+        cuda::copy_async((copy_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes,
                          from.base + static_cast<std::uint64_t>(at) * args_.row_unit, policy_, from.beyond);
       }
     }
@@ -337,7 +432,7 @@ class MmaFragment {
   }
 
   const Member& team_;
-  const KernelArgs& args_;
+  const KernelArgsOf<T>& args_;
   char* memory_;
   char* keys_;  ///< the worker's part of scratch: a tile of keys, then one of values
   int lane_ = 0, row_, column_;
@@ -350,7 +445,9 @@ class MmaFragment {
   Source keys_from_{}, values_from_{};
   std::uint32_t copy_at_, keys_at_, values_at_;  ///< the lane's, in shared memory
   std::uint64_t policy_;
-  std::uint32_t q_[chunks], rest_[AnyQuery ? chunks : 1] = {};
+  int kv_head_          = 0;
+  float value_scale_[4] = {1, 1, 1, 1};  ///< of the lane's tokens
+  std::uint32_t q_[query_chunks], rest_[AnyQuery ? query_chunks : 1] = {};
   float x_[4];
   std::uint32_t p_[2];
   float out_[DimTile / 16][4] = {};

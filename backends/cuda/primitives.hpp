@@ -132,4 +132,39 @@ KOKKOS_INLINE_FUNCTION std::uint32_t pack([[maybe_unused]] float low, [[maybe_un
   return word;
 }
 
+/// Four bytes of the eight of low and high, chosen by the digits of `which`, the last digit for the lowest byte.
+KOKKOS_INLINE_FUNCTION std::uint32_t permute([[maybe_unused]] std::uint32_t low, [[maybe_unused]] std::uint32_t high,
+                                             [[maybe_unused]] std::uint32_t which) {
+#if defined(__CUDA_ARCH__)
+  return __byte_perm(low, high, which);
+#else
+  return 0;
+#endif
+}
+
+/// Both fp16 halves of a word less those of another.
+KOKKOS_INLINE_FUNCTION std::uint32_t subtract_halves([[maybe_unused]] std::uint32_t a,
+                                                     [[maybe_unused]] std::uint32_t b) {
+  std::uint32_t word = 0;
+#if defined(__CUDA_ARCH__)
+  asm("sub.f16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+#endif
+  return word;
+}
+
+/// Begins to copy 4 bytes from global to shared memory.
+KOKKOS_INLINE_FUNCTION void copy_word_async([[maybe_unused]] std::uint32_t to, [[maybe_unused]] const void* from) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(to), "l"(from) : "memory");
+#endif
+}
+
+KOKKOS_INLINE_FUNCTION float log2(float x) {
+  float y = x;
+#if defined(__CUDA_ARCH__)
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+#endif
+  return y;
+}
+
 }  // namespace pagoda::detail::cuda
