@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/latent_fragment.hpp"
 #include "backends/cuda/mma_fragment.hpp"
 #include "src/kernel/one_lane.hpp"
 #include "src/kernel/simt_machine.hpp"
@@ -46,6 +47,9 @@ struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine>, CudaLanes {
   template <class T>
   using Fragments = typename Choose<T>::type;
 
+  /// Kokkos keeps 8 bytes for each worker of the largest team there could be; these have four.
+  static std::size_t scratch_limit() { return SimtMachine::scratch_limit() + 8 * (1024 - max_workers); }
+
   /// Fragments that say how many registers they need get a kernel bounded to them.
   template <class Fragment>
   static constexpr bool bounded = requires { Fragment::teams_per_sm; };
@@ -89,8 +93,8 @@ struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine>, CudaLanes {
 template <class T>
   requires(dtype_v<T> == DType::fp16 || dtype_v<T> == DType::bf16)
 struct CudaMachine::Choose<T> {
-  using type =
-      typename Prepend<PortableFragments<T>, MmaFragment<T, 64>, MmaFragment<T, 128>, MmaFragment<T, 256>>::type;
+  using type = typename Prepend<PortableFragments<T>, MmaFragment<T, 64>, MmaFragment<T, 128>, MmaFragment<T, 256>,
+                                LatentFragment<T, 1>, LatentFragment<T, 2>>::type;
 };
 
 }  // namespace pagoda::detail

@@ -132,4 +132,20 @@ KOKKOS_INLINE_FUNCTION std::uint32_t pack([[maybe_unused]] float low, [[maybe_un
   return word;
 }
 
+/// Waits for all lanes of the team, and orders its scratch.
+KOKKOS_INLINE_FUNCTION void sync_team() {
+#if defined(__CUDA_ARCH__)
+  __syncthreads();
+#endif
+}
+
+/// The same; whether any lane says so.
+KOKKOS_INLINE_FUNCTION bool sync_team_or([[maybe_unused]] bool x) {
+#if defined(__CUDA_ARCH__)
+  return __syncthreads_or(x);
+#else
+  return x;
+#endif
+}
+
 }  // namespace pagoda::detail::cuda

@@ -71,6 +71,7 @@ struct PlanState {
   bool any_query{};              ///< the plain kernel takes queries of any type
   bool all{};                    ///< several query tokens a sequence, or some score option is on
   bool wide{};                   ///< rows can be read in aligned vectors
+  bool values_in_keys{};         ///< values are read as the keys' first elements
   int row_tile{};                ///< query rows (query token x head of the group) that share one pass over the keys
   int num_workers{};             ///< team threads: each walks its own tiles of tokens
   int heads_per_item{1};         ///< kv heads that a tile of tokens is taken through

@@ -16,7 +16,8 @@ struct FragmentChoice {
   int teams          = 0;  ///< that run at the same time
   bool any_query     = false;
   DType probability_type{};
-  std::int64_t max_row_units = 0;  ///< of a cache, see FragmentShape
+  std::int64_t max_row_units = 0;      ///< of a cache, see FragmentShape
+  bool values_in_keys        = false;  ///< counted on, see FragmentShape
 };
 
 /// The first fragment of the list that can do the shape, takes as few passes over the keys as any, and fits the

@@ -54,6 +54,7 @@ void choose_kernel(const ExecutionSpace& exec, const CacheRef& kv, PlanState& s)
                             s.head_dim,
                             s.head_dim_v,
                             s.wide,
+                            values_in_keys(kv),
                             heads_in_turn(kv),
                             units.count};
   FragmentChoice choice;
@@ -63,6 +64,7 @@ void choose_kernel(const ExecutionSpace& exec, const CacheRef& kv, PlanState& s)
           " bytes of scratch of a team on this device");
   s.fragment = choice.index, s.row_tile = choice.rows, s.num_workers = choice.workers;
   s.heads_per_item = choice.heads_per_item;
+  s.values_in_keys = choice.values_in_keys;
   s.max_row_units = choice.max_row_units, s.any_query = choice.any_query, s.probability_type = choice.probability_type;
   s.split.teams       = std::max(choice.teams, 1);
   s.split.chunk_shift = std::bit_width(
@@ -158,7 +160,7 @@ std::string describe(const PlanState& s) {
                 " query rows an item, ", s.split.teams, " teams of ", s.num_workers,
                 s.num_workers == 1 ? " worker, " : " workers, ", s.layout.bytes, " bytes of workspace",
                 s.probability_type == s.kv_type ? ", matrix products" : "", s.wide ? "" : ", element-wise loads",
-                s.all ? ", all options" : "");
+                s.values_in_keys ? ", values in keys" : "", s.all ? ", all options" : "");
 }
 
 }  // namespace detail

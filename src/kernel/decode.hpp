@@ -29,6 +29,10 @@ struct DecodeKernel {
 
   /// The fragment takes a tile of tokens through several kv heads.
   static constexpr bool many_heads = requires { Fragment::many_heads; };
+  /// All workers take each tile of tokens together: a team has one state, handed over in parts of part_rows rows.
+  static constexpr bool shared_tiles = requires { Fragment::shared_tiles; };
+  /// The fragment counts on values that are a prefix of the keys.
+  static constexpr bool values_in_keys = requires { Fragment::values_in_keys; };
 
   static std::size_t scratch_bytes(int head_dim, int head_dim_v, int workers, int heads) {
     return Fragment::scratch_bytes(head_dim, head_dim_v, workers, heads) + sizeof(TeamNotes) +
@@ -84,12 +88,13 @@ struct DecodeKernel {
   KOKKOS_FUNCTION int heads() const { return many_heads ? args.heads_per_item : 1; }
 
   KOKKOS_FUNCTION void carry_out(const Member& team, const WorkItem& item_now, char* memory, TeamNotes* notes) const {
-    StateArray<Acc> from = attend(team, item_now, memory);
     const WorkItem& item = notes->item;
-    const bool whole     = item.pieces == 1;
-    StateArray<Acc> to   = partials(item.slot + item.piece, 0, 1);
-    join<Machine::max_workers>(team, item, from, team.team_size(), whole, to);
-    if (whole) return;
+    attend(team, item_now, memory, [&](const StateArray<Acc>& from, int first, int rows) {
+      const StateArray<Acc> to = partials(item.slot + item.piece, 0, 1);
+      join<Machine::max_workers>(team, item, from, shared_tiles ? 1 : team.team_size(), item.pieces == 1, to, first,
+                                 rows);
+    });
+    if (item.pieces == 1) return;
 
     // The pieces of a group are joined, then the groups of a row; whoever has the row's last state writes it.
     const int group = merge_group(item.pieces), groups = ceil_div(item.pieces, group);
@@ -97,8 +102,7 @@ struct DecodeKernel {
     int count       = Kokkos::min(group, item.pieces - first);
     bool last       = groups == 1;
     if (!last_to_arrive(team, args.arrived + item.slot + first, count, notes)) return;
-    from = partials(item.slot + first, 0, 1);
-    to   = partials(item.slot + first, 1, 1);
+    StateArray<Acc> from = partials(item.slot + first, 0, 1), to = partials(item.slot + first, 1, 1);
     PAGODA_UNROLL(1)
     for (;;) {
       join<Machine::join_block>(team, item, from, count, last, to);
@@ -110,28 +114,34 @@ struct DecodeKernel {
     }
   }
 
-  /// Joins `count` states of the item's rows, into the outputs if they are all of the row's, into `to` otherwise.
+  /// Joins `count` states of the item's rows, into the outputs if they are all of the row's, into `to` otherwise. Of
+  /// the rows from first_row on, no more than max_rows.
   template <int Block>
   KOKKOS_FUNCTION void join(const Member& team, const WorkItem& item, const StateArray<Acc>& all, int count, bool last,
-                            const StateArray<Acc>& all_to) const {
+                            const StateArray<Acc>& all_to, int first_row = 0, int max_rows = Fragment::rows) const {
     for (int h = 0; h < heads(); ++h) {
       const TileRows<All> rows(args, item, h);
       const StateArray<Acc> to = all_to.head(h);
-      const auto emit          = [&](int r, int d, const RowState<Acc>& s, const Acc(&x)[4]) {
+      const auto emit          = [&](int row, int d, const RowState<Acc>& s, const Acc(&x)[4]) {
+        const int r = first_row + row;
         if (last) return store_row(rows, r, d, s, x);
         to.value(0, r, d) = {{x[0], x[1], x[2], x[3]}};  // where values were read before: by nobody else
         if (d == 0) to.state(0, r) = s;
       };
-      join_states<Machine, Block>(team, all.head(h), count, rows.count, args.value_quads, emit);
+      join_states<Machine, Block>(team, all.head(h), count, Kokkos::min(rows.count - first_row, max_rows),
+                                  args.value_quads, emit);
     }
   }
 
-  /// The item's tokens, each worker its tiles: the workers' states.
-  KOKKOS_FUNCTION StateArray<Acc> attend(const Member& team, const WorkItem& item, char* memory) const {
+  /// The item's tokens, each worker its tiles, or all of them each tile. Calls done(the workers' states, first row,
+  /// rows at most).
+  template <class Done>
+  KOKKOS_FUNCTION void attend(const Member& team, const WorkItem& item, char* memory, const Done& done) const {
     const ItemRows<All> where(args, item);
     Fragment fragment(team, args, memory);
     constexpr int tile = Fragment::tile_tokens;
-    const int step = team.team_size() * tile, first = item.begin + team.team_rank() * tile;
+    const int step     = shared_tiles ? tile : team.team_size() * tile;
+    const int first    = item.begin + (shared_tiles ? 0 : team.team_rank() * tile);
     if constexpr (many_heads) {
       for (int h = 0; h < heads(); ++h) {
         const TileRows<All> rows(args, item, h);
@@ -154,7 +164,13 @@ struct DecodeKernel {
       if constexpr (All) fragment.begin(where, first, step, item.end);
       for (int u = first; u < item.end; u += step) multiply(fragment, score, where, u, item.end);
     }
-    return fragment.finish();
+    if constexpr (shared_tiles) {
+      PAGODA_UNROLL(1)
+      for (int row = 0; row < Fragment::rows; row += Fragment::part_rows)
+        done(fragment.finish(row), row, int(Fragment::part_rows));
+    } else {
+      done(fragment.finish(), 0, int(Fragment::rows));
+    }
   }
 
   /// A tile of tokens from u on.

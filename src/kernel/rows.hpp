@@ -18,6 +18,7 @@ struct FragmentShape {
   int rows;  ///< query rows of the longest entry that share a kv head
   int head_dim, head_dim_v;
   bool wide;               ///< rows of the cache can be read in aligned vectors
+  bool values_in_keys;     ///< a token's value is the first head_dim_v elements of its key, in the same memory
   int heads_in_turn;       ///< kv heads whose rows of a token lie side by side in memory
   std::int64_t row_units;  ///< to the farthest row of the cache, in units (row_units)
 };
