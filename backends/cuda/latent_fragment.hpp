@@ -43,7 +43,8 @@ class LatentFragment {
   static constexpr int rows                   = 16 * RowGroups;
   static constexpr int lane_rows              = 1;
   static constexpr int part_rows              = 16;
-  static constexpr int scratch_alignment      = 128;  ///< all banks
+  static constexpr int join_quads             = RowGroups == 1 ? 2 : 4;  ///< as registers allow
+  static constexpr int scratch_alignment      = 128;                     ///< all banks
   static constexpr int tile_tokens            = 16;
   static constexpr DType probability_type     = dtype_v<T>;
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();

@@ -31,6 +31,11 @@ struct DecodeKernel {
   static constexpr bool many_heads = requires { Fragment::many_heads; };
   /// All workers take each tile of tokens together: a team has one state, handed over in parts of part_rows rows.
   static constexpr bool shared_tiles = requires { Fragment::shared_tiles; };
+  /// Of a row that a lane joins at once.
+  static constexpr int join_quads = [] {
+    if constexpr (shared_tiles) return Fragment::join_quads;
+    return 1;
+  }();
   /// The fragment counts on values that are a prefix of the keys.
   static constexpr bool values_in_keys = requires { Fragment::values_in_keys; };
 
@@ -91,8 +96,8 @@ struct DecodeKernel {
     const WorkItem& item = notes->item;
     attend(team, item_now, memory, [&](const StateArray<Acc>& from, int first, int rows) {
       const StateArray<Acc> to = partials(item.slot + item.piece, 0, 1);
-      join<Machine::max_workers>(team, item, from, shared_tiles ? 1 : team.team_size(), item.pieces == 1, to, first,
-                                 rows);
+      join<shared_tiles ? 1 : Machine::max_workers>(team, item, from, shared_tiles ? 1 : team.team_size(),
+                                                    item.pieces == 1, to, first, rows);
     });
     if (item.pieces == 1) return;
 
@@ -128,8 +133,8 @@ struct DecodeKernel {
         to.value(0, r, d) = {{x[0], x[1], x[2], x[3]}};  // where values were read before: by nobody else
         if (d == 0) to.state(0, r) = s;
       };
-      join_states<Machine, Block>(team, all.head(h), count, Kokkos::min(rows.count - first_row, max_rows),
-                                  args.value_quads, emit);
+      join_states<Machine, Block, join_quads>(team, all.head(h), count, Kokkos::min(rows.count - first_row, max_rows),
+                                              args.value_quads, emit);
     }
   }
 

@@ -41,41 +41,55 @@ struct StateArray {
 };
 
 /// Joins n states of each of `rows` rows, in their order, and hands emit(r, d, state, x[4]) dims d .. d + 4 of each
-/// joined row. Team-wide, lanes over dims. `Block` states are loaded before any is used, so that one wait does for all.
+/// joined row. Team-wide, lanes over dims. `Block` states are loaded before any is used, and of each `Quads` (of which
+/// a row's quads are a multiple) for a lane, so that one wait does for all.
 /// Source: Dao et al., "Flash-Decoding for long-context inference" (the final reduction).
-template <class Machine, int Block, class Acc, class Member, class Emit>
+template <class Machine, int Block, int Quads = 1, class Acc, class Member, class Emit>
 KOKKOS_INLINE_FUNCTION void join_states(const Member& team, const StateArray<Acc>& from, int n, int rows,
                                         const Divisor& quads, const Emit& emit) {
   constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>;
-  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, rows * quads.value), [&](int i) {
-    const int r = quads.divide(i), d = 4 * (i - r * quads.value);
+  const int step         = quads.value / Quads;  // between a lane's quads
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, rows * step), [&](int i) {
+    const int r = quads.divide(i * Quads), d = 4 * (i - r * step);
     RowState<Acc> joined{-infinity, Acc(0)};
-    Acc x[4] = {};
+    Acc x[Quads][4] = {};
+    // Stepped, not worked out for each load: a load is then one predicated instruction.
+    const RowState<Acc>* state = &from.state(0, r);
+    const Acc* value           = from.value(0, r, d).at;
     PAGODA_UNROLL(1)
     for (int first = 0; first < n; first += Block) {
       RowState<Acc> s[Block];
-      Pack<Acc, 4> v[Block] = {};
-      Acc most              = joined.most;
+      Pack<Acc, 4> v[Block][Quads] = {};
+      Acc most                     = joined.most;
       PAGODA_UNROLL_ALL
       for (int j = 0; j < Block; ++j) {
         s[j] = {-infinity, Acc(0)};
-        if (first + j < n) s[j] = from.state(first + j, r), v[j] = from.value(first + j, r, d);
+        if (first + j < n) {
+          s[j] = *state;
+          PAGODA_UNROLL_ALL
+          for (int q = 0; q < Quads; ++q) v[j][q] = *reinterpret_cast<const Pack<Acc, 4>*>(value + 4 * step * q);
+        }
+        state += from.state_step, value += from.value_step;
         most = Kokkos::max(most, s[j].most);
       }
       if (most == -infinity) continue;
       const Acc kept = Machine::exp2(joined.most - most);
       joined         = {most, joined.sum * kept};
-      for (Acc& e : x) e *= kept;
+      for (auto& quad : x)
+        for (Acc& e : quad) e *= kept;
       PAGODA_UNROLL_ALL
       for (int j = 0; j < Block; ++j) {
         // The values of an empty state were never written: they must not be multiplied, not even with 0.
         const bool empty = s[j].most == -infinity;
         const Acc weight = empty ? Acc(0) : Machine::exp2(s[j].most - most);
         joined.sum += weight * s[j].sum;
-        for (int e = 0; e < 4; ++e) x[e] += weight * (empty ? Acc(0) : v[j].at[e]);
+        PAGODA_UNROLL_ALL
+        for (int q = 0; q < Quads; ++q)
+          for (int e = 0; e < 4; ++e) x[q][e] += weight * (empty ? Acc(0) : v[j][q].at[e]);
       }
     }
-    emit(r, d, joined, x);
+    PAGODA_UNROLL_ALL
+    for (int q = 0; q < Quads; ++q) emit(r, d + 4 * step * q, joined, x[q]);
   });
 }
 
