@@ -60,26 +60,16 @@ class LatentFragment {
   KOKKOS_FUNCTION LatentFragment(const Member& team, const KernelArgs& args, char* memory)
       : args_(args), memory_(memory) {
     KOKKOS_IF_ON_DEVICE((lane_ = static_cast<int>(threadIdx.x & 31);))
-    warp_   = team.team_rank();
-    policy_ = cuda::read_once_policy();
-    // Chunk i (16 bytes) of a tile's row r lies at place i ^ (r % 8) of the row, so that eight rows' chunks i lie in
-    // different banks. All a lane reads or writes of a row is 128 bytes apart: one address does.
-    const std::uint32_t base = cuda::shared_address(memory_);
-    const auto at            = [&](int row, int chunk) { return row * row_bytes + ((chunk ^ (row & 7)) << 4); };
-    copy_row_                = 4 * warp_ + (lane_ >> 3);
-    copy_at_                 = base + at(copy_row_, lane_ & 7);
-    keys_at_                 = base + at((lane_ & 7) + (lane_ >> 4) * 8, 2 * warp_ + (lane_ >> 3 & 1));
-    values_at_               = base + at(lane_ & 15, 2 * warp_ + (lane_ >> 4));
+    warp_ = team.team_rank();
   }
 
-  KOKKOS_FUNCTION int lane_row(int) const { return warp_ * warp_rows + lane_ / row_lanes; }
+  KOKKOS_FUNCTION int lane_row(int) const { return warp_ * warp_rows + lane() / row_lanes; }
 
   template <class Where>
   KOKKOS_FUNCTION void begin(const Where& where, int u, int, int end) {
     if (u >= end) return;
-    ahead_ = u;
-    look_up(where, end);
-    copy(where, 0, end);
+    look_up(where, u, end);
+    copy(where, 0, u, end);
   }
 
   KOKKOS_FUNCTION void load_queries(const TileRows<AnyQuery>& rows_of, float scale) {
@@ -88,7 +78,7 @@ class LatentFragment {
     T* const rounded = reinterpret_cast<T*>(memory_);
     if constexpr (AnyQuery) {  // of any type and strides: by way of scratch that the copies do not need yet
       PAGODA_UNROLL(1)
-      for (int i = 32 * warp_ + lane_; i < rows * key_dims; i += 32 * warps)
+      for (int i = 32 * warp_ + lane(); i < rows * key_dims; i += 32 * warps)
         rounded[i] = T(rows_of.template load_query<float>(i / key_dims, i % key_dims));
       cuda::sync_team();
     }
@@ -112,12 +102,16 @@ class LatentFragment {
   KOKKOS_FUNCTION void multiply_keys(const Where& where, int u, int end) {
     cuda::wait_copies<0>();
     cuda::sync_team();  // the tile is there for all, and nobody reads the one before it any more
-    if (u + tile_tokens < end) copy(where, tile_bytes - tile_, end);
+    if (u + tile_tokens < end) copy(where, tile_bytes - tile_, u + tile_tokens, end);
+    const int lane                   = this->lane();
+    const std::uint32_t keys         = tile_at(tile_, (lane & 7) + (lane >> 4) * 8, 2 * warp_ + (lane >> 3 & 1));
     float s[chains][RowGroups][2][4] = {};
+    std::uint32_t ahead[2][4];  // said here, because the compiler is short of registers and would not load ahead
+    cuda::load_matrices<false>(ahead[0], keys);
     PAGODA_UNROLL_ALL
     for (int i = 0; i < key_steps; ++i) {
-      std::uint32_t k[4];
-      cuda::load_matrices<false>(k, keys_at_ + tile_ + 128 * i);
+      if (i + 1 < key_steps) cuda::load_matrices<false>(ahead[(i + 1) % 2], keys + 128 * (i + 1));
+      const auto& k = ahead[i % 2];
       PAGODA_UNROLL_ALL
       for (int m = 0; m < RowGroups; ++m) {
         const auto& q = q_[m][i];
@@ -129,7 +123,7 @@ class LatentFragment {
       PAGODA_UNROLL(1)
       for (int i = 0; i < key_steps; ++i) {
         std::uint32_t k[4], q[4];
-        cuda::load_matrices<false>(k, keys_at_ + tile_ + 128 * i);
+        cuda::load_matrices<false>(k, keys + 128 * i);
         PAGODA_UNROLL_ALL
         for (int m = 0; m < RowGroups; ++m) {
           PAGODA_UNROLL_ALL
@@ -139,38 +133,38 @@ class LatentFragment {
         }
       }
     }
-    // Rows of 16 sums, the halves of every other two rows swapped: no two rows of a half warp in the same banks.
-    const auto at = [](int row, int token) { return row * 16 + (token ^ ((row >> 1 & 1) << 3)); };
     PAGODA_UNROLL_ALL
-    for (int m = 0; m < RowGroups; ++m) {
+    for (int half = 0; half < 2; ++half) {
+      float* const to = sums_of(warp_) + (sum_at(lane >> 2, 2 * (lane & 3)) ^ (8 * half));
       PAGODA_UNROLL_ALL
-      for (int e = 0; e < 4; ++e) {
-        const int row = 16 * m + (lane_ >> 2) + e / 2 * 8, token = 8 * (e % 2) + 2 * (lane_ & 3);
-        Pack<float, 2> sum{s[0][m][e % 2][e / 2 * 2], s[0][m][e % 2][e / 2 * 2 + 1]};
-        if constexpr (chains == 2) {
-          sum.at[0] += s[1][m][e % 2][e / 2 * 2];
-          sum.at[1] += s[1][m][e % 2][e / 2 * 2 + 1];
+      for (int m = 0; m < RowGroups; ++m) {
+        PAGODA_UNROLL_ALL
+        for (int below = 0; below < 2; ++below) {
+          Pack<float, 2> sum{s[0][m][half][2 * below], s[0][m][half][2 * below + 1]};
+          if constexpr (chains == 2) sum.at[0] += s[1][m][half][2 * below], sum.at[1] += s[1][m][half][2 * below + 1];
+          *reinterpret_cast<Pack<float, 2>*>(to + (16 * m + 8 * below) * tile_tokens) = sum;
         }
-        *reinterpret_cast<Pack<float, 2>*>(sums_of(warp_) + at(row, token)) = sum;
       }
     }
     cuda::sync_team();
+    const int token              = token_at(0);
     Pack<float, lane_tokens> sum = {};
     PAGODA_UNROLL_ALL
     for (int w = 0; w < warps; ++w) {
-      const auto part = *reinterpret_cast<const Pack<float, lane_tokens>*>(sums_of(w) + at(lane_row(0), token_at(0)));
+      const auto part = *reinterpret_cast<const Pack<float, lane_tokens>*>(sums_of(w) + sum_at(lane_row(0), token));
       PAGODA_UNROLL_ALL
       for (int i = 0; i < lane_tokens; ++i) sum.at[i] += part.at[i];
     }
     PAGODA_UNROLL_ALL
-    for (int i = 0; i < lane_tokens; ++i) x_[i] = token_at(i) < end - u ? sum.at[i] * scale_ : -infinity;
+    for (int i = 0; i < lane_tokens; ++i) x_[i] = token + i < end - u ? sum.at[i] * scale_ : -infinity;
   }
 
   template <class Change>
   KOKKOS_FUNCTION void for_each_score(int count, const Change& change) {
+    const int token = token_at(0);
     PAGODA_UNROLL_ALL
     for (int i = 0; i < lane_tokens; ++i)
-      if (token_at(i) < count) change(0, token_at(i), x_[i]);
+      if (token + i < count) change(0, token + i, x_[i]);
   }
 
   KOKKOS_FUNCTION void softmax() {
@@ -199,31 +193,34 @@ class LatentFragment {
     for (int i = 0; i < lane_tokens / 2; ++i) p.at[i] = cuda::pack<T>(x_[2 * i], x_[2 * i + 1]);
     *reinterpret_cast<Pack<std::uint32_t, lane_tokens / 2>*>(memory_ + p_at + row * 32 +
                                                              ((2 * token) ^ ((row >> 2 & 1) << 4))) = p;
-    if (lane_ % row_lanes == 0) kept_of_rows()[row] = kept;
+    if (token == 0) kept_of_rows()[row] = kept;
     raised_ = cuda::sync_team_or(raised);
 #endif
   }
 
   template <class Where>
   KOKKOS_FUNCTION void multiply_values(const Where&, int, int) {
+    const int lane = this->lane();
     if (raised_) {
       PAGODA_UNROLL_ALL
       for (int m = 0; m < RowGroups; ++m) {
-        const float kept0 = kept_of_rows()[16 * m + (lane_ >> 2)], kept1 = kept_of_rows()[16 * m + (lane_ >> 2) + 8];
+        const float* const of_row = kept_of_rows() + 16 * m + (lane >> 2);
+        const float kept0 = of_row[0], kept1 = of_row[8];
         PAGODA_UNROLL_ALL
         for (auto& pair : out_[m])
           for (auto& o : pair) o[0] *= kept0, o[1] *= kept0, o[2] *= kept1, o[3] *= kept1;
       }
     }
+    const std::uint32_t values = tile_at(tile_, lane & 15, 2 * warp_ + (lane >> 4));
     std::uint32_t p[RowGroups][4];
     PAGODA_UNROLL_ALL
     for (int m = 0; m < RowGroups; ++m)
-      cuda::load_matrices<false>(p[m], cuda::shared_address(memory_) + p_at + 512 * m + (lane_ & 15) * 32 +
-                                           (((lane_ >> 4) ^ (lane_ >> 2 & 1)) << 4));
+      cuda::load_matrices<false>(p[m], cuda::shared_address(memory_) + p_at + 512 * m + (lane & 15) * 32 +
+                                           (((lane >> 4) ^ (lane >> 2 & 1)) << 4));
     PAGODA_UNROLL_ALL
     for (int i = 0; i < value_steps; ++i) {
       std::uint32_t v[4];
-      cuda::load_matrices<true>(v, values_at_ + tile_ + 128 * i);
+      cuda::load_matrices<true>(v, values + 128 * i);
       PAGODA_UNROLL_ALL
       for (int m = 0; m < RowGroups; ++m) {
         cuda::mma<T>(out_[m][i][0], p[m][0], p[m][1], p[m][2], p[m][3], v[0], v[1]);
@@ -243,8 +240,8 @@ class LatentFragment {
     PAGODA_UNROLL_ALL
     for (int d = 1; d < row_lanes; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
     // A base that was never raised: the row has seen no token.
-    if (lane_ % row_lanes == 0) states[lane_row(0)] = {sum > 0.0f ? base_ : -infinity, sum};
-    float* const to = values + (lane_ >> 2) * value_stride + 16 * warp_ + 2 * (lane_ & 3);
+    if (token_at(0) == 0) states[lane_row(0)] = {sum > 0.0f ? base_ : -infinity, sum};
+    float* const to = values + (lane() >> 2) * value_stride + 16 * warp_ + 2 * (lane() & 3);
     PAGODA_UNROLL_ALL
     for (int m = 0; m < RowGroups; ++m) {
       if (first != 16 * m) continue;
@@ -284,7 +281,17 @@ class LatentFragment {
   static_assert(!AnyQuery || rows * row_bytes <= 2 * tile_bytes);
   static constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
 
-  KOKKOS_FUNCTION int token_at(int i) const { return lane_ % row_lanes * lane_tokens + i; }
+  /// Worked out from anew, so that no address that depends on it takes a register where it is not needed.
+  KOKKOS_FUNCTION int lane() const { return cuda::fresh(lane_); }
+  /// Which token of a tile the lane's i-th score is of.
+  KOKKOS_FUNCTION int token_at(int i) const { return lane() % row_lanes * lane_tokens + i; }
+  /// Row r's chunk i (16 bytes) of a tile lies at place i ^ (r % 8) of the row, so that eight rows' chunks i lie in
+  /// different banks. All that a lane reads or writes of a row is 128 bytes apart: one address does.
+  KOKKOS_FUNCTION std::uint32_t tile_at(int tile, int row, int chunk) const {
+    return cuda::shared_address(memory_) + tile + row * row_bytes + ((chunk ^ (row & 7)) << 4);
+  }
+  /// Rows of 16 sums, the halves of every other two rows swapped: no two rows of a half warp in the same banks.
+  KOKKOS_FUNCTION static int sum_at(int row, int token) { return row * tile_tokens + (token ^ ((row >> 1 & 1) << 3)); }
   KOKKOS_FUNCTION float* sums_of(int warp) const {
     return reinterpret_cast<float*>(memory_ + sums_at) + warp * rows * tile_tokens;
   }
@@ -292,8 +299,8 @@ class LatentFragment {
   KOKKOS_FUNCTION float* kept_of_rows() const { return reinterpret_cast<float*>(memory_ + kept_at); }
 
   /// Row and first of two dims of the lane's e-th word in step i of the first product's first operand.
-  KOKKOS_FUNCTION int query_row(int m, int e) const { return 16 * m + (lane_ >> 2) + e % 2 * 8; }
-  KOKKOS_FUNCTION int query_dim(int i, int e) const { return 64 * i + 16 * warp_ + 2 * (lane_ & 3) + e / 2 * 8; }
+  KOKKOS_FUNCTION int query_row(int m, int e) const { return 16 * m + (lane() >> 2) + e % 2 * 8; }
+  KOKKOS_FUNCTION int query_dim(int i, int e) const { return 64 * i + 16 * warp_ + 2 * (lane() & 3) + e / 2 * 8; }
 
   /// Two dims of what rounding left of a query. Worked out anew for each tile: there are no registers to keep it in.
   KOKKOS_FUNCTION std::uint32_t rest(int r, int d) const {
@@ -301,34 +308,34 @@ class LatentFragment {
     return cuda::pack<T>(x0 - static_cast<float>(T(x0)), x1 - static_cast<float>(T(x1)));
   }
 
-  /// Where the lane's row of the tile after the next lies: asked for a tile ahead. Beyond the last token, it is that
-  /// one's again, so that what is copied is always a row of the sequence.
+  KOKKOS_FUNCTION int copy_row(int lane) const { return 4 * warp_ + (lane >> 3); }
+  /// Where the lane's row of the tile from u on lies: asked for a tile ahead. Beyond the last token, it is that one's
+  /// again, so that what is copied is always a row of the sequence.
   template <class Where>
-  KOKKOS_FUNCTION void look_up(const Where& where, int end) {
-    place_ = where.place(Kokkos::min(ahead_ + copy_row_, end - 1));
-    ahead_ += tile_tokens;
+  KOKKOS_FUNCTION void look_up(const Where& where, int u, int end) {
+    place_ = where.place(Kokkos::min(u + copy_row(lane()), end - 1));
   }
-  /// Begins to copy the next tile: eight lanes a row.
+  /// Begins to copy the tile from u on: eight lanes a row.
   template <class Where>
-  KOKKOS_FUNCTION void copy(const Where& where, int to, int end) {
+  KOKKOS_FUNCTION void copy(const Where& where, int tile, int u, int end) {
+    const int lane = this->lane();
     const char* const from =
-        static_cast<const char*>(args_.k) + where.row(place_).k * static_cast<int>(sizeof(T)) + 16 * (lane_ & 7);
+        static_cast<const char*>(args_.k) + where.row(place_).k * static_cast<int>(sizeof(T)) + 16 * (lane & 7);
+    const std::uint32_t to     = tile_at(tile, copy_row(lane), lane & 7);
+    const std::uint64_t policy = cuda::read_once_policy();
     PAGODA_UNROLL_ALL
-    for (int i = 0; i < row_bytes / 128; ++i) cuda::copy_async(copy_at_ + to + 128 * i, from + 128 * i, policy_);
+    for (int i = 0; i < row_bytes / 128; ++i) cuda::copy_async(to + 128 * i, from + 128 * i, policy);
     cuda::commit_copies();
-    look_up(where, end);
+    look_up(where, u + tile_tokens, end);
   }
 
   const KernelArgs& args_;
   const TileRows<AnyQuery>* queries_ = nullptr;
   char* memory_;
-  int lane_ = 0, warp_;
-  int copy_row_, ahead_ = 0;
+  int lane_   = 0, warp_;
   int tile_   = 0;  ///< where the present tile lies in scratch
   int raised_ = 0;  ///< some row's maximum was raised
   PagePlace place_{};
-  std::uint32_t copy_at_, keys_at_, values_at_;  ///< the lane's, in shared memory
-  std::uint64_t policy_;
   std::uint32_t q_[RowGroups][key_steps][4];
   float x_[lane_tokens];
   float out_[RowGroups][value_steps][2][4] = {};

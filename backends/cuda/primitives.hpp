@@ -132,6 +132,15 @@ KOKKOS_INLINE_FUNCTION std::uint32_t pack([[maybe_unused]] float low, [[maybe_un
   return word;
 }
 
+/// The same number, but not to the compiler: what is worked out from it is worked out where it is needed, and takes no
+/// registers elsewhere.
+KOKKOS_INLINE_FUNCTION int fresh(int x) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
+}
+
 /// Waits for all lanes of the team, and orders its scratch.
 KOKKOS_INLINE_FUNCTION void sync_team() {
 #if defined(__CUDA_ARCH__)
