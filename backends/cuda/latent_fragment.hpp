@@ -33,23 +33,32 @@ template <class T, int RowGroups, bool AnyQuery = false>
 class LatentFragment {
  public:
   template <bool All>
-  using Instance                              = LatentFragment<T, RowGroups, All>;
-  using Acc                                   = float;
-  using Member                                = typename Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
-  static constexpr bool all_only              = false;
-  static constexpr bool any_query             = AnyQuery;
-  static constexpr bool shared_tiles          = true;
-  static constexpr bool values_in_keys        = true;
-  static constexpr int rows                   = 16 * RowGroups;
-  static constexpr int lane_rows              = 1;
-  static constexpr int part_rows              = 16;
-  static constexpr int join_quads             = RowGroups == 1 ? 2 : 4;  ///< as registers allow
-  static constexpr int scratch_alignment      = 128;                     ///< all banks
+  using Instance                       = LatentFragment<T, RowGroups, All>;
+  using Acc                            = float;
+  using Member                         = typename Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
+  static constexpr bool all_only       = false;
+  static constexpr bool any_query      = AnyQuery;
+  static constexpr bool shared_tiles   = true;
+  static constexpr bool values_in_keys = true;
+  static constexpr int key_dims = 576, value_dims = 512;
+  static constexpr int rows      = 16 * RowGroups;
+  static constexpr int lane_rows = 1;
+  static constexpr int part_rows = 16;
+  /// How states are joined (join_states), as registers allow: a part of the rows, pieces.
+  static constexpr int part_quads = 16;
+  static constexpr int join_block = RowGroups == 1 ? 6 : 4, join_quads = RowGroups == 1 ? 4 : 8;
+  static constexpr int scratch_alignment      = 128;  ///< all banks
   static constexpr int tile_tokens            = 16;
   static constexpr DType probability_type     = dtype_v<T>;
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
   /// By their registers. Each has a tile of 18 KB in flight.
   static constexpr int teams_per_sm = RowGroups == 1 ? 3 : 2;
+
+  /// Quads of an output row.
+  struct RowQuads {
+    static constexpr int value = value_dims / 4;
+    KOKKOS_FUNCTION static constexpr int divide(int n) { return n / value; }
+  };
 
   static bool can_run(const FragmentShape& s) {
     return s.wide && s.values_in_keys && s.head_dim == key_dims && s.head_dim_v == value_dims;
@@ -68,8 +77,11 @@ class LatentFragment {
   template <class Where>
   KOKKOS_FUNCTION void begin(const Where& where, int u, int, int end) {
     if (u >= end) return;
-    look_up(where, u, end);
-    copy(where, 0, u, end);
+    const PagePlace first = place(where, u, end);
+    const PagePlace next  = place(where, u + tile_tokens, end);
+    copy_                 = address(where, first);
+    copy(0, false);
+    copy_ = address(where, next);
   }
 
   KOKKOS_FUNCTION void load_queries(const TileRows<AnyQuery>& rows_of, float scale) {
@@ -102,12 +114,13 @@ class LatentFragment {
   KOKKOS_FUNCTION void multiply_keys(const Where& where, int u, int end) {
     cuda::wait_copies<0>();
     cuda::sync_team();  // the tile is there for all, and nobody reads the one before it any more
-    if (u + tile_tokens < end) copy(where, tile_bytes - tile_, u + tile_tokens, end);
+    place_                           = place(where, u + 2 * tile_tokens, end);  // a tile ahead of its use
     const int lane                   = this->lane();
     const std::uint32_t keys         = tile_at(tile_, (lane & 7) + (lane >> 4) * 8, 2 * warp_ + (lane >> 3 & 1));
     float s[chains][RowGroups][2][4] = {};
     std::uint32_t ahead[2][4];  // said here, because the compiler is short of registers and would not load ahead
     cuda::load_matrices<false>(ahead[0], keys);
+    copy(tile_bytes - tile_, u + tile_tokens >= end);
     PAGODA_UNROLL_ALL
     for (int i = 0; i < key_steps; ++i) {
       if (i + 1 < key_steps) cuda::load_matrices<false>(ahead[(i + 1) % 2], keys + 128 * (i + 1));
@@ -199,7 +212,8 @@ class LatentFragment {
   }
 
   template <class Where>
-  KOKKOS_FUNCTION void multiply_values(const Where&, int, int) {
+  KOKKOS_FUNCTION void multiply_values(const Where& where, int, int) {
+    copy_          = address(where, place_);
     const int lane = this->lane();
     if (raised_) {
       PAGODA_UNROLL_ALL
@@ -235,12 +249,10 @@ class LatentFragment {
     float* const values           = reinterpret_cast<float*>(memory_);
     RowState<float>* const states = reinterpret_cast<RowState<float>*>(memory_ + states_at);
 #if defined(__CUDA_ARCH__)
-    cuda::sync_team();  // nobody reads the last tile, or the part before, any more
-    float sum = sum_;
-    PAGODA_UNROLL_ALL
-    for (int d = 1; d < row_lanes; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
-    // A base that was never raised: the row has seen no token.
-    if (token_at(0) == 0) states[lane_row(0)] = {sum > 0.0f ? base_ : -infinity, sum};
+    cuda::wait_copies<0>();
+    cuda::sync_team();  // nobody reads or clears a tile, or reads the part before, any more
+    const RowState<float> state = row_state();
+    if (token_at(0) == 0) states[lane_row(0)] = state;
     float* const to = values + (lane() >> 2) * value_stride + 16 * warp_ + 2 * (lane() & 3);
     PAGODA_UNROLL_ALL
     for (int m = 0; m < RowGroups; ++m) {
@@ -261,8 +273,8 @@ class LatentFragment {
   }
 
  private:
-  static constexpr int warps    = 4;
-  static constexpr int key_dims = 576, value_dims = 512;
+  static constexpr int warps = 4;
+
   static constexpr int key_steps    = key_dims / 16 / warps;  ///< of 16 dims, for each warp
   static constexpr int value_steps  = value_dims / 16 / warps;
   static constexpr int chains       = RowGroups == 1 ? 2 : 1;  ///< of products: four at least, to hide their latency
@@ -292,6 +304,14 @@ class LatentFragment {
   }
   /// Rows of 16 sums, the halves of every other two rows swapped: no two rows of a half warp in the same banks.
   KOKKOS_FUNCTION static int sum_at(int row, int token) { return row * tile_tokens + (token ^ ((row >> 1 & 1) << 3)); }
+  KOKKOS_FUNCTION RowState<float> row_state() const {
+    float sum = sum_;
+#if defined(__CUDA_ARCH__)
+    PAGODA_UNROLL_ALL
+    for (int d = 1; d < row_lanes; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
+#endif
+    return {sum > 0.0f ? base_ : -infinity, sum};  // a base that was never raised: the row has seen no token
+  }
   KOKKOS_FUNCTION float* sums_of(int warp) const {
     return reinterpret_cast<float*>(memory_ + sums_at) + warp * rows * tile_tokens;
   }
@@ -308,25 +328,25 @@ class LatentFragment {
     return cuda::pack<T>(x0 - static_cast<float>(T(x0)), x1 - static_cast<float>(T(x1)));
   }
 
-  KOKKOS_FUNCTION int copy_row(int lane) const { return 4 * warp_ + (lane >> 3); }
-  /// Where the lane's row of the tile from u on lies: asked for a tile ahead. Beyond the last token, it is that one's
+  KOKKOS_FUNCTION int copy_row() const { return 4 * warp_ + (lane() >> 3); }
+  /// Where the row that the lane helps to copy of the tile from u on lies. Beyond the last token, it is that one's
   /// again, so that what is copied is always a row of the sequence.
   template <class Where>
-  KOKKOS_FUNCTION void look_up(const Where& where, int u, int end) {
-    place_ = where.place(Kokkos::min(u + copy_row(lane()), end - 1));
+  KOKKOS_FUNCTION PagePlace place(const Where& where, int u, int end) const {
+    return where.place(Kokkos::min(u + copy_row(), end - 1));
   }
-  /// Begins to copy the tile from u on: eight lanes a row.
+  /// Of the lane's first chunk of the row: eight lanes copy a row.
   template <class Where>
-  KOKKOS_FUNCTION void copy(const Where& where, int tile, int u, int end) {
-    const int lane = this->lane();
-    const char* const from =
-        static_cast<const char*>(args_.k) + where.row(place_).k * static_cast<int>(sizeof(T)) + 16 * (lane & 7);
-    const std::uint32_t to     = tile_at(tile, copy_row(lane), lane & 7);
+  KOKKOS_FUNCTION const char* address(const Where& where, const PagePlace& place) const {
+    return static_cast<const char*>(args_.k) + where.row(place).k * static_cast<int>(sizeof(T)) + 16 * (lane() & 7);
+  }
+  /// Begins to copy the lane's share of the tile whose row lies at copy_, or to clear its place.
+  KOKKOS_FUNCTION void copy(int tile, bool clear) const {
+    const std::uint32_t to     = tile_at(tile, copy_row(), lane() & 7);
     const std::uint64_t policy = cuda::read_once_policy();
     PAGODA_UNROLL_ALL
-    for (int i = 0; i < row_bytes / 128; ++i) cuda::copy_async(to + 128 * i, from + 128 * i, policy);
+    for (int i = 0; i < row_bytes / 128; ++i) cuda::copy_async(to + 128 * i, copy_ + 128 * i, policy, clear);
     cuda::commit_copies();
-    look_up(where, u + tile_tokens, end);
   }
 
   const KernelArgs& args_;
@@ -336,6 +356,7 @@ class LatentFragment {
   int tile_   = 0;  ///< where the present tile lies in scratch
   int raised_ = 0;  ///< some row's maximum was raised
   PagePlace place_{};
+  const char* copy_ = nullptr;  ///< the lane's share of the next tile, in memory
   std::uint32_t q_[RowGroups][key_steps][4];
   float x_[lane_tokens];
   float out_[RowGroups][value_steps][2][4] = {};

@@ -29,9 +29,13 @@ struct DecodeKernel {
 
   /// The fragment takes a tile of tokens through several kv heads.
   static constexpr bool many_heads = requires { Fragment::many_heads; };
-  /// All workers take each tile of tokens together: a team has one state, handed over in parts of part_rows rows.
+  /// All workers take each tile of tokens together: a team has one state.
   static constexpr bool shared_tiles = requires { Fragment::shared_tiles; };
-  /// Of a row that a lane joins at once.
+  /// Pieces' states that are joined at once, and quads of each by a lane.
+  static constexpr int join_block = [] {
+    if constexpr (shared_tiles) return Fragment::join_block;
+    return Machine::join_block;
+  }();
   static constexpr int join_quads = [] {
     if constexpr (shared_tiles) return Fragment::join_quads;
     return 1;
@@ -94,11 +98,7 @@ struct DecodeKernel {
 
   KOKKOS_FUNCTION void carry_out(const Member& team, const WorkItem& item_now, char* memory, TeamNotes* notes) const {
     const WorkItem& item = notes->item;
-    attend(team, item_now, memory, [&](const StateArray<Acc>& from, int first, int rows) {
-      const StateArray<Acc> to = partials(item.slot + item.piece, 0, 1);
-      join<shared_tiles ? 1 : Machine::max_workers>(team, item, from, shared_tiles ? 1 : team.team_size(),
-                                                    item.pieces == 1, to, first, rows);
-    });
+    attend(team, item_now, memory, item);
     if (item.pieces == 1) return;
 
     // The pieces of a group are joined, then the groups of a row; whoever has the row's last state writes it.
@@ -110,7 +110,7 @@ struct DecodeKernel {
     StateArray<Acc> from = partials(item.slot + first, 0, 1), to = partials(item.slot + first, 1, 1);
     PAGODA_UNROLL(1)
     for (;;) {
-      join<Machine::join_block>(team, item, from, count, last, to);
+      join<join_block, join_quads>(team, item, from, count, last, to);
       if (last) return;
       if (!last_to_arrive(team, args.arrived + args.slots + item.slot, groups, notes)) return;
       from  = partials(item.slot, 1, group);
@@ -121,27 +121,47 @@ struct DecodeKernel {
 
   /// Joins `count` states of the item's rows, into the outputs if they are all of the row's, into `to` otherwise. Of
   /// the rows from first_row on, no more than max_rows.
-  template <int Block>
+  template <int Block, int Quads>
   KOKKOS_FUNCTION void join(const Member& team, const WorkItem& item, const StateArray<Acc>& all, int count, bool last,
                             const StateArray<Acc>& all_to, int first_row = 0, int max_rows = Fragment::rows) const {
     for (int h = 0; h < heads(); ++h) {
       const TileRows<All> rows(args, item, h);
       const StateArray<Acc> to = all_to.head(h);
-      const auto emit          = [&](int row, int d, const RowState<Acc>& s, const Acc(&x)[4]) {
+      const auto emit          = [&](int row, int d, int step, const RowState<Acc>& s, const Acc(&x)[Quads][4]) {
         const int r = first_row + row;
-        if (last) return store_row(rows, r, d, s, x);
-        to.value(0, r, d) = {{x[0], x[1], x[2], x[3]}};  // where values were read before: by nobody else
+        if (last) return store_row(rows, r, d, step, s, x);
+        PAGODA_UNROLL_ALL
+        for (int q = 0; q < Quads; ++q)  // where values were read before: by nobody else
+          to.value(0, r, d + step * q) = {{x[q][0], x[q][1], x[q][2], x[q][3]}};
         if (d == 0) to.state(0, r) = s;
       };
-      join_states<Machine, Block, join_quads>(team, all.head(h), count, Kokkos::min(rows.count - first_row, max_rows),
-                                              args.value_quads, emit);
+      const int count_rows = Kokkos::min(rows.count - first_row, max_rows);
+      if constexpr (shared_tiles) {
+        join_states<Machine, Block, Quads, true>(team, all.head(h), count, count_rows, typename Fragment::RowQuads{},
+                                                 emit);
+      } else {
+        join_states<Machine, Block, Quads, false>(team, all.head(h), count, count_rows, args.value_quads, emit);
+      }
     }
   }
 
-  /// The item's tokens, each worker its tiles, or all of them each tile. Calls done(the workers' states, first row,
-  /// rows at most).
-  template <class Done>
-  KOKKOS_FUNCTION void attend(const Member& team, const WorkItem& item, char* memory, const Done& done) const {
+  /// What the team has of the item becomes a piece's state, or outputs.
+  KOKKOS_FUNCTION void finish(const Member& team, const WorkItem& item, Fragment& fragment) const {
+    const bool whole         = item.pieces == 1;
+    const StateArray<Acc> to = partials(item.slot + item.piece, 0, 1);
+    if constexpr (shared_tiles) {
+      PAGODA_UNROLL(1)
+      for (int first = 0; first < Fragment::rows; first += Fragment::part_rows)
+        join<1, Fragment::part_quads>(team, item, fragment.finish(first), 1, whole, to, first, Fragment::part_rows);
+    } else {
+      join<Machine::max_workers, 1>(team, item, fragment.finish(), team.team_size(), whole, to);
+    }
+  }
+
+  /// The item's tokens: each worker its tiles, or all of them each tile. item_later: the same item, where it takes no
+  /// registers meanwhile.
+  KOKKOS_FUNCTION void attend(const Member& team, const WorkItem& item, char* memory,
+                              const WorkItem& item_later) const {
     const ItemRows<All> where(args, item);
     Fragment fragment(team, args, memory);
     constexpr int tile = Fragment::tile_tokens;
@@ -169,13 +189,7 @@ struct DecodeKernel {
       if constexpr (All) fragment.begin(where, first, step, item.end);
       for (int u = first; u < item.end; u += step) multiply(fragment, score, where, u, item.end);
     }
-    if constexpr (shared_tiles) {
-      PAGODA_UNROLL(1)
-      for (int row = 0; row < Fragment::rows; row += Fragment::part_rows)
-        done(fragment.finish(row), row, int(Fragment::part_rows));
-    } else {
-      done(fragment.finish(), 0, int(Fragment::rows));
-    }
+    finish(team, item_later, fragment);
   }
 
   /// A tile of tokens from u on.
@@ -212,9 +226,11 @@ struct DecodeKernel {
     return notes->last != 0;
   }
 
-  /// Dims d .. d + 4 of a finished row, and with the first of them its log-sum-exp. The sink is one more token, without
-  /// a value.
-  KOKKOS_FUNCTION void store_row(const TileRows<All>& rows, int r, int d, RowState<Acc> s, const Acc (&x)[4]) const {
+  /// Dims d + step q .. d + step q + 4 of a finished row for all q, and with the first of them its log-sum-exp. The
+  /// sink is one more token, without a value.
+  template <int Quads>
+  KOKKOS_FUNCTION void store_row(const TileRows<All>& rows, int r, int d, int step, RowState<Acc> s,
+                                 const Acc (&x)[Quads][4]) const {
     constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>, log2e = Kokkos::numbers::log2e_v<Acc>;
     Acc kept = Acc(1);
     if constexpr (All) {
@@ -226,8 +242,11 @@ struct DecodeKernel {
       }
     }
     const Acc weight = s.sum > Acc(0) ? kept / s.sum : Acc(0);
-    const Acc out[4] = {x[0] * weight, x[1] * weight, x[2] * weight, x[3] * weight};
-    rows.store_out(r, d, out);
+    Acc out[Quads][4];
+    PAGODA_UNROLL_ALL
+    for (int q = 0; q < Quads; ++q)
+      for (int e = 0; e < 4; ++e) out[q][e] = x[q][e] * weight;
+    rows.store_out(r, d, step, out);
     if (d == 0) rows.store_lse(r, s.sum > Acc(0) ? (s.most + Kokkos::log2(s.sum)) / log2e : -infinity);
   }
 };

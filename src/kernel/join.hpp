@@ -40,17 +40,18 @@ struct StateArray {
   }
 };
 
-/// Joins n states of each of `rows` rows, in their order, and hands emit(r, d, state, x[4]) dims d .. d + 4 of each
-/// joined row. Team-wide, lanes over dims. `Block` states are loaded before any is used, and of each `Quads` (of which
-/// a row's quads are a multiple) for a lane, so that one wait does for all.
-/// Source: Dao et al., "Flash-Decoding for long-context inference" (the final reduction).
-template <class Machine, int Block, int Quads = 1, class Acc, class Member, class Emit>
+/// Joins n states of each of `rows` rows, in their order, and hands emit(r, d, step, state, x) dims d + step q ..
+/// d + step q + 4 of each joined row, for all q of x[Quads][4]. Team-wide, lanes over dims: a row has quads.value
+/// quads, of which a lane takes `Quads` at once. `Block` states are loaded before any is used, so that one wait does
+/// for all. AllWritten: empty states have values too, and they are numbers. Source: Dao et al., "Flash-Decoding for
+/// long-context inference" (the final reduction).
+template <class Machine, int Block, int Quads, bool AllWritten, class Acc, class Member, class RowQuads, class Emit>
 KOKKOS_INLINE_FUNCTION void join_states(const Member& team, const StateArray<Acc>& from, int n, int rows,
-                                        const Divisor& quads, const Emit& emit) {
+                                        const RowQuads& quads, const Emit& emit) {
   constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>;
-  const int step         = quads.value / Quads;  // between a lane's quads
-  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, rows * step), [&](int i) {
-    const int r = quads.divide(i * Quads), d = 4 * (i - r * step);
+  const int lanes = quads.value / Quads, step = 4 * lanes;
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, rows * lanes), [&](int i) {
+    const int r = quads.divide(i * Quads), d = 4 * (i - r * lanes);
     RowState<Acc> joined{-infinity, Acc(0)};
     Acc x[Quads][4] = {};
     // Stepped, not worked out for each load: a load is then one predicated instruction.
@@ -67,7 +68,7 @@ KOKKOS_INLINE_FUNCTION void join_states(const Member& team, const StateArray<Acc
         if (first + j < n) {
           s[j] = *state;
           PAGODA_UNROLL_ALL
-          for (int q = 0; q < Quads; ++q) v[j][q] = *reinterpret_cast<const Pack<Acc, 4>*>(value + 4 * step * q);
+          for (int q = 0; q < Quads; ++q) v[j][q] = *reinterpret_cast<const Pack<Acc, 4>*>(value + step * q);
         }
         state += from.state_step, value += from.value_step;
         most = Kokkos::max(most, s[j].most);
@@ -79,17 +80,16 @@ KOKKOS_INLINE_FUNCTION void join_states(const Member& team, const StateArray<Acc
         for (Acc& e : quad) e *= kept;
       PAGODA_UNROLL_ALL
       for (int j = 0; j < Block; ++j) {
-        // The values of an empty state were never written: they must not be multiplied, not even with 0.
+        // The values of an empty state may be anything: they must not be multiplied, not even with 0.
         const bool empty = s[j].most == -infinity;
         const Acc weight = empty ? Acc(0) : Machine::exp2(s[j].most - most);
         joined.sum += weight * s[j].sum;
         PAGODA_UNROLL_ALL
         for (int q = 0; q < Quads; ++q)
-          for (int e = 0; e < 4; ++e) x[q][e] += weight * (empty ? Acc(0) : v[j][q].at[e]);
+          for (int e = 0; e < 4; ++e) x[q][e] += weight * (empty && !AllWritten ? Acc(0) : v[j][q].at[e]);
       }
     }
-    PAGODA_UNROLL_ALL
-    for (int q = 0; q < Quads; ++q) emit(r, d + 4 * step * q, joined, x[q]);
+    emit(r, d, step, joined, x);
   });
 }
 

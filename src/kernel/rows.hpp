@@ -93,25 +93,33 @@ struct TileRows {
     if (!valid(r)) return Acc(0);
     return load_element<Acc>(args.q.data, args.q.type, offset(args.q, r) + d * args.q.stride2);
   }
-  /// Dims d .. d + 4 of an output row, as far as there are so many.
-  template <class Acc>
-  KOKKOS_FUNCTION void store_out(int r, int d, const Acc (&x)[4]) const {
+  /// Dims d + step q .. d + step q + 4 of an output row for all q, as far as there are so many.
+  template <int Quads, class Acc>
+  KOKKOS_FUNCTION void store_out(int r, int d, int step, const Acc (&x)[Quads][4]) const {
     const std::int64_t at = offset(args.out, r) + d * args.out.stride2;
     if (args.wide_outputs) {
       switch (args.out.type) {
+        case DType::fp32:
+          return store_packs<float>(at, step, x);
         case DType::fp16:
-          return store_pack<half_t>(at, x);
+          return store_packs<half_t>(at, step, x);
         case DType::bf16:
-          return store_pack<bfloat16_t>(at, x);
+          return store_packs<bfloat16_t>(at, step, x);
         default:
           break;
       }
     }
-    const int n = Kokkos::min(4, args.head_dim_v - d);
     PAGODA_UNROLL(1)
-    for (int j = 0; j < n; ++j) {
-      const Acc y = j < 2 ? (j == 0 ? x[0] : x[1]) : (j == 2 ? x[2] : x[3]);  // no address taken: stays in registers
-      store_element(args.out.data, args.out.type, at + j * args.out.stride2, y);
+    for (int q = 0; q < Quads; ++q) {
+      const int n = Kokkos::min(4, args.head_dim_v - d - step * q);
+      PAGODA_UNROLL(1)
+      for (int j = 0; j < n; ++j) {
+        Acc y = x[0][0];  // no address taken: stays in registers
+        PAGODA_UNROLL_ALL
+        for (int i = 1; i < 4 * Quads; ++i)
+          if (i == 4 * q + j) y = x[i / 4][i % 4];
+        store_element(args.out.data, args.out.type, at + (step * q + j) * args.out.stride2, y);
+      }
     }
   }
   template <class Acc>
@@ -125,11 +133,14 @@ struct TileRows {
   }
 
  private:
-  template <class T, class Acc>
-  KOKKOS_FUNCTION void store_pack(std::int64_t at, const Acc (&x)[4]) const {
-    Pack<T, 4> pack;
-    for (int j = 0; j < 4; ++j) pack.at[j] = T(static_cast<float>(x[j]));
-    *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(args.out.data) + at) = pack;
+  template <class T, int Quads, class Acc>
+  KOKKOS_FUNCTION void store_packs(std::int64_t at, int step, const Acc (&x)[Quads][4]) const {
+    PAGODA_UNROLL_ALL
+    for (int q = 0; q < Quads; ++q) {
+      Pack<T, 4> pack;
+      for (int j = 0; j < 4; ++j) pack.at[j] = T(static_cast<float>(x[q][j]));
+      *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(args.out.data) + at + step * q) = pack;
+    }
   }
 };
 
