@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/fma_fragment.hpp"
 #include "backends/cuda/latent_fragment.hpp"
 #include "backends/cuda/mma_fragment.hpp"
 #include "src/kernel/one_lane.hpp"
@@ -87,6 +88,13 @@ struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine>, CudaLanes {
         (asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");))
     return before;
   }
+};
+
+template <>
+struct CudaMachine::Choose<float> {
+  using type = typename Prepend<PortableFragments<float>, FmaFragment<64, 1>, FmaFragment<128, 1>, FmaFragment<256, 1>,
+                                FmaFragment<64, 4>, FmaFragment<128, 4>, FmaFragment<256, 4>, FmaFragment<64, 8>,
+                                FmaFragment<128, 8>, FmaFragment<256, 8>>::type;
 };
 
 // fp16 and bf16 by matrix instructions, which every GPU has from Ampere on.

@@ -109,15 +109,13 @@ struct TileRows {
           break;
       }
     }
-    PAGODA_UNROLL(1)
+    PAGODA_UNROLL_ALL
     for (int q = 0; q < Quads; ++q) {
       const int n = Kokkos::min(4, args.head_dim_v - d - step * q);
       PAGODA_UNROLL(1)
       for (int j = 0; j < n; ++j) {
-        Acc y = x[0][0];  // no address taken: stays in registers
-        PAGODA_UNROLL_ALL
-        for (int i = 1; i < 4 * Quads; ++i)
-          if (i == 4 * q + j) y = x[i / 4][i % 4];
+        // No address taken: stays in registers.
+        const Acc y = j < 2 ? (j == 0 ? x[q][0] : x[q][1]) : (j == 2 ? x[q][2] : x[q][3]);
         store_element(args.out.data, args.out.type, at + (step * q + j) * args.out.stride2, y);
       }
     }
