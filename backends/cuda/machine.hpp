@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/fma_fragment.hpp"
+#include "backends/cuda/latent_fragment.hpp"
 #include "backends/cuda/mma_fragment.hpp"
 #include "src/kernel/one_lane.hpp"
 #include "src/kernel/simt_machine.hpp"
@@ -91,12 +93,21 @@ struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine>, CudaLanes {
   }
 };
 
+template <>
+struct CudaMachine::Choose<float> {
+  using type = typename Prepend<PortableFragments<float>, FmaFragment<64, 1>, FmaFragment<128, 1>, FmaFragment<256, 1>,
+                                FmaFragment<64, 4>, FmaFragment<128, 4>, FmaFragment<256, 4>, FmaFragment<64, 8>,
+                                FmaFragment<128, 8>, FmaFragment<256, 8>>::type;
+};
+
 // fp16 and bf16 by matrix instructions, which every GPU has from Ampere on; quantized ones become fp16 first.
 template <class T>
   requires(size_of(dtype_v<T>) <= 2)
 struct CudaMachine::Choose<T> {
-  using Long = typename Prepend<PortableFragments<T>, MmaFragment<T, 128>, MmaFragment<T, 256>>::type;
-  using type = std::conditional_t<is_quantized_v<T>, Long, typename Prepend<Long, MmaFragment<T, 64>>::type>;
+  using Long  = typename Prepend<PortableFragments<T>, MmaFragment<T, 128>, MmaFragment<T, 256>>::type;
+  using Plain = typename Prepend<PortableFragments<T>, MmaFragment<T, 64>, MmaFragment<T, 128>, MmaFragment<T, 256>,
+                                 LatentFragment<T, 1>, LatentFragment<T, 2>>::type;
+  using type  = std::conditional_t<is_quantized_v<T>, Long, Plain>;
 };
 
 }  // namespace pagoda::detail

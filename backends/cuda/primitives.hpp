@@ -167,4 +167,29 @@ KOKKOS_INLINE_FUNCTION float log2(float x) {
   return y;
 }
 
+/// The same number, but not to the compiler: what is worked out from it is worked out where it is needed, and takes no
+/// registers elsewhere.
+KOKKOS_INLINE_FUNCTION int fresh(int x) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
+}
+
+/// Waits for all lanes of the team, and orders its scratch.
+KOKKOS_INLINE_FUNCTION void sync_team() {
+#if defined(__CUDA_ARCH__)
+  __syncthreads();
+#endif
+}
+
+/// The same; whether any lane says so.
+KOKKOS_INLINE_FUNCTION bool sync_team_or([[maybe_unused]] bool x) {
+#if defined(__CUDA_ARCH__)
+  return __syncthreads_or(x);
+#else
+  return x;
+#endif
+}
+
 }  // namespace pagoda::detail::cuda

@@ -42,14 +42,15 @@ namespace detail {
 
 /// How rows are cut to fit the machine and the workspace.
 struct SplitBounds {
-  int teams{};        ///< resident on the machine at once
-  int even_waves{};   ///< rounds of pieces that even lengths are cut into
-  int waves{};        ///< and uneven ones
-  int chunk_shift{};  ///< pieces are multiples of 2^chunk_shift tokens (chunks)
-  int piece_shift{};  ///< of 2^piece_shift chunks at least, where a row has so many
-  int round_shift{};  ///< a team's workers take 2^round_shift chunks at a time
-  int max_chunks{};   ///< of a piece
-  int max_cuts{};     ///< pieces beyond one for each row, at most: what the workspace has room for
+  int teams{};         ///< resident on the machine at once
+  int even_waves{};    ///< rounds of pieces that even lengths are cut into
+  int waves{};         ///< and uneven ones
+  int chunk_shift{};   ///< pieces are multiples of 2^chunk_shift tokens (chunks)
+  int piece_shift{};   ///< of 2^piece_shift chunks at least, where a row has so many
+  int round_shift{};   ///< a team's workers take 2^round_shift chunks at a time
+  bool deals_tiles{};  ///< pieces are dealt out in such rounds; otherwise they are runs of tokens
+  int max_chunks{};    ///< of a piece
+  int max_cuts{};      ///< pieces beyond one for each row, at most: what the workspace has room for
 };
 
 /// Byte offsets of the parts of a workspace. Filling it in is the size query and the plan at once.
@@ -74,6 +75,7 @@ struct PlanState {
   bool any_query{};              ///< the plain kernel takes queries of any type
   bool all{};                    ///< several query tokens a sequence, or some score option is on
   bool wide{};                   ///< rows can be read in aligned vectors
+  bool values_in_keys{};         ///< values are read as the keys' first elements
   int row_tile{};                ///< query rows (query token x head of the group) that share one pass over the keys
   int num_workers{};             ///< team threads: each walks its own tiles of tokens
   int heads_per_item{1};         ///< kv heads that a tile of tokens is taken through

@@ -82,9 +82,13 @@ KOKKOS_INLINE_FUNCTION float bfloat16_to_float(std::uint16_t bits) {
 }
 
 KOKKOS_INLINE_FUNCTION std::uint16_t float_to_bfloat16(float value) {
+#if defined(__CUDA_ARCH__)
+  return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+#else
   const auto bits = Kokkos::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
 }
 
 }  // namespace detail

@@ -89,6 +89,14 @@ inline RowUnits row_units(const CacheRef& kv) {
   return {shift, farthest >> shift};
 }
 
+/// A token's value is the first head_dim_v elements of its key, in the same memory (latent caches).
+inline bool values_in_keys(const CacheRef& kv) {
+  bool same = kv.v.data == kv.k.data && kv.v.type == kv.k.type && kv.head_dim_v() <= kv.head_dim();
+  for (int axis = 0; axis < 4; ++axis)
+    same = same && (kv.v.stride[axis] == kv.k.stride[axis] || kv.v.extent[axis] <= 1);
+  return same;
+}
+
 /// Kv heads whose rows of a token follow each other in memory (NHD): all, or one.
 inline int heads_in_turn(const CacheRef& kv) {
   const auto in_turn = [](const TensorRef& t) { return t.stride[2] < t.stride[1] && t.stride[2] <= 2 * t.extent[3]; };

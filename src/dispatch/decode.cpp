@@ -120,6 +120,10 @@ void check(const PlanState& s, const Problem& p) {
   require(!s.wide || readable_in_vectors(kv), who,
           "the cache's strides or alignment are not those the plan was made for: every row must start on 16 bytes "
           "and be dense; make the plan from this cache");
+  require(
+      !s.values_in_keys || values_in_keys(kv), who,
+      "the values are not a prefix of the keys in the same memory (data, strides), as in the cache the plan was made "
+      "for; make the plan from this cache");
   const RowUnits units = row_units(kv);
   require(units.count <= s.max_row_units, who, "the cache's last row lies ", units.count, " units of 2^", units.shift,
           " bytes (the largest that divides its strides) from the first; allowed: ", s.max_row_units,

@@ -17,7 +17,10 @@ struct FragmentChoice {
   bool any_query     = false;
   DType query_type{};  ///< of queries that need not be converted
   DType probability_type{};
-  std::int64_t max_row_units = 0;  ///< of a cache, see FragmentShape
+  std::int64_t max_row_units = 0;      ///< of a cache, see FragmentShape
+  bool values_in_keys        = false;  ///< counted on, see FragmentShape
+  bool deals_tiles           = false;  ///< pieces are dealt out in rounds
+  int round_tiles            = 1;      ///< that a team's workers take at a time
 };
 
 /// The first fragment of the list that can do the shape, takes as few passes over the keys as any, and fits the

@@ -55,6 +55,7 @@ void choose_kernel(const ExecutionSpace& exec, const CacheRef& kv, PlanState& s)
                             s.head_dim,
                             s.head_dim_v,
                             s.wide,
+                            values_in_keys(kv),
                             heads_in_turn(kv),
                             units.count};
   FragmentChoice choice;
@@ -64,13 +65,15 @@ void choose_kernel(const ExecutionSpace& exec, const CacheRef& kv, PlanState& s)
           " bytes of scratch of a team on this device");
   s.fragment = choice.index, s.row_tile = choice.rows, s.num_workers = choice.workers;
   s.heads_per_item = choice.heads_per_item;
+  s.values_in_keys = choice.values_in_keys;
   s.max_row_units = choice.max_row_units, s.any_query = choice.any_query, s.probability_type = choice.probability_type;
   s.query_type  = choice.query_type;
   s.split.teams = std::max(choice.teams, 1);
   // A worker's tile, and pieces that occupy all workers of a team.
   const auto log2     = [](int n) { return std::bit_width(static_cast<unsigned>(n) - 1); };
   s.split.chunk_shift = log2(choice.tile_tokens);
-  s.split.round_shift = log2(choice.workers);
+  s.split.round_shift = log2(choice.round_tiles);
+  s.split.deals_tiles = choice.deals_tiles;
   s.split.piece_shift =
       log2(std::max(MachineOf<ExecutionSpace>::min_piece, choice.workers * choice.tile_tokens)) - s.split.chunk_shift;
 }
@@ -169,7 +172,7 @@ std::string describe(const PlanState& s) {
                 " query rows an item, ", s.split.teams, " teams of ", s.num_workers,
                 s.num_workers == 1 ? " worker, " : " workers, ", s.layout.bytes, " bytes of workspace",
                 size_of(s.probability_type) == 2 ? ", matrix products" : "", s.wide ? "" : ", element-wise loads",
-                s.all ? ", all options" : "");
+                s.values_in_keys ? ", values in keys" : "", s.all ? ", all options" : "");
 }
 
 }  // namespace detail

@@ -29,8 +29,23 @@ struct DecodeKernel {
   using Acc      = typename Fragment::Acc;
   std::conditional_t<is_scaled<Fragment>, ScaledKernelArgs, KernelArgs> args;
 
+  /// All workers take each tile of tokens together: a team has one state.
+  static constexpr bool shared_tiles = requires { Fragment::shared_tiles; };
+  /// Pieces are dealt out in rounds of the workers.
+  static constexpr bool deals_tiles = Machine::deals_tiles && !shared_tiles;
   /// The fragment takes a tile of tokens through several kv heads.
   static constexpr bool many_heads = requires { Fragment::many_heads; };
+  /// Pieces' states that are joined at once, and quads of each by a lane.
+  static constexpr int join_block = [] {
+    if constexpr (shared_tiles) return Fragment::join_block;
+    return Machine::join_block;
+  }();
+  static constexpr int join_quads = [] {
+    if constexpr (shared_tiles) return Fragment::join_quads;
+    return 1;
+  }();
+  /// The fragment counts on values that are a prefix of the keys.
+  static constexpr bool values_in_keys = requires { Fragment::values_in_keys; };
 
   static std::size_t scratch_bytes(int head_dim, int head_dim_v, int workers, int heads) {
     return Fragment::scratch_bytes(head_dim, head_dim_v, workers, heads) + sizeof(TeamNotes) +
@@ -50,7 +65,7 @@ struct DecodeKernel {
     for (bool again = false;; again = true) {
       {
         // What does not depend on lengths is done while they are on their way.
-        Share<Machine, All> share(team, args, again ? &notes->plan : nullptr);
+        Share<Machine, All, deals_tiles> share(team, args, again ? &notes->plan : nullptr);
         Fragment fragment(team, args, memory);
         WorkItem item;
         Foreseen foreseen;
@@ -76,7 +91,7 @@ struct DecodeKernel {
  private:
   /// What a team must remember while its registers are full of keys and values, in scratch.
   struct TeamNotes {
-    typename Share<Machine, All>::State plan;
+    typename Share<Machine, All, deals_tiles>::State plan;
     WorkItem item;
     int next;  ///< number of the team's next item
     int last;  ///< this team came last
@@ -92,7 +107,7 @@ struct DecodeKernel {
   KOKKOS_FUNCTION static bool leads(const Member& team) { return team.team_rank() == 0 && Machine::lane(team) == 0; }
 
   /// The fragment can begin with what is known before the lengths are, should the batch prove even.
-  static constexpr bool foresees = Share<Machine, All>::has_grid && requires { Fragment::foresees; };
+  static constexpr bool foresees = Share<Machine, All, deals_tiles>::has_grid && requires { Fragment::foresees; };
 
   struct Foreseen {
     bool queries = false;  ///< are loaded
@@ -107,25 +122,19 @@ struct DecodeKernel {
       f.pages         = args.pages_of(
           args.sequence(item.batch))[std::int64_t(least(index, args.table_pages - 1)) * args.table_page_stride];
     }
-    load_queries(item, fragment);
-    f.queries = true;
-    return f;
-  }
-  KOKKOS_FUNCTION void load_queries(const WorkItem& item, Fragment& fragment) const {
     const TileRows<All> rows(args, item);
     fragment.load_queries(rows, ScoreChange<Fragment, All>(args, item, rows, fragment).query_scale);
+    f.queries = true;
+    return f;
   }
 
   KOKKOS_FUNCTION int heads() const { return many_heads ? args.heads_per_item : 1; }
 
   KOKKOS_FUNCTION void carry_out(const Member& team, Fragment& fragment, const WorkItem& item_now, TeamNotes* notes,
                                  const Foreseen& foreseen) const {
-    StateArray<Acc> from = attend(team, fragment, item_now, foreseen);
     const WorkItem& item = notes->item;
-    const bool whole     = item.pieces == 1;
-    StateArray<Acc> to   = partials(item.slot + item.piece, 0, 1);
-    join<Machine::max_workers>(team, item, from, team.team_size(), whole, to);
-    if (whole) return;
+    attend(team, fragment, item_now, foreseen, item);
+    if (item.pieces == 1) return;
 
     // The pieces of a group are joined, then the groups of a row; whoever has the row's last state writes it.
     const int group = merge_group(item.pieces), groups = ceil_div(item.pieces, group);
@@ -133,11 +142,14 @@ struct DecodeKernel {
     int count       = least(group, item.pieces - first);
     bool last       = groups == 1;
     if (!last_to_arrive(team, args.arrived + item.slot + first, count, notes)) return;
-    from = partials(item.slot + first, 0, 1);
-    to   = partials(item.slot + first, 1, 1);
+    StateArray<Acc> from = partials(item.slot + first, 0, 1), to = partials(item.slot + first, 1, 1);
     PAGODA_UNROLL(1)
     for (;;) {
-      join<Machine::join_block>(team, item, from, count, last, to);
+      if (!shared_tiles && args.group.value > 4 && args.value_quads.value % 2 == 0) {
+        join<join_block, 2>(team, item, from, count, last, to);  // all loads at once, not in two turns
+      } else {
+        join<join_block, join_quads>(team, item, from, count, last, to);
+      }
       if (last) return;
       if (!last_to_arrive(team, args.arrived + args.slots + item.slot, groups, notes)) return;
       from  = partials(item.slot, 1, group);
@@ -146,27 +158,51 @@ struct DecodeKernel {
     }
   }
 
-  /// Joins `count` states of the item's rows, into the outputs if they are all of the row's, into `to` otherwise.
-  template <int Block>
+  /// Joins `count` states of the item's rows, into the outputs if they are all of the row's, into `to` otherwise. Of
+  /// the rows from first_row on, no more than max_rows.
+  template <int Block, int Quads>
   KOKKOS_FUNCTION void join(const Member& team, const WorkItem& item, const StateArray<Acc>& all, int count, bool last,
-                            const StateArray<Acc>& all_to) const {
+                            const StateArray<Acc>& all_to, int first_row = 0, int max_rows = Fragment::rows) const {
     for (int h = 0; h < heads(); ++h) {
       const TileRows<All> rows(args, item, h);
       const StateArray<Acc> to = all_to.head(h);
-      const auto emit          = [&](int r, int d, const RowState<Acc>& s, const Acc(&x)[4]) {
-        if (last) return store_row(rows, r, d, s, x);
-        to.value(0, r, d) = {{x[0], x[1], x[2], x[3]}};  // where values were read before: by nobody else
+      const auto emit          = [&](int row, int d, int step, const RowState<Acc>& s, const Acc(&x)[Quads][4]) {
+        const int r = first_row + row;
+        if (last) return store_row(rows, r, d, step, s, x);
+        PAGODA_UNROLL_ALL
+        for (int q = 0; q < Quads; ++q)  // where values were read before: by nobody else
+          to.value(0, r, d + step * q) = {{x[q][0], x[q][1], x[q][2], x[q][3]}};
         if (d == 0) to.state(0, r) = s;
       };
-      join_states<Machine, Block>(team, all.head(h), count, rows.count, args.value_quads, emit);
+      const int count_rows = least(rows.count - first_row, max_rows);
+      if constexpr (shared_tiles) {
+        join_states<Machine, Block, Quads>(team, all.head(h), count, count_rows, typename Fragment::RowQuads{}, emit);
+      } else {
+        join_states<Machine, Block, Quads>(team, all.head(h), count, count_rows, args.value_quads, emit);
+      }
     }
   }
 
-  /// The item's tokens, each worker its tiles: the workers' states.
-  KOKKOS_FUNCTION StateArray<Acc> attend(const Member& team, Fragment& fragment, const WorkItem& item,
-                                         [[maybe_unused]] const Foreseen& foreseen) const {
+  /// What the team has of the item becomes a piece's state, or outputs.
+  KOKKOS_FUNCTION void finish(const Member& team, const WorkItem& item, Fragment& fragment) const {
+    const bool whole         = item.pieces == 1;
+    const StateArray<Acc> to = partials(item.slot + item.piece, 0, 1);
+    if constexpr (shared_tiles) {
+      PAGODA_UNROLL(1)
+      for (int first = 0; first < Fragment::rows; first += Fragment::part_rows)
+        join<1, Fragment::part_quads>(team, item, fragment.finish(first), 1, whole, to, first, Fragment::part_rows);
+    } else {
+      join<Machine::max_workers, 1>(team, item, fragment.finish(), team.team_size(), whole, to);
+    }
+  }
+
+  /// The item's tokens: each worker its tiles, or all of them each tile. item_later: the same item, where it takes no
+  /// registers meanwhile.
+  KOKKOS_FUNCTION void attend(const Member& team, Fragment& fragment, const WorkItem& item,
+                              [[maybe_unused]] const Foreseen& foreseen, const WorkItem& item_later) const {
     const ItemRows<All> where(args, item);
-    const int step = item.step, first = item.begin + team.team_rank() * int(Fragment::tile_tokens);
+    const int step  = item.step;
+    const int first = item.begin + (shared_tiles ? 0 : team.team_rank() * int(Fragment::tile_tokens));
     if constexpr (many_heads) {
       for (int h = 0; h < heads(); ++h) {
         const TileRows<All> rows(args, item, h);
@@ -184,18 +220,20 @@ struct DecodeKernel {
     } else {
       const TileRows<All> rows(args, item);
       const ScoreChange<Fragment, All> score(args, item, rows, fragment);
-      if (!foreseen.queries) {
-        if constexpr (foresees) fragment.forget_queries();
-        load_queries(item, fragment);
-      }
       if constexpr (foresees) {
+        if (!foreseen.queries) {
+          fragment.forget_queries();
+          fragment.load_queries(rows, score.query_scale);
+        }
         fragment.begin(where, first, step, item.end, foreseen.pages);
       } else {
-        fragment.begin(where, first, step, item.end);
+        if constexpr (!All) fragment.begin(where, first, step, item.end);  // what takes longest, first
+        fragment.load_queries(rows, score.query_scale);
+        if constexpr (All) fragment.begin(where, first, step, item.end);
       }
       for (int u = first; u < item.end; u += step) multiply(fragment, score, where, u, item.end);
     }
-    return fragment.finish();
+    finish(team, item_later, fragment);
   }
 
   /// A tile of tokens from u on.
@@ -232,9 +270,11 @@ struct DecodeKernel {
     return notes->last != 0;
   }
 
-  /// Dims d .. d + 4 of a finished row, and with the first of them its log-sum-exp. The sink is one more token, without
-  /// a value.
-  KOKKOS_FUNCTION void store_row(const TileRows<All>& rows, int r, int d, RowState<Acc> s, const Acc (&x)[4]) const {
+  /// Dims d + step q .. d + step q + 4 of a finished row for all q, and with the first of them its log-sum-exp. The
+  /// sink is one more token, without a value.
+  template <int Quads>
+  KOKKOS_FUNCTION void store_row(const TileRows<All>& rows, int r, int d, int step, RowState<Acc> s,
+                                 const Acc (&x)[Quads][4]) const {
     constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>, log2e = Kokkos::numbers::log2e_v<Acc>;
     Acc kept = Acc(1);
     if constexpr (All) {
@@ -248,8 +288,11 @@ struct DecodeKernel {
     const bool any = s.sum > Acc(0);
     Acc weight     = any ? kept * reciprocal(s.sum) : Acc(0);
     if constexpr (is_scaled<Fragment>) weight *= args.v_scale.of_head(rows.kv_head());
-    const Acc out[4] = {x[0] * weight, x[1] * weight, x[2] * weight, x[3] * weight};
-    rows.store_out(r, d, out);
+    Acc out[Quads][4];
+    PAGODA_UNROLL_ALL
+    for (int q = 0; q < Quads; ++q)
+      for (int e = 0; e < 4; ++e) out[q][e] = x[q][e] * weight;
+    rows.store_out(r, d, step, out);
     if (d == 0 && args.lse.data) rows.store_lse(r, any ? (s.most + Kokkos::log2(s.sum)) * (1 / log2e) : -infinity);
   }
 };

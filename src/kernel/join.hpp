@@ -41,26 +41,29 @@ struct StateArray {
   }
 };
 
-/// Joins n states of each of `rows` rows, in their order, and hands emit(r, d, state, x[4]) dims d .. d + 4 of each
-/// joined row. Team-wide, lanes over dims. `Block` states are loaded before any is used, so that one wait does for all.
-/// Source: Dao et al., "Flash-Decoding for long-context inference" (the final reduction).
-template <class Machine, int Block, class Acc, class Member, class Emit>
+/// Joins n states of each of `rows` rows, in their order, and hands emit(r, d, step, state, x) dims d + step q ..
+/// d + step q + 4 of each joined row, for all q of x[Quads][4]. Team-wide, lanes over dims: a row has quads.value
+/// quads, of which a lane takes `Quads` at once. `Block` states are loaded before any is used, so that one wait does
+/// for all. Source: Dao et al., "Flash-Decoding for long-context inference" (the final reduction).
+template <class Machine, int Block, int Quads, class Acc, class Member, class RowQuads, class Emit>
 KOKKOS_INLINE_FUNCTION void join_states(const Member& team, const StateArray<Acc>& from, int n, int rows,
-                                        const Divisor& quads, const Emit& emit) {
+                                        const RowQuads& quads, const Emit& emit) {
   constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>, lowest = Kokkos::Experimental::finite_min_v<Acc>;
-  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, rows * quads.value), [&](int i) {
-    const int r = quads.divide(i), d = 4 * (i - r * quads.value);
+  const int lanes = quads.value / Quads, step = 4 * lanes;
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, rows * lanes), [&](int i) {
+    const int r = quads.divide(i * Quads), d = 4 * (i - r * lanes);
     RowState<Acc> joined{-infinity, Acc(0)};
-    Acc x[4] = {};
+    Acc x[Quads][4] = {};
     PAGODA_UNROLL(1)
     for (int first = 0; first < n; first += Block) {
       // Without a condition, or they would wait for each other: beyond the last, that one again, without weight.
       RowState<Acc> s[Block];
-      Pack<Acc, 4> v[Block];
+      Pack<Acc, 4> v[Block][Quads];
       PAGODA_UNROLL_ALL
       for (int j = 0; j < Block; ++j) s[j] = from.state(least(first + j, n - 1), r);
       PAGODA_UNROLL_ALL
-      for (int j = 0; j < Block; ++j) v[j] = from.value(least(first + j, n - 1), r, d);
+      for (int j = 0; j < Block; ++j)
+        for (int q = 0; q < Quads; ++q) v[j][q] = from.value(least(first + j, n - 1), r, d + step * q);
       PAGODA_UNROLL_ALL
       for (int j = 1; j < Block; ++j)
         if (first + j >= n) s[j].most = -infinity;
@@ -70,15 +73,18 @@ KOKKOS_INLINE_FUNCTION void join_states(const Member& team, const StateArray<Acc
       const Acc base = greatest(most, lowest);  // a number, so that differences with it are
       const Acc kept = Machine::exp2(joined.most - base);
       joined         = {most, joined.sum * kept};
-      for (Acc& e : x) e *= kept;
+      for (auto& quad : x)
+        for (Acc& e : quad) e *= kept;
       PAGODA_UNROLL_ALL
       for (int j = 0; j < Block; ++j) {
         const Acc weight = Machine::exp2(s[j].most - base);
         joined.sum += weight * s[j].sum;
-        for (int e = 0; e < 4; ++e) x[e] += weight * v[j].at[e];
+        PAGODA_UNROLL_ALL
+        for (int q = 0; q < Quads; ++q)
+          for (int e = 0; e < 4; ++e) x[q][e] += weight * v[j][q].at[e];
       }
     }
-    emit(r, d, joined, x);
+    emit(r, d, step, joined, x);
   });
 }
 

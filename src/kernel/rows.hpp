@@ -20,6 +20,7 @@ struct FragmentShape {
   int rows;  ///< query rows of the longest entry that share a kv head
   int head_dim, head_dim_v;
   bool wide;               ///< rows of the cache can be read in aligned vectors
+  bool values_in_keys;     ///< a token's value is the first head_dim_v elements of its key, in the same memory
   int heads_in_turn;       ///< kv heads whose rows of a token lie side by side in memory
   std::int64_t row_units;  ///< to the farthest row of the cache, in units (row_units)
 };
@@ -98,25 +99,31 @@ struct TileRows {
     if (!valid(r)) return Acc(0);
     return load_element<Acc>(args.q.data, args.q.type, offset(args.q, r) + dims(args.q, d));
   }
-  /// Dims d .. d + 4 of an output row, as far as there are so many.
-  template <class Acc>
-  KOKKOS_FUNCTION void store_out(int r, int d, const Acc (&x)[4]) const {
+  /// Dims d + step q .. d + step q + 4 of an output row for all q, as far as there are so many.
+  template <int Quads, class Acc>
+  KOKKOS_FUNCTION void store_out(int r, int d, int step, const Acc (&x)[Quads][4]) const {
     const Offset at = offset(args.out, r) + dims(args.out, d);
     if (args.wide_outputs) {
       switch (args.out.type) {
+        case DType::fp32:
+          return store_packs<float>(at, step, x);
         case DType::fp16:
-          return store_pack<half_t>(at, x);
+          return store_packs<half_t>(at, step, x);
         case DType::bf16:
-          return store_pack<bfloat16_t>(at, x);
+          return store_packs<bfloat16_t>(at, step, x);
         default:
           break;
       }
     }
-    const int n = least(4, args.head_dim_v - d);
-    PAGODA_UNROLL(1)
-    for (int j = 0; j < n; ++j) {
-      const Acc y = j < 2 ? (j == 0 ? x[0] : x[1]) : (j == 2 ? x[2] : x[3]);  // no address taken: stays in registers
-      store_element(args.out.data, args.out.type, at + dims(args.out, j), y);
+    PAGODA_UNROLL_ALL
+    for (int q = 0; q < Quads; ++q) {
+      const int n = least(4, args.head_dim_v - d - step * q);
+      PAGODA_UNROLL(1)
+      for (int j = 0; j < n; ++j) {
+        // No address taken: stays in registers.
+        const Acc y = j < 2 ? (j == 0 ? x[q][0] : x[q][1]) : (j == 2 ? x[q][2] : x[q][3]);
+        store_element(args.out.data, args.out.type, at + dims(args.out, step * q + j), y);
+      }
     }
   }
   template <class Acc>
@@ -130,11 +137,14 @@ struct TileRows {
   }
 
  private:
-  template <class T, class Acc>
-  KOKKOS_FUNCTION void store_pack(Offset at, const Acc (&x)[4]) const {
-    Pack<T, 4> pack;
-    for (int j = 0; j < 4; ++j) pack.at[j] = T(static_cast<float>(x[j]));
-    *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(args.out.data) + at) = pack;
+  template <class T, int Quads, class Acc>
+  KOKKOS_FUNCTION void store_packs(Offset at, int step, const Acc (&x)[Quads][4]) const {
+    PAGODA_UNROLL_ALL
+    for (int q = 0; q < Quads; ++q) {
+      Pack<T, 4> pack;
+      for (int j = 0; j < 4; ++j) pack.at[j] = T(static_cast<float>(x[q][j]));
+      *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(args.out.data) + at + step * q) = pack;
+    }
   }
 };
 

@@ -33,13 +33,14 @@ struct VisibleTokens {
 /// first load of every team: few instructions count.
 ///
 /// A row that sees no token is one item without tokens, so that its output is written. All: entries may have several
-/// query tokens and see only some of theirs (see DecodeKernel).
-template <class Machine, bool All>
+/// query tokens and see only some of theirs (see DecodeKernel). Deals: pieces are dealt out in rounds of the workers;
+/// otherwise they are runs of tokens.
+template <class Machine, bool All, bool Deals>
 class Share {
  public:
   using Member = typename Machine::Member;
   /// Rows of even batches are cut alike, so that a team knows where its item lies before it knows any length.
-  static constexpr bool has_grid = Machine::deals_tiles && !All;
+  static constexpr bool has_grid = Deals && !All;
 
   /// What is kept from one item to the next: how rows are cut, and how far the search has come.
   struct State {
@@ -173,7 +174,7 @@ class Share {
     item.pieces    = pieces;
     item.slot      = slot + tile * pieces;
     place(args_, tile, All ? quotient(e.tiles, args_.head_groups) : args_.tiles_per_head, item);
-    if constexpr (Machine::deals_tiles) {
+    if constexpr (Deals) {
       deal(e.tokens, pieces, item);
     } else {
       const int shift        = args_.split.chunk_shift;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/scene.hpp"
 
-#include "src/kernel/machine.hpp"
 #include "src/plan/share.hpp"
 #include "src/plan/split.hpp"
 
@@ -436,7 +435,7 @@ Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
     totals.longest = std::max(totals.longest, chunks[b]);
   }
   int grid = 0;  // of even batches on machines that deal out tiles
-  if (detail::MachineOf<Space>::deals_tiles && !s.all && detail::even(totals)) {
+  if (s.split.deals_tiles && !s.all && detail::even(totals)) {
     const std::int64_t rows = std::accumulate(tiles.begin(), tiles.end(), std::int64_t(0));
     grid                    = detail::grid_for(rows, detail::teams_for(rows, s.split) * s.split.even_waves);
   }

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/primitives.hpp"
+#include "src/kernel/join.hpp"
+#include "src/kernel/rows.hpp"
+#include "src/kernel/unroll.hpp"
+
+#include <pagoda/types.hpp>
+
+#include <Kokkos_Core.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace pagoda::detail {
+
+/// The fragment for fp32 caches, by plain multiply-adds: lanes over dims, in both products.
+///
+///  - Keys and values come by asynchronous copies into the worker's own part of scratch, a tile ahead, as in
+///    MmaFragment. From there a lane reads four dims at a time; a row takes 16 or 32 lanes.
+///  - A lane has its part of every score of the tile. They are added while they are spread over the lanes: each step
+///    halves what a lane holds and how many lanes there are to add, so that a score costs one shuffle, not five.
+///  - Probabilities go back to all lanes by way of scratch, four tokens at a time.
+///  - The running maximum is raised only when a score exceeds it by more than 2^8.
+///  - A few tiles are summed apart before they are added to the output, so that rounding grows with their number only.
+///
+/// DimTile: head dims up to this many, with zeros beyond the actual ones. Rows: query rows, a power of two. AnyQuery:
+/// queries of other types than fp32.
+template <int DimTile, int Rows, bool AnyQuery = false>
+class FmaFragment {
+ public:
+  template <bool All>
+  using Instance                              = FmaFragment<DimTile, Rows, All>;
+  using Acc                                   = float;
+  using Member                                = typename Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
+  static constexpr bool all_only              = false;
+  static constexpr bool any_query             = AnyQuery;
+  static constexpr int rows                   = Rows;
+  static constexpr int lane_rows              = 1;
+  static constexpr int scratch_alignment      = 128;             ///< all banks
+  static constexpr int tile_tokens            = 1024 / DimTile;  ///< 4 KB of keys, and as much of values
+  static constexpr DType probability_type     = DType::fp32;
+  static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
+  /// Of four warps, by their registers.
+  static constexpr int teams_per_sm = Rows * DimTile <= 512 && Rows <= 4 ? 4 : Rows * DimTile <= 1024 ? 3 : 2;
+
+  static bool can_run(const FragmentShape& s) { return s.wide && s.head_dim <= DimTile && s.head_dim_v <= DimTile; }
+  static constexpr std::size_t scratch_bytes(int, int, int workers, int) { return std::size_t(workers) * worker_bytes; }
+
+  KOKKOS_FUNCTION FmaFragment(const Member& team, const KernelArgs& args, char* memory)
+      : team_(team), args_(args), memory_(memory), keys_(memory + team.team_rank() * worker_bytes) {
+    KOKKOS_IF_ON_DEVICE((lane_ = static_cast<int>(threadIdx.x & 31);))
+    score_ = lane_ % row_lanes / replicas * lane_scores;
+  }
+
+  KOKKOS_FUNCTION int lane_row(int) const { return score_ / lane_tokens; }
+
+  template <class Where>
+  KOKKOS_FUNCTION void begin(const Where& where, int u, int step, int end) {
+    step_ = step;
+    if (u >= end) return;
+    look_up(where, u, end);
+    copy_keys(where);
+    copy_values(where);
+    look_up(where, u + step, end);
+  }
+
+  template <class QueryRows>
+  KOKKOS_FUNCTION void load_queries(const QueryRows& rows_of, float scale) {
+    scale_ = scale;
+    if constexpr (!AnyQuery) {
+      PAGODA_UNROLL_ALL
+      for (int h = 0; h < Rows; ++h) {
+        const bool valid     = rows_of.valid(h);
+        const float* const q = static_cast<const float*>(args_.q.data) + (valid ? rows_of.offset(args_.q, h) : 0);
+        PAGODA_UNROLL_ALL
+        for (int c = 0; c < chunks; ++c)
+          q_[h][c] = valid && dim(c) < args_.head_dim ? *reinterpret_cast<const Quad*>(q + dim(c)) : Quad{};
+      }
+    } else {  // of any type and strides: by way of scratch that the copies do not need yet
+      float* const staged = reinterpret_cast<float*>(keys_);
+      PAGODA_UNROLL(1)
+      for (int i = lane_; i < Rows * DimTile; i += 32) {
+        const int r = i / DimTile, d = i % DimTile;
+        staged[i] = d < args_.head_dim ? rows_of.template load_query<float>(r, d) : 0.0f;
+      }
+      cuda::sync_warp();
+      PAGODA_UNROLL_ALL
+      for (int h = 0; h < Rows; ++h)
+        for (int c = 0; c < chunks; ++c) q_[h][c] = *reinterpret_cast<const Quad*>(staged + h * DimTile + dim(c));
+      cuda::sync_warp();
+    }
+  }
+
+  template <class Where>
+  KOKKOS_FUNCTION void multiply_keys(const Where& where, int u, int end) {
+    cuda::wait_copies<1>();
+    cuda::sync_warp();
+    float s[lane_tokens];
+    PAGODA_UNROLL_ALL
+    for (int t = 0; t < lane_tokens; ++t) {
+      float of_row[Rows] = {};
+      PAGODA_UNROLL_ALL
+      for (int c = 0; c < chunks; ++c) {
+        const Quad k = quad(keys_, t, c);
+        PAGODA_UNROLL_ALL
+        for (int h = 0; h < Rows; ++h)
+          for (int e = 0; e < 4; ++e) of_row[h] += q_[h][c].at[e] * k.at[e];
+      }
+      spread<row_lanes / 2, Rows>(of_row);
+      s[t] = of_row[0];
+    }
+    cuda::sync_warp();
+    more_ = u + step_ < end;
+    if (more_) {
+      copy_keys(where);
+    } else {
+      cuda::commit_copies();
+    }
+    spread<row_lanes / 2 / Rows, lane_tokens>(s);
+#if defined(__CUDA_ARCH__)
+    PAGODA_UNROLL_ALL
+    for (int d = replicas / 2; d > 0; d /= 2) s[0] += __shfl_xor_sync(~0u, s[0], d);
+#endif
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < lane_scores; ++i) x_[i] = token_at(i) < end - u ? s[i] * scale_ : -infinity;
+  }
+
+  template <class Change>
+  KOKKOS_FUNCTION void for_each_score(int count, const Change& change) {
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < lane_scores; ++i)
+      if (token_at(i) < count) change(0, token_at(i), x_[i]);
+  }
+
+  KOKKOS_FUNCTION void softmax() {
+#if defined(__CUDA_ARCH__)
+    float most = x_[0];
+    PAGODA_UNROLL_ALL
+    for (int i = 1; i < lane_scores; ++i) most = fmaxf(most, x_[i]);
+    if (__any_sync(~0u, most > base_ + 8.0f)) {
+      for_each_lane_of_row(1, [&](int d) { most = fmaxf(most, __shfl_xor_sync(~0u, most, d)); });
+      most             = fmaxf(most, base_);
+      const float kept = cuda::exp2(base_ - most);
+      base_            = most;
+      sum_ *= kept, few_sum_ *= kept;
+      PAGODA_UNROLL_ALL
+      for (int h = 0; h < Rows; ++h) {
+        const float of_row = __shfl_sync(~0u, kept, h * (row_lanes / Rows));
+        PAGODA_UNROLL_ALL
+        for (int c = 0; c < chunks; ++c)
+          for (int e = 0; e < 4; ++e) out_[h][c].at[e] *= of_row, few_[h][c].at[e] *= of_row;
+      }
+    }
+    Pack<float, lane_scores> p;
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < lane_scores; ++i) {
+      p.at[i] = cuda::exp2(x_[i] - base_);
+      few_sum_ += p.at[i];
+    }
+    *reinterpret_cast<Pack<float, lane_scores>*>(probabilities() + score_) = p;
+#endif
+  }
+
+  template <class Where>
+  KOKKOS_FUNCTION void multiply_values(const Where& where, int u, int end) {
+    cuda::wait_copies<1>();
+    cuda::sync_warp();
+    PAGODA_UNROLL_ALL
+    for (int t = 0; t < lane_tokens; t += 4) {
+      Quad v[4][chunks];
+      PAGODA_UNROLL_ALL
+      for (int i = 0; i < 4; ++i)
+        for (int c = 0; c < chunks; ++c) v[i][c] = quad(keys_ + tile_bytes, t + i, c);
+      PAGODA_UNROLL_ALL
+      for (int h = 0; h < Rows; ++h) {
+        const Quad p = *reinterpret_cast<const Quad*>(probabilities() + h * lane_tokens + t);
+        PAGODA_UNROLL_ALL
+        for (int i = 0; i < 4; ++i)
+          for (int c = 0; c < chunks; ++c)
+            for (int e = 0; e < 4; ++e) few_[h][c].at[e] += p.at[i] * v[i][c].at[e];
+      }
+    }
+    cuda::sync_warp();
+    if (more_) {
+      copy_values(where);
+      look_up(where, u + 2 * step_, end);
+    } else {
+      cuda::commit_copies();
+    }
+    if (++tiles_ % few_tiles == 0) add_few();
+  }
+
+  KOKKOS_FUNCTION StateArray<float> finish() {
+#if defined(__CUDA_ARCH__)
+    add_few();
+    for_each_lane_of_row(replicas, [&](int d) { sum_ += __shfl_xor_sync(~0u, sum_, d); });
+    // Into the worker's own part, which no copy needs any more. A base that was never raised: the row has seen no
+    // token.
+    if (lane_ < row_lanes && lane_ % (row_lanes / Rows) == 0)
+      reinterpret_cast<RowState<float>*>(keys_ + states_at)[lane_row(0)] = {sum_ > 0.0f ? base_ : -infinity, sum_};
+    PAGODA_UNROLL_ALL
+    for (int h = 0; h < Rows; ++h) {
+      PAGODA_UNROLL_ALL
+      for (int c = 0; c < chunks; ++c) {
+        PAGODA_UNROLL_ALL
+        for (int d = row_lanes; d < 32; d *= 2)
+          for (float& e : out_[h][c].at) e += __shfl_xor_sync(~0u, e, d);
+        if (lane_ < row_lanes) *reinterpret_cast<Quad*>(keys_ + (h * DimTile + dim(c)) * 4) = out_[h][c];
+      }
+    }
+    team_.team_barrier();
+#endif
+    return {reinterpret_cast<RowState<float>*>(memory_ + states_at), reinterpret_cast<float*>(memory_), DimTile,
+            worker_bytes / static_cast<int>(sizeof(RowState<float>)), worker_bytes / static_cast<int>(sizeof(float))};
+  }
+
+ private:
+  using Quad = Pack<float, 4>;
+
+  static constexpr int row_bytes   = DimTile * 4;
+  static constexpr int row_lanes   = DimTile < 128 ? DimTile / 4 : 32;  ///< that read a row together
+  static constexpr int chunks      = DimTile / 4 / row_lanes;           ///< of four dims, for each
+  static constexpr int at_once     = 32 / row_lanes;                    ///< rows
+  static constexpr int lane_tokens = tile_tokens / at_once;
+  /// Scores are spread over the lanes of a row, and where there are fewer of them, several lanes hold the same.
+  static constexpr int lane_scores  = Rows * lane_tokens > row_lanes ? Rows* lane_tokens / row_lanes : 1;
+  static constexpr int replicas     = row_lanes * lane_scores / (Rows * lane_tokens);
+  static constexpr int few_tiles    = 8;
+  static constexpr int tile_bytes   = tile_tokens * row_bytes;
+  static constexpr int half_scores  = Rows * lane_tokens + 4;  ///< of the lanes of a row, off the others' banks
+  static constexpr int states_at    = 2 * tile_bytes;          ///< first probabilities, then states
+  static constexpr int worker_bytes = states_at + (at_once * half_scores * 4 + 127) / 128 * 128;
+  static constexpr int copied_rows  = tile_tokens / 4;  ///< of a tile by a lane: eight lanes copy a row
+  static_assert(Rows * DimTile * 4 <= states_at && Rows * static_cast<int>(sizeof(RowState<float>)) <= half_scores * 4);
+  static_assert(Rows <= row_lanes && lane_tokens % 4 == 0);
+  static constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
+
+  /// First dim of the lane's c-th chunk of a row.
+  KOKKOS_FUNCTION int dim(int c) const { return 4 * (lane_ % row_lanes + c * row_lanes); }
+  /// The lane's c-th chunk of its t-th row of a tile.
+  KOKKOS_FUNCTION Quad quad(const char* tile, int t, int c) const {
+    return *reinterpret_cast<const Quad*>(tile + (lane_ / row_lanes * lane_tokens + t) * row_bytes + 4 * dim(c));
+  }
+  /// Of the lane's rows of a tile, [query row][token].
+  KOKKOS_FUNCTION float* probabilities() const {
+    return reinterpret_cast<float*>(keys_ + states_at) + lane_ / row_lanes * half_scores;
+  }
+  /// Which token of a tile the lane's i-th score is of.
+  KOKKOS_FUNCTION int token_at(int i) const { return lane_ / row_lanes * lane_tokens + score_ % lane_tokens + i; }
+
+  /// Adds x over lanes that differ in the bit `Step`: a lane whose bit is set keeps the second half of the sums, the
+  /// other one the first half. And so on with the next lower bits, until one sum, or no bit, is left. What a lane keeps
+  /// comes first in x.
+  template <int Step, int Count, int Size>
+  KOKKOS_FUNCTION void spread([[maybe_unused]] float (&x)[Size]) const {
+#if defined(__CUDA_ARCH__)
+    if constexpr (Step > 0 && Count > 1) {
+      const bool second = (lane_ & Step) != 0;
+      PAGODA_UNROLL_ALL
+      for (int i = 0; i < Count / 2; ++i) {
+        const float keep = second ? x[i + Count / 2] : x[i], give = second ? x[i] : x[i + Count / 2];
+        x[i] = keep + __shfl_xor_sync(~0u, give, Step);
+      }
+      spread<Step / 2, Count / 2>(x);
+    }
+#endif
+  }
+
+  /// f(d) for each bit d by which lanes that hold scores of the same row differ, from `first` on.
+  template <class F>
+  KOKKOS_FUNCTION static void for_each_lane_of_row(int first, const F& f) {
+    PAGODA_UNROLL_ALL
+    for (int d = first; d < row_lanes / Rows; d *= 2) f(d);
+    PAGODA_UNROLL_ALL
+    for (int d = row_lanes; d < 32; d *= 2) f(d);
+  }
+
+  KOKKOS_FUNCTION void add_few() {
+    sum_ += few_sum_, few_sum_ = 0;
+    PAGODA_UNROLL_ALL
+    for (int h = 0; h < Rows; ++h)
+      for (int c = 0; c < chunks; ++c)
+        for (int e = 0; e < 4; ++e) out_[h][c].at[e] += few_[h][c].at[e], few_[h][c].at[e] = 0;
+  }
+
+  /// Where the rows that the lane helps to copy of the tile from u on lie: asked for a tile ahead. Beyond the last
+  /// token, they are that one's again, so that what is copied is always a row of the sequence.
+  template <class Where>
+  KOKKOS_FUNCTION void look_up(const Where& where, int u, int end) {
+    PAGODA_UNROLL_ALL
+    for (int j = 0; j < copied_rows; ++j) place_[j] = where.place(Kokkos::min(u + (lane_ >> 3) + 4 * j, end - 1));
+  }
+  template <class Where>
+  KOKKOS_FUNCTION void copy_keys(const Where& where) {
+    copy(keys_, args_.head_dim,
+         [&](const PagePlace& p) { return static_cast<const float*>(args_.k) + where.row(p).k; });
+  }
+  template <class Where>
+  KOKKOS_FUNCTION void copy_values(const Where& where) {
+    copy(keys_ + tile_bytes, args_.head_dim_v,
+         [&](const PagePlace& p) { return static_cast<const float*>(args_.v) + where.row(p).v; });
+  }
+  /// Begins to copy the rows of a tile.
+  template <class RowAt>
+  KOKKOS_FUNCTION void copy(const char* tile, int head_dim, const RowAt& row_at) {
+    const int first            = 4 * (lane_ & 7);  // dim
+    const std::uint32_t to     = cuda::shared_address(tile) + (lane_ >> 3) * row_bytes + 4 * first;
+    const std::uint64_t policy = cuda::read_once_policy();
+    PAGODA_UNROLL_ALL
+    for (int j = 0; j < copied_rows; ++j) {
+      const char* const from = reinterpret_cast<const char*>(row_at(place_[j]) + first);
+      PAGODA_UNROLL_ALL
+      for (int i = 0; i < row_bytes / 128; ++i)
+        cuda::copy_async(to + 4 * j * row_bytes + 128 * i, from + 128 * i, policy, first + 32 * i >= head_dim);
+    }
+    cuda::commit_copies();
+  }
+
+  const Member& team_;
+  const KernelArgs& args_;
+  char* memory_;
+  char* keys_;  ///< the worker's part of scratch: a tile of keys, one of values, probabilities
+  int lane_ = 0, step_ = 0, tiles_ = 0;
+  int score_;          ///< the lane's first, counted by [query row][token] over the lanes of a row
+  bool more_ = false;  ///< there is a tile behind this one
+  PagePlace place_[copied_rows];
+  Quad q_[Rows][chunks];
+  float x_[lane_scores];
+  Quad out_[Rows][chunks] = {}, few_[Rows][chunks] = {};  ///< few_: of the last tiles, not in out_ yet
+  /// Lower than any score, and finite, so that differences with it are numbers.
+  float base_ = -1e30f, sum_ = 0, few_sum_ = 0, scale_ = 1;
+};
+
+}  // namespace pagoda::detail
