@@ -32,7 +32,7 @@ need_proc() { "${in_root[@]}" test -e /proc/self || { echo "no /proc in the sid 
 check_root() { "${in_root[@]}" true; }
 check_host-debug() { build_and_test host-debug; }
 # Types are instances of the same templates: fewer of them find as much in half the time.
-check_asan-ubsan() { need_proc && build_and_test asan-ubsan -DPAGODA_BOUNDS_CHECK=ON "-DPAGODA_TYPES=fp64;fp16"; }
+check_asan-ubsan() { need_proc && build_and_test asan-ubsan -DPAGODA_BOUNDS_CHECK=ON "-DPAGODA_TYPES=fp64;fp16;int4"; }
 check_tsan() { need_proc && build_and_test tsan -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_TYPES=fp16; }
 check_install() { ci/test.sh -L install; }
 check_demo() { [ ! -d bench/serve ] || ci/demo.sh; }
