@@ -132,14 +132,16 @@ class MmaFragment {
       } else {
         look_up(where, end);
       }
-      turn(where, u, end);
+    }
+    PAGODA_UNROLL_ALL
+    for (int s = 0; s < stages; ++s) {
+      more_ = comes(u, s * step, end);
+      if (more_) turn(where, u + s * step, end);
       copy_keys();
       copy_values();
-    } else {
-      cuda::commit_copies();
-      cuda::commit_copies();
+      next_stage();
     }
-    cuda::wait_copies<2>();
+    cuda::wait_copies<2 * stages>();
     team_.team_barrier();
     fetch_queries(q_, 0);
     if constexpr (AnyQuery)
@@ -148,9 +150,9 @@ class MmaFragment {
 
   template <class Where>
   KOKKOS_FUNCTION void multiply_keys(const Where& where, int u, int end) {
-    more_ = u + step_ < end;
-    if (more_) turn(where, u + step_, end);
-    cuda::wait_copies<1>();
+    more_ = comes(u, stages * step_, end);
+    if (more_) turn(where, u + stages * step_, end);
+    cuda::wait_copies<2 * stages - 1>();
     cuda::sync_warp();
     float s[4][4] = {};  // of eight tokens each, twice: shorter chains
     PAGODA_UNROLL_ALL
@@ -158,7 +160,7 @@ class MmaFragment {
       PAGODA_UNROLL_ALL
       for (int half = 0; half < 2; ++half) {
         std::uint32_t k[4];
-        cuda::load_matrices<false>(k, (keys_at_ ^ (i << 4)) + 8 * half * row_bytes);
+        cuda::load_matrices<false>(k, (keys_at_ ^ (i << 4)) + stage_ + 8 * half * row_bytes);
         if constexpr (scaled) {
           PAGODA_UNROLL_ALL
           for (int j = 0; j < 4; ++j) {
@@ -177,11 +179,7 @@ class MmaFragment {
     float key_scale[4] = {1, 1, 1, 1};
     if constexpr (scaled) load_scales(key_scale);
     cuda::sync_warp();
-    if (more_) {
-      copy_keys();
-    } else {
-      cuda::commit_copies();
-    }
+    copy_keys();
     PAGODA_UNROLL_ALL
     for (int i = 0; i < 4; ++i) {
       const float* const even = s[i / 2 * 2];
@@ -228,12 +226,12 @@ class MmaFragment {
 
   template <class Where>
   KOKKOS_FUNCTION void multiply_values(const Where&, int, int) {
-    cuda::wait_copies<1>();
+    cuda::wait_copies<2 * stages - 1>();
     cuda::sync_warp();
     PAGODA_UNROLL_ALL
     for (int i = 0; i < chunks / 2; ++i) {
       std::uint32_t v[4];  // tokens 0 .. 7 of two chunks, then tokens 8 .. 15
-      cuda::load_matrices<true>(v, values_at_ ^ (i << 5));
+      cuda::load_matrices<true>(v, (values_at_ ^ (i << 5)) + stage_);
       if constexpr (scaled) {
         PAGODA_UNROLL_ALL
         for (int j = 0; j < 2; ++j) {
@@ -249,11 +247,8 @@ class MmaFragment {
       }
     }
     cuda::sync_warp();
-    if (more_) {
-      copy_values();
-    } else {
-      cuda::commit_copies();
-    }
+    copy_values();
+    next_stage();
   }
 
   KOKKOS_FUNCTION StateArray<float> finish() {
@@ -280,18 +275,20 @@ class MmaFragment {
   }
 
  private:
-  static constexpr int chunks       = DimTile / Storage::dims;  ///< of 16 bytes in a row
-  static constexpr int copy_lanes   = chunks;                   ///< that copy a row together
-  static constexpr int copy_rows    = 32 / chunks;              ///< at once
-  static constexpr int row_bytes    = 16 * chunks;
-  static constexpr int tile_bytes   = tile_tokens * row_bytes;
-  static constexpr int scales_at    = 2 * tile_bytes;  ///< of a tile's keys, then of its values
-  static constexpr int value_stride = DimTile + 4;     ///< off a multiple of 32 banks
+  static constexpr int chunks     = DimTile / Storage::dims;  ///< of 16 bytes in a row
+  static constexpr int copy_lanes = chunks;                   ///< that copy a row together
+  static constexpr int copy_rows  = 32 / chunks;              ///< at once
+  static constexpr int row_bytes  = 16 * chunks;
+  static constexpr int tile_bytes = tile_tokens * row_bytes;
+  /// Tiles that are on their way at a time, each in a place of its own: what is in flight hides the memory's latency.
+  static constexpr int stages       = greatest(1, least(4, 8192 / (2 * tile_bytes)));
+  static constexpr int scale_bytes  = scaled ? 2 * tile_tokens * int(sizeof(float)) : 0;  ///< of keys, then of values
+  static constexpr int stage_bytes  = 2 * tile_bytes + scale_bytes;
+  static constexpr int value_stride = DimTile + 4;  ///< off a multiple of 32 banks
   static constexpr int states_at    = rows * value_stride * static_cast<int>(sizeof(float));
-  static constexpr int worker_bytes = (greatest<int>(scales_at + (scaled ? 2 * tile_tokens * int(sizeof(float)) : 0),
-                                                     states_at + rows * int(sizeof(RowState<float>))) +
-                                       scratch_alignment - 1) /
-                                      scratch_alignment * scratch_alignment;
+  static constexpr int worker_bytes =
+      (greatest<int>(stages * stage_bytes, states_at + rows * int(sizeof(RowState<float>))) + scratch_alignment - 1) /
+      scratch_alignment * scratch_alignment;
   static constexpr int query_chunks = DimTile / 8;
   static constexpr int query_bytes  = rows * 16 * query_chunks;
   static_assert(chunks >= 4 && query_chunks >= 8);
@@ -331,7 +328,7 @@ class MmaFragment {
 
   /// Scales of the lane's four tokens: of keys into k, of values into value_scale_.
   KOKKOS_FUNCTION void load_scales(float (&k)[4]) {
-    const float* const at = reinterpret_cast<const float*>(keys_ + scales_at);
+    const float* const at = reinterpret_cast<const float*>(keys_ + stage_ + 2 * tile_bytes);
     if (args_.k_scale.per_token()) {
       PAGODA_UNROLL_ALL
       for (int i = 0; i < 4; ++i) k[i] = at[token_at(i)];
@@ -396,20 +393,31 @@ class MmaFragment {
   KOKKOS_FUNCTION void copy_keys() {
     if constexpr (scaled) {
       const ScaleArray& scales = lane_ < tile_tokens ? args_.k_scale : args_.v_scale;
-      if (scales.per_token()) {
+      if (more_ && scales.per_token()) {
         const int slot = whole_ ? slot_ + (lane_ & (tile_tokens - 1)) : slot_;
-        cuda::copy_word_async(cuda::shared_address(keys_) + scales_at + 4 * lane_,
+        cuda::copy_word_async(cuda::shared_address(keys_) + stage_ + 2 * tile_bytes + 4 * lane_,
                               scales.at + scales.offset(page_, slot) + std::int64_t(kv_head_) * scales.head);
       }
     }
     copy(0, keys_from_);
   }
+  /// u + step < end, where the sum may exceed 2^31.
+  KOKKOS_FUNCTION static bool comes(int u, int step, int end) {
+    return static_cast<unsigned>(u) + static_cast<unsigned>(step) < static_cast<unsigned>(end);
+  }
   KOKKOS_FUNCTION void copy_values() { copy(tile_bytes, values_from_); }
 
-  /// Begins to copy the rows of the tile turned to, to so many bytes behind the keys: each lane a chunk of every so
-  /// many rows. Rows of a whole tile within a page follow each other in even steps; the places of others are told by
-  /// the lanes that know them.
-  KOKKOS_FUNCTION void copy(int to, const Source& from) {
+  /// The place of the next tile. A tile is copied to where the one that many stages before it was.
+  KOKKOS_FUNCTION void next_stage() {
+    if constexpr (stages > 1) stage_ = stage_ + stage_bytes == stages * stage_bytes ? 0 : stage_ + stage_bytes;
+  }
+
+  /// Begins to copy the rows of the tile turned to, if there is one, to so many bytes behind the keys: each lane a
+  /// chunk of every so many rows. Rows of a whole tile within a page follow each other in even steps; the places of
+  /// others are told by the lanes that know them.
+  KOKKOS_FUNCTION void copy(int behind_keys, const Source& from) {
+    const int to = stage_ + behind_keys;
+    if (!more_) return cuda::commit_copies();
     const std::uint32_t units = page_ * from.steps.page + slot_ * from.steps.token + from.first;
     const int row0            = lane_ / copy_lanes;
     if (whole_) {
@@ -438,7 +446,8 @@ class MmaFragment {
   int lane_ = 0, row_, column_;
   int step_ = 0, ahead_ = 0, tile_ = 0, pages_ = 0;
   bool by_tile_ = false;     ///< tiles lie within pages
-  bool more_    = false;     ///< there is a tile behind this one
+  int stage_    = 0;         ///< bytes to the tile's place
+  bool more_    = false;     ///< there is a tile to copy
   bool whole_   = false;     ///< the tile turned to lies in one page and before the end
   int page_ = 0, slot_ = 0;  ///< where it begins; if it is not whole, where the lane's token (lane % 16) lies
   PagePlace place_{};

@@ -106,6 +106,14 @@ std::optional<double> bar_us(Bar bar, double floor_us) {
       return floor_us + 4;
     case Bar::quantized:
       return 1.12 * floor_us + 5;
+    case Bar::scattered:
+      return 1.10 * floor_us;
+    case Bar::latent16:
+      return 1.3 * floor_us;
+    case Bar::latent32:
+      return 1.6 * floor_us;
+    case Bar::streamed:
+      return 1.05 * floor_us;
     case Bar::none:
       break;
   }
@@ -126,7 +134,7 @@ std::vector<Case> device_cases() {
   add_row(cases, DType::fp16, few, 1, 131072);
   suite_s(DType::fp16);
   for (const int page : {1, 4, 8, 16, 32, 64, 128, 256, 0})
-    cases.push_back(uniform(DType::fp16, grouped, 32, 8192, page, Bar::batch));
+    cases.push_back(uniform(DType::fp16, grouped, 32, 8192, page, page == 1 ? Bar::scattered : Bar::batch));
   for (const Heads heads : {grouped, few})
     for (int batch = 1; batch <= 4; ++batch)
       for (const int length : {512, 1024}) cases.push_back(uniform(DType::fp16, heads, batch, length, 16, Bar::small));
@@ -139,7 +147,7 @@ std::vector<Case> device_cases() {
 
   suite_s(DType::bf16);
   for (const int heads : {16, 32}) {
-    Case c     = uniform(DType::bf16, {heads, 1}, 64, 4096, 64);
+    Case c     = uniform(DType::bf16, {heads, 1}, 64, 4096, 64, heads == 16 ? Bar::latent16 : Bar::latent32);
     c.head_dim = 576, c.head_dim_v = 512;
     cases.push_back(c);
   }

@@ -16,10 +16,14 @@ namespace pagoda::bench {
 /// Which of the project's bars a case is held to, R being its floor.
 enum class Bar {
   none,
-  batch,     ///< 1.05 R + 4 us, from a batch of 16 on
-  rows,      ///< 1.05 R + 6 us, few sequences
-  small,     ///< R + 4 us, so few bytes that launching is most of it
-  quantized  ///< 1.12 R + 5 us, elements that must be converted
+  batch,      ///< 1.05 R + 4 us, from a batch of 16 on
+  rows,       ///< 1.05 R + 6 us, few sequences
+  small,      ///< R + 4 us, so few bytes that launching is most of it
+  quantized,  ///< 1.12 R + 5 us, elements that must be converted
+  scattered,  ///< 1.10 R, every token on a page of its own
+  latent16,   ///< 1.3 R, latent cache of 16 query heads
+  latent32,   ///< 1.6 R, of 32
+  streamed    ///< 1.05 R, so long that nothing but reading counts
 };
 
 /// One decode: one query token for each of `lengths.size()` sequences.

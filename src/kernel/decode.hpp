@@ -231,7 +231,8 @@ struct DecodeKernel {
         fragment.load_queries(rows, score.query_scale);
         if constexpr (All) fragment.begin(where, first, step, item.end);
       }
-      for (int u = first; u < item.end; u += step) multiply(fragment, score, where, u, item.end);
+      const int end = item.end;
+      for (int u = first; u<end; u = end - u> step ? u + step : end) multiply(fragment, score, where, u, end);
     }
     finish(team, item_later, fragment);
   }

@@ -88,7 +88,7 @@ void expect_capturable(const Shape& shape, Layout layout, cudaStreamCaptureMode 
 
 template <class Param>
 struct CudaGraph : testing::Test {};
-TYPED_TEST_SUITE(CudaGraph, lists::Enabled::of<Kokkos::Cuda>, Names);
+TYPED_TEST_SUITE(CudaGraph, lists::Plain::of<Kokkos::Cuda>, Names);
 
 const Shape cut{.lengths = {20000, 7, 0}, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 128};
 const Shape scored{.lengths = {5000, 40}, .head_dim = 64, .query_lens = {3, 3}, .alibi = true, .sinks = true};
