@@ -183,23 +183,27 @@ struct DecodeKernel {
     }
   }
 
-  /// What the team has of the item becomes a piece's state, or outputs.
-  KOKKOS_FUNCTION void finish(const Member& team, const WorkItem& item, Fragment& fragment) const {
-    const bool whole         = item.pieces == 1;
-    const StateArray<Acc> to = partials(item.slot + item.piece, 0, 1);
+  /// What the team has of the item becomes a piece's state, or outputs. The item is read only once the fragment has
+  /// finished: that waits for the team, so that the notes are written for all.
+  KOKKOS_FUNCTION void finish(const Member& team, const WorkItem& noted, Fragment& fragment) const {
     if constexpr (shared_tiles) {
       PAGODA_UNROLL(1)
-      for (int first = 0; first < Fragment::rows; first += Fragment::part_rows)
-        join<1, Fragment::part_quads>(team, item, fragment.finish(first), 1, whole, to, first, Fragment::part_rows);
+      for (int first = 0; first < Fragment::rows; first += Fragment::part_rows) {
+        const StateArray<Acc> from = fragment.finish(first);
+        join<1, Fragment::part_quads>(team, noted, from, 1, noted.pieces == 1, partials(noted.slot + noted.piece, 0, 1),
+                                      first, Fragment::part_rows);
+      }
     } else {
-      join<Machine::max_workers, 1>(team, item, fragment.finish(), team.team_size(), whole, to);
+      const StateArray<Acc> from = fragment.finish();
+      join<Machine::max_workers, 1>(team, noted, from, team.team_size(), noted.pieces == 1,
+                                    partials(noted.slot + noted.piece, 0, 1));
     }
   }
 
-  /// The item's tokens: each worker its tiles, or all of them each tile. item_later: the same item, where it takes no
-  /// registers meanwhile.
+  /// The item's tokens: each worker its tiles, or all of them each tile. noted: the same item in the team's notes,
+  /// where it takes no registers meanwhile.
   KOKKOS_FUNCTION void attend(const Member& team, Fragment& fragment, const WorkItem& item,
-                              [[maybe_unused]] const Foreseen& foreseen, const WorkItem& item_later) const {
+                              [[maybe_unused]] const Foreseen& foreseen, const WorkItem& noted) const {
     const ItemRows<All> where(args, item);
     const int step  = item.step;
     const int first = item.begin + (shared_tiles ? 0 : team.team_rank() * int(Fragment::tile_tokens));
@@ -232,9 +236,9 @@ struct DecodeKernel {
         if constexpr (All) fragment.begin(where, first, step, item.end);
       }
       const int end = item.end;
-      for (int u = first; u<end; u = end - u> step ? u + step : end) multiply(fragment, score, where, u, end);
+      for (int u = first; u < end; u += least(step, end - u)) multiply(fragment, score, where, u, end);
     }
-    finish(team, item_later, fragment);
+    finish(team, noted, fragment);
   }
 
   /// A tile of tokens from u on.
