@@ -156,7 +156,8 @@ std::vector<Case> device_cases() {
   for (const auto& [batch, length] : {std::pair(1, 65536), {32, 4096}, {64, 1024}})
     cases.push_back(uniform(DType::fp32, grouped, batch, length, 16));
   cases.push_back(uniform(DType::fp32, all, 32, 1024, 16));
-  for (int length = 4096; length <= 2097152; length *= 2) cases.push_back(uniform(DType::fp32, {1, 1}, 1, length, 0));
+  for (int length = 4096; length <= 2097152; length *= 2)
+    cases.push_back(uniform(DType::fp32, {1, 1}, 1, length, 0, length == 2097152 ? Bar::streamed : Bar::none));
   return unique(std::move(cases));
 }
 

@@ -148,6 +148,10 @@ TEST(DecodeCases, BarsAreThoseOfTheProject) {
   EXPECT_DOUBLE_EQ(bar_us(Bar::rows, 100).value(), 111);
   EXPECT_DOUBLE_EQ(bar_us(Bar::small, 2).value(), 6);
   EXPECT_DOUBLE_EQ(bar_us(Bar::quantized, 100).value(), 117);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::scattered, 100).value(), 110);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::latent16, 100).value(), 130);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::latent32, 100).value(), 160);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::streamed, 100).value(), 105);
   EXPECT_FALSE(bar_us(Bar::none, 2));
   const auto cases = device_cases();
   EXPECT_EQ(find(cases, "decode/generic/fp16/16x2x128/B16/S4096/page16").bar, Bar::batch);
@@ -155,6 +159,10 @@ TEST(DecodeCases, BarsAreThoseOfTheProject) {
   EXPECT_EQ(find(cases, "decode/generic/fp16/32x8x128/B1/S512/page16").bar, Bar::small);
   EXPECT_EQ(find(cases, "decode/generic/fp16/32x8x128/B64/conversation/page16").bar, Bar::none);
   EXPECT_EQ(find(cases, "decode/generic/fp8_e4m3/32x8x128/B8/S4096/page16").bar, Bar::quantized);
+  EXPECT_EQ(find(cases, "decode/generic/fp16/32x8x128/B32/S8192/page1").bar, Bar::scattered);
+  EXPECT_EQ(find(cases, "decode/generic/bf16/16x1x576-512/B64/S4096/page64").bar, Bar::latent16);
+  EXPECT_EQ(find(cases, "decode/generic/bf16/32x1x576-512/B64/S4096/page64").bar, Bar::latent32);
+  EXPECT_EQ(find(cases, "decode/generic/fp32/1x1x128/B1/S2097152/contiguous").bar, Bar::streamed);
 }
 
 constexpr std::size_t MB = 1'000'000, GB = 1000 * MB;
