@@ -71,8 +71,8 @@ class MmaFragment {
     row_    = lane_ >> 2;
     column_ = lane_ & 3;
     policy_ = cuda::read_once_policy();
-    // A tile's chunk i of row r lies at place i ^ (r % 8) of the row, so that eight rows' chunks i lie in different
-    // banks. Rows start on multiples of their size, so that a place is changed by xor on the address.
+    // A tile's chunk i of row r lies at place i ^ swizzle(r) of the row. Rows start on multiples of their size, so that
+    // a place is changed by xor on the address.
     const std::uint32_t keys = cuda::shared_address(keys_);
     const int row0 = lane_ / copy_lanes, first = lane_ & (copy_lanes - 1);
     copy_at_   = keys + row0 * row_bytes + ((first ^ swizzle(row0)) << 4);
@@ -83,8 +83,7 @@ class MmaFragment {
 
   KOKKOS_FUNCTION int lane_row(int) const { return row_; }
 
-  /// Team-wide: into scratch, as rows of the cache's type. Of other types, rounded to it, and what the rounding left
-  /// beside it.
+  /// Team-wide: into scratch, as rows of Operands. Of other types, rounded to it, and what the rounding left beside it.
   template <class Rows>
   KOKKOS_FUNCTION void load_queries(const Rows& rows_of, float scale) {
     scale_            = scale;

@@ -17,7 +17,7 @@
 ///  dims            of a 16-byte chunk of a row
 ///  keys(w, b)      a word of a key row: operands b of so many steps of 16 dims
 ///  values(w, w8, a) words of the same chunk of tokens 0 .. 7 and 8 .. 15: operands a of so many outputs of 16 dims
-///  queries(q, at)  what meets chunk(s) of keys, from a row of Operands: see MmaFragment
+///  queries(row, swizzle, i, c, q) what meets chunk i of the keys in lane c of a row, from a row of Operands
 ///  dim(o, row, half) which dim of the row output o holds: rows `row` (half 0) and `row + 8` of its operand a
 namespace pagoda::detail {
 

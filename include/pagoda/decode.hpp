@@ -23,9 +23,9 @@ void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const 
 /// lse: optional, (query token, q head) of float or double: natural logarithm of the sum of exp(score), the sink
 ///      included; -infinity where a row sees no token (and out is 0).
 /// Element types of q and out may differ from the cache's and from each other: fp64, fp32, fp16 or bf16. The cache's
-/// may be quantized too (kv_scales.hpp). Sums are fp32 (fp64 for fp64 caches). Where matrix instructions are used (fp16
-/// and bf16 caches on NVIDIA), probabilities are rounded to the cache's type before they meet the values, and a query
-/// of a wider type is carried as two numbers of it.
+/// may be quantized too (kv_scales.hpp). Sums are fp32 (fp64 for fp64 caches). Where matrix instructions are used (on
+/// NVIDIA: fp16, bf16 and quantized caches), probabilities are rounded to the cache's type, or fp16 if it is quantized,
+/// before they meet the values, and a query of a wider type is carried as two numbers of it.
 ///
 /// One kernel. Asynchronous on exec: nothing is allocated, copied or fenced, so it can be captured in a graph;
 /// seq_lens, block tables and the options' Views are read when it runs. q, kv, out, lse and the plan must live until

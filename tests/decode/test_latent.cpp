@@ -119,13 +119,13 @@ TYPED_TEST(Latent, OtherLayouts) {
 
 // A plan that reads values where the keys lie must not be used for a cache that has values of its own.
 TYPED_TEST(Latent, ValuesOfTheirOwn) {
-  using T            = typename TestFixture::T;
-  using Space        = typename TestFixture::Space;
+  using Element      = typename TypeParam::type;
+  using Where        = typename TypeParam::space;
   const Shape one    = TestFixture::shape(16, {70, 33});
   Shape two          = one;
   two.values_in_keys = false;
-  const Sample<T> in_keys(one), apart(two);
-  Scene<Space, T> planned(in_keys, {.layout = Layout::paged}), other(apart, {.layout = Layout::paged});
+  const Sample<Element> in_keys(one), apart(two);
+  Scene<Where, Element> planned(in_keys, {.layout = Layout::paged}), other(apart, {.layout = Layout::paged});
   const auto plan = planned.plan(), right_plan = other.plan();
   EXPECT_FALSE(right_plan.state().values_in_keys);
   other.decode(right_plan);

@@ -96,14 +96,16 @@ TEST(Split, AGridOfPiecesFillsOneRoundAndNoPieceIsWithoutTokens) {
   }
 }
 
+/// 132 multiprocessors of three teams.
+const SplitBounds bounds{.teams       = 396,
+                         .even_waves  = 1,
+                         .waves       = 2,
+                         .chunk_shift = 6,
+                         .piece_shift = 0,
+                         .max_chunks  = 1 << 18,
+                         .max_cuts    = 792};
+
 TEST(Split, FewEvenRowsFillOneRound) {
-  const SplitBounds bounds{.teams       = 396,
-                           .even_waves  = 1,
-                           .waves       = 2,
-                           .chunk_shift = 6,
-                           .piece_shift = 0,
-                           .max_chunks  = 1 << 18,
-                           .max_cuts    = 792};
   for (const int rows : {1, 2, 8, 33, 128}) {
     const PieceLimit limit = limit_pieces(totals(std::vector<int>(rows, 2048)), bounds);
     const int pieces       = rows * pieces_of(2048, limit, bounds);
@@ -113,13 +115,6 @@ TEST(Split, FewEvenRowsFillOneRound) {
 }
 
 TEST(Split, ManyEvenRowsStayWholeAndUnevenOnesDoNot) {
-  const SplitBounds bounds{.teams       = 396,
-                           .even_waves  = 1,
-                           .waves       = 2,
-                           .chunk_shift = 6,
-                           .piece_shift = 0,
-                           .max_chunks  = 1 << 18,
-                           .max_cuts    = 792};
   std::vector<int> rows(512, 128);
   EXPECT_EQ(pieces_of(128, limit_pieces(totals(rows), bounds), bounds), 1);
   rows[7] = 100000;
