@@ -3,7 +3,7 @@
 #   asan-ubsan tsan              the tests in builds that find what an ordinary one hides (asan with bounds checks)
 #   install                      consumers of an installed Pagoda and of Pagoda as a sub-project
 #   format tidy scripts          clang-format, clang-tidy and shellcheck have nothing to say
-#   cuda                         the CUDA sources compile for A100, A40 and H100 (where there is an nvcc)
+#   cuda                         the CUDA sources compile for A100, A40 and H100, without spills (where there is an nvcc)
 #   demo                         ci/demo.sh runs
 # ci/checks.sh host-debug        bounds checks alone
 # ci/checks.sh fix-format        formats the sources in place
@@ -57,9 +57,14 @@ check_cuda() {
     gencode+=(-gencode "arch=compute_$arch,code=sm_$arch")
   done
   mapfile -t files < <(find backends bench -name '*.cu')
+  # The kernels count on all of their registers: eight warps of up to 255 each fill a multiprocessor.
   for file in "${files[@]}"; do
     echo "nvcc $file"
-    "$nvcc" -std=c++20 -O3 --threads 2 -Werror all-warnings -I. -Iinclude "${gencode[@]}" -c -o /dev/null "$file"
+    "$nvcc" -std=c++20 -O3 --threads 2 -Werror all-warnings -I. -Iinclude "${gencode[@]}" -Xptxas -v -c -o /dev/null \
+      "$file" 2>&1 | awk '!/ptxas info|^$|Compiling|Function properties|bytes stack frame/
+        /Used [0-9]+ registers/ {n++; if ($5 > most) most = $5}
+        /bytes stack frame/ && !/^ *0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads/ {print "spills:", $0; bad = 1}
+        END {print "  " n " kernels, at most " most " registers"; exit bad}'
   done
 }
 

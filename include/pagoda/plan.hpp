@@ -36,6 +36,11 @@ struct DecodeOptions {
   double logit_soft_cap  = 0;   ///< scores become cap * tanh(score / cap); 0: off
   Kokkos::View<const float*, MemorySpace> alibi_slopes{};  ///< [num_q_heads], adds slope * (token - query position)
   Kokkos::View<const float*, MemorySpace> sinks{};         ///< [num_q_heads], logit of one extra token with value 0
+
+  /// "tuned" (hand-written kernels, on NVIDIA) or "generic"; decodes that cannot run so are refused with the reason.
+  /// Default: PAGODA_BACKEND in the environment, or else tuned where that can carry out the problem, and generic
+  /// everywhere else.
+  std::string backend{};
 };
 
 namespace detail {
@@ -55,8 +60,11 @@ struct SplitBounds {
 
 /// Byte offsets of the parts of a workspace. Filling it in is the size query and the plan at once.
 struct WorkspaceLayout {
-  std::size_t teams = 0, arrived = 0, states = 0, values = 0, bytes = 0;
+  std::size_t teams = 0, arrived = 0, states = 0, values = 0, tuned = 0, bytes = 0;
 };
+
+/// Which kernels carry a decode out.
+enum class Backend { tuned, generic };
 
 /// All that a plan has decided, without the execution space.
 struct PlanState {
@@ -81,6 +89,9 @@ struct PlanState {
   int heads_per_item{1};         ///< kv heads that a tile of tokens is taken through
   SplitBounds split{};
   int max_slots{};  ///< partial states
+  // by which kernels
+  bool tuned{};                     ///< the hand-tuned ones, where they take the problem
+  std::optional<Backend> forced{};  ///< these, or none
   WorkspaceLayout layout{};
 };
 
@@ -102,8 +113,9 @@ class Plan {
 
   /// Exact bytes of device memory a decode of this plan writes beside its outputs.
   std::size_t workspace_bytes() const { return state_.layout.bytes; }
-  /// Name of the backend that will run.
-  std::string backend() const { return "generic"; }
+  /// Name of the backend that will run, where queries and outputs are of the cache's type (fp16 for a quantized one)
+  /// and dense.
+  std::string backend() const { return state_.tuned ? "tuned" : "generic"; }
   /// One line for people: shape, tiles, bounds.
   std::string describe() const { return detail::describe(state_); }
 
@@ -124,6 +136,7 @@ struct OptionsRef {
   ScoreOptions score{};
   const int* cu_seqlens_q{};
   int alibi_extent = 0, sinks_extent = 0, cu_seqlens_extent = 0;
+  std::string backend{};
 };
 
 template <class MemorySpace>
@@ -137,6 +150,7 @@ OptionsRef options_ref(const DecodeOptions<MemorySpace>& o) {
   r.alibi_extent      = static_cast<int>(o.alibi_slopes.extent(0));
   r.sinks_extent      = static_cast<int>(o.sinks.extent(0));
   r.cu_seqlens_extent = static_cast<int>(o.cu_seqlens_q.extent(0));
+  r.backend           = o.backend;
   return r;
 }
 

@@ -6,6 +6,7 @@
 #include "src/dispatch/checks.hpp"
 #include "src/dispatch/launch.hpp"
 #include "src/dispatch/spaces.hpp"
+#include "src/dispatch/tuned.hpp"
 #include "src/plan/split.hpp"
 
 #include <algorithm>
@@ -80,15 +81,16 @@ ScaledKernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p)
   a.tiles_per_entry       = Divisor::of(tiles);
   a.split.teams           = teams_for(rows, s.split);
   a.grid_pieces           = Divisor::of(grid_for(rows, a.split.teams * a.split.even_waves));
-  a.value_stride          = padded_to_quads(s.head_dim_v);
-  a.value_quads           = Divisor::of(a.value_stride / 4);
-  a.wide_queries          = p.q.type == s.query_type && in_vectors(p.q, 16);
-  a.wide_outputs          = in_vectors(p.out, 4 * size_of(p.out.type)) && s.head_dim_v % 4 == 0;
-  std::byte* const w      = plan.workspace().data();
-  a.teams                 = reinterpret_cast<TeamCounters*>(w + s.layout.teams);
-  a.arrived               = reinterpret_cast<int*>(w + s.layout.arrived);
-  a.partial_state         = w + s.layout.states;
-  a.partial_values        = w + s.layout.values;
+  if (s.split.deals_tiles) a.split.teams = teams_launched(rows * a.grid_pieces.value, a.split.teams);
+  a.value_stride     = padded_to_quads(s.head_dim_v);
+  a.value_quads      = Divisor::of(a.value_stride / 4);
+  a.wide_queries     = p.q.type == s.query_type && in_vectors(p.q, 16);
+  a.wide_outputs     = in_vectors(p.out, 4 * size_of(p.out.type)) && s.head_dim_v % 4 == 0;
+  std::byte* const w = plan.workspace().data();
+  a.teams            = reinterpret_cast<TeamCounters*>(w + s.layout.teams);
+  a.arrived          = reinterpret_cast<int*>(w + s.layout.arrived);
+  a.partial_state    = w + s.layout.states;
+  a.partial_values   = w + s.layout.values;
   return a;
 }
 
@@ -155,7 +157,14 @@ template <class ExecutionSpace>
 void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem) {
   check(plan.state(), problem);
   if (problem.q.extent[0] == 0) return;
-  const PlanState& s          = plan.state();
+  const PlanState& s = plan.state();
+  if (s.tuned) {
+    const char* const reason = why_not_tuned<ExecutionSpace>(s, problem);
+    if (!reason) return decode_tuned(exec, s, problem, plan.workspace().data() + s.layout.tuned);
+    require(s.forced != Backend::tuned,
+            "pagoda::decode: the plan's backend is to be tuned, which cannot do this: ", reason,
+            "; allowed: a plan for any backend, or a problem that it takes");
+  }
   const ScaledKernelArgs args = kernel_args(plan, problem);
   const bool small            = is_small(problem.q) && is_small(problem.out) && is_small(problem.lse);
   launch(exec, s, args, s.all || !small || !(s.any_query || args.wide_queries));
@@ -172,6 +181,7 @@ void warm_up(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan) {
   ScaledKernelArgs args = kernel_args(plan, Problem{});
   args.batch            = 0;
   for (const bool all : {false, true}) launch(exec, s, args, all);
+  if (s.tuned) prepare_tuned(exec, s, plan.workspace().data() + s.layout.tuned);
 }
 
 #define PAGODA_INSTANTIATE(Space)                                                \

@@ -7,12 +7,14 @@
 #include "src/dispatch/checks.hpp"
 #include "src/dispatch/launch.hpp"
 #include "src/dispatch/spaces.hpp"
+#include "src/dispatch/tuned.hpp"
 #include "src/kernel/machine.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 
 namespace pagoda {
 namespace detail {
@@ -35,7 +37,7 @@ struct Allocator {
   }
 };
 
-WorkspaceLayout lay_out(const PlanState& s) {
+WorkspaceLayout lay_out(const PlanState& s, std::size_t tuned_bytes) {
   const std::size_t acc  = s.kv_type == DType::fp64 ? sizeof(double) : sizeof(float);
   const std::size_t rows = std::size_t(s.max_slots) * s.row_tile * s.heads_per_item;
   Allocator space;
@@ -44,6 +46,7 @@ WorkspaceLayout lay_out(const PlanState& s) {
   l.arrived = space.take<int>(2 * std::size_t(s.max_slots));
   l.states  = space.take_bytes(2 * acc * 2 * rows);
   l.values  = space.take_bytes(acc * rows * padded_to_quads(s.head_dim_v));
+  l.tuned   = space.take_bytes(tuned_bytes);
   l.bytes   = space.used;
   return l;
 }
@@ -76,6 +79,24 @@ void choose_kernel(const ExecutionSpace& exec, const CacheRef& kv, PlanState& s)
   s.split.deals_tiles = choice.deals_tiles;
   s.split.piece_shift =
       log2(std::max(MachineOf<ExecutionSpace>::min_piece, choice.workers * choice.tile_tokens)) - s.split.chunk_shift;
+}
+
+/// What the caller asks for, then the environment, then whatever can do it, the fastest first.
+template <class ExecutionSpace>
+void choose_backend(const CacheRef& kv, const std::string& option, PlanState& s) {
+  const char* const variable = std::getenv("PAGODA_BACKEND");
+  const std::string name     = !option.empty() ? option : variable ? variable : "";
+  require(name.empty() || name == "tuned" || name == "generic",
+          "pagoda::plan: ", option.empty() ? "PAGODA_BACKEND in the environment" : "backend", " is \"", name,
+          "\"; allowed: \"tuned\", \"generic\", or nothing");
+  if (name == "tuned") s.forced = Backend::tuned;
+  if (name == "generic") s.forced = Backend::generic;
+  if (s.forced == Backend::generic) return;
+  const char* const reason = why_not_tuned<ExecutionSpace>(s, usual_problem(s, kv));
+  require(s.forced != Backend::tuned || !reason,
+          "pagoda::plan: the backend is to be tuned, which cannot do this: ", reason ? reason : "",
+          "; allowed: another backend, or a problem that it takes");
+  s.tuned = !reason;
 }
 
 }  // namespace
@@ -157,7 +178,8 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
   const double values = double(s.max_slots) * s.row_tile * s.heads_per_item * padded_to_quads(s.head_dim_v);
   require(values < 0x1p31, "pagoda::plan: max_seq_len ", s.max_seq_len, " and max_query_tokens ", s.max_query_tokens,
           " ask for ", values, " partial values of head_dim_v ", s.head_dim_v, "; allowed: fewer than 2^31");
-  s.layout = lay_out(s);
+  choose_backend<ExecutionSpace>(kv, o.backend, s);
+  s.layout = lay_out(s, s.tuned ? tuned_workspace_bytes<ExecutionSpace>(s) : 0);
   return s;
 }
 
@@ -167,9 +189,9 @@ PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
 #undef PAGODA_INSTANTIATE
 
 std::string describe(const PlanState& s) {
-  return concat("generic ", name_of(s.kv_type), " heads ", s.num_q_heads, "/", s.num_kv_heads, " head_dim ", s.head_dim,
-                s.head_dim_v != s.head_dim ? concat("/", s.head_dim_v) : std::string(), ": ", s.row_tile,
-                " query rows an item, ", s.split.teams, " teams of ", s.num_workers,
+  return concat(s.tuned ? "tuned " : "generic ", name_of(s.kv_type), " heads ", s.num_q_heads, "/", s.num_kv_heads,
+                " head_dim ", s.head_dim, s.head_dim_v != s.head_dim ? concat("/", s.head_dim_v) : std::string(), ": ",
+                s.row_tile, " query rows an item, ", s.split.teams, " teams of ", s.num_workers,
                 s.num_workers == 1 ? " worker, " : " workers, ", s.layout.bytes, " bytes of workspace",
                 size_of(s.probability_type) == 2 ? ", matrix products" : "", s.wide ? "" : ", element-wise loads",
                 s.values_in_keys ? ", values in keys" : "", s.all ? ", all options" : "");

@@ -44,6 +44,28 @@ TYPED_TEST(Concurrent, TwoInstances) {
   }
 }
 
+// Each asks for all of the machine, and neither may wait for teams of its own that the other keeps from running: rows
+// cut in pieces, whole rows, and rows of all lengths, joined by whichever kernels the plan chose.
+TYPED_TEST(Concurrent, TwoInstancesOnAFilledMachine) {
+  using T                = typename TypeParam::type;
+  using Space            = typename TypeParam::space;
+  constexpr bool on_host = std::is_same_v<Space, Host>;
+  const int many         = on_host ? 3 : 40;
+  std::vector<int> ragged(static_cast<std::size_t>(many), 30);
+  ragged[0] = on_host ? 900 : 20000;
+  for (const auto& lengths :
+       {std::vector<int>{on_host ? 900 : 30000}, ragged, std::vector<int>(static_cast<std::size_t>(many), 300)}) {
+    const Sample<T> sample({.lengths = lengths, .num_q_heads = 8, .num_kv_heads = 8, .head_dim = 128});
+    Scene<Space, T> scenes[2]  = {Scene<Space, T>(sample, {.layout = Layout::paged}, instances<Space>()[0]),
+                                  Scene<Space, T>(sample, {.layout = Layout::paged}, instances<Space>()[1])};
+    const Plan<Space> plans[2] = {scenes[0].plan(), scenes[1].plan()};
+    for (int repeat = 0; repeat < (on_host ? 2 : 200); ++repeat)
+      for (int i = 0; i < 2; ++i) scenes[i].decode(plans[i]);
+    for (auto& scene : scenes) EXPECT_TRUE(scene.right());
+    EXPECT_EQ(scenes[0].results(), scenes[1].results());
+  }
+}
+
 // Different plans may be used by different threads.
 TYPED_TEST(Concurrent, TwoThreads) {
   using T     = typename TypeParam::type;

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/tuned/args.hpp"
+#include "backends/cuda/tuned/decode.hpp"
+#include "backends/cuda/tuned/kernels.hpp"
+#include "backends/cuda/tuned/tuning.hpp"
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+
+namespace pagoda::tuned {
+
+namespace {
+
+void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess)
+    throw std::runtime_error(std::string("pagoda::tuned: ") + what + ": " + cudaGetErrorString(error));
+}
+
+int bytes_of(Type type) {
+  switch (type) {
+    case Type::fp32:
+      return 4;
+    case Type::fp16:
+    case Type::bf16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+/// Tensor maps come from the driver, which the library is not linked to.
+using EncodeMap = decltype(&cuTensorMapEncodeTiled);
+EncodeMap encode_map() {
+  static const EncodeMap encode = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
+          "cuTensorMapEncodeTiled");
+#else
+    check(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found),
+          "cuTensorMapEncodeTiled");
+#endif
+    if (!entry) throw std::runtime_error("pagoda::tuned: the driver has no cuTensorMapEncodeTiled");
+    return reinterpret_cast<EncodeMap>(entry);
+  }();
+  return encode;
+}
+
+/// Boxes are tiles: 16 tokens of one head of one page, as runs of 128 bytes.
+CUtensorMap map_of(const Problem& p, const Cache& c) {
+  const int element    = bytes_of(p.type);
+  const cuuint64_t run = 128 / element, runs = p.head_dim / run;
+  const auto distance = [](std::int64_t bytes, std::int64_t extent) { return cuuint64_t(extent > 1 ? bytes : 128); };
+  const cuuint64_t dims[5] = {run, cuuint64_t(p.page_size), runs, cuuint64_t(p.num_kv_heads), cuuint64_t(p.num_pages)};
+  const cuuint64_t strides[4] = {distance(c.token, p.page_size), 128, distance(c.head, p.num_kv_heads),
+                                 distance(c.page, p.num_pages)};
+  const cuuint32_t box[5] = {cuuint32_t(run), 16, cuuint32_t(runs), 1, 1}, steps[5] = {1, 1, 1, 1, 1};
+  CUtensorMap map;
+  const CUresult result =
+      encode_map()(&map, element == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8, 5,
+                   const_cast<void*>(c.data), dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS)
+    throw std::runtime_error("pagoda::tuned: the driver refuses a tensor map (CUresult " + std::to_string(result) +
+                             ")");
+  return map;
+}
+
+bool aligned(const void* p, std::int64_t bytes) { return reinterpret_cast<std::uintptr_t>(p) % bytes == 0; }
+
+bool mappable(const Problem& p, const Cache& c) {
+  constexpr std::int64_t far = std::int64_t(1) << 40;
+  return aligned(c.data, 16) && c.token % 16 == 0 && c.head % 16 == 0 && c.page % 16 == 0 && c.token > 0 &&
+         c.head > 0 && c.page > 0 && c.token < far && c.head < far && c.page < far && p.num_pages > 0;
+}
+
+const void* find_kernel(Type type, int head_dim, int warps, bool maps) {
+  switch (type) {
+    case Type::fp16:
+      return kernel_of<Type::fp16>(head_dim, warps, maps);
+    case Type::bf16:
+      return kernel_of<Type::bf16>(head_dim, warps, maps);
+    case Type::fp8_e4m3:
+      return kernel_of<Type::fp8_e4m3>(head_dim, warps, maps);
+    default:
+      return kernel_of<Type::fp8_e5m2>(head_dim, warps, maps);
+  }
+}
+
+int tile_bytes(const Problem& p) { return 16 * p.head_dim * bytes_of(p.type); }
+
+}  // namespace
+
+Device Device::current() {
+  int device = 0, major = 0, minor = 0;
+  Device d{};
+  const auto ask = [&](cudaDeviceAttr what) {
+    int value = 0;
+    check(cudaDeviceGetAttribute(&value, what, device), "cudaDeviceGetAttribute");
+    return value;
+  };
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  major = ask(cudaDevAttrComputeCapabilityMajor), minor = ask(cudaDevAttrComputeCapabilityMinor);
+  d.sm               = 10 * major + minor;
+  d.num_sms          = ask(cudaDevAttrMultiProcessorCount);
+  d.shared_per_sm    = ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  d.shared_per_block = ask(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return d;
+}
+
+const char* why_not(const Problem& p, const Device& d) {
+  if (d.sm < 80) return "the device is older than sm_80";
+  if (p.type == Type::fp32) return "keys and values are of 32 bits; taken are fp16, bf16, fp8";
+  if (is_eight_bits(p.type) && d.sm < 90) return "8-bit keys and values need sm_90";
+  if (p.head_dim != p.head_dim_v) return "head_dim and head_dim_v differ";
+  if (p.head_dim != 128 && (p.head_dim != 64 || is_eight_bits(p.type)))
+    return "head_dim is not one of 64 (16-bit types), 128";
+  const int group = p.num_q_heads / p.num_kv_heads;
+  if (group > 8) return "more than 8 query heads share a kv head";
+  if (p.block_table && p.page_size % 16 != 0) return "page_size is not a multiple of 16";
+  const Type q = is_eight_bits(p.type) ? Type::fp16 : p.type;
+  if (p.q.type != q) return "q is not of the keys' type (fp16 for 8-bit keys)";
+  if (is_eight_bits(p.out.type)) return "out is of 8 bits";
+  if (!aligned(p.q.data, 16) || p.q.batch % 8 != 0 || p.q.head % 8 != 0) return "rows of q do not start on 16 bytes";
+  if (!aligned(p.out.data, 16) || p.out.batch % 4 != 0 || p.out.head % 4 != 0)
+    return "rows of out do not start on whole vectors";
+  if (!mappable(p, p.k) || !mappable(p, p.v)) return "rows of keys or values do not start on 16 bytes, or overlap";
+  if (p.block_table && std::max(p.table_entries, p.table_row) >= std::int64_t(1) << 31)
+    return "2^31 entries of block_table or more";
+  if (std::int64_t(p.batch) * p.num_kv_heads >= std::int64_t(1) << 28) return "2^28 rows or more";
+  if (blocks_resident(4, tile_bytes(p), p.head_dim, group, d) == 0) return "the device has too little shared memory";
+  return nullptr;
+}
+
+std::size_t workspace_bytes(int group, int head_dim, const Device& d) {
+  return sizeof(Record) * 2 * std::size_t(d.num_sms) * warps_per_sm * group * (head_dim / 4);
+}
+
+void prepare(Type type, int group, int head_dim, const Device& d, void* workspace, CUstream_st* stream) {
+  for (const int warps : {8, 4, 2, 1}) {
+    const void* const kernel = find_kernel(type, head_dim, warps, uses_maps(d));
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, d.shared_per_block),
+          "shared memory");
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+          "shared memory");
+  }
+  check(cudaMemsetAsync(workspace, 0xff, workspace_bytes(group, head_dim, d), stream), "cudaMemsetAsync");
+}
+
+void decode(const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
+  const int group   = p.num_q_heads / p.num_kv_heads;
+  const bool maps   = uses_maps(d);
+  const auto rows   = std::int64_t(p.batch) * p.num_kv_heads;
+  const auto tokens = p.block_table ? std::int64_t(p.page_size) * p.table_pages : p.page_size;
+  const Shape shape =
+      spread(rows, (std::min<std::int64_t>(tokens, p.max_seq_len) + 15) / 16, tile_bytes(p), p.head_dim, group, d);
+  Args a{};
+  if (maps) a.k_map = map_of(p, p.k), a.v_map = map_of(p, p.v);
+  a.k = p.k, a.v = p.v;
+  a.seq_lens = p.seq_lens, a.sequence_ids = p.sequence_ids, a.block_table = p.block_table;
+  a.page_indptr = p.page_indptr, a.table_row = static_cast<int>(p.table_row),
+  a.table_page = static_cast<int>(p.table_page);
+  a.last_page  = static_cast<int>(std::clamp<std::int64_t>(p.table_pages - 1, 0, (std::int64_t(1) << 31) - 1));
+  a.page_size = p.page_size, a.batch = p.batch, a.group = group;
+  a.tiles_per_page = Divisor::of(std::max(p.page_size / 16, 1));
+  a.num_kv_heads   = Divisor::of(p.num_kv_heads);
+  a.pieces         = Divisor::of(shape.pieces);
+  a.slice          = (group * (p.head_dim / 4) + shape.pieces - 1) / shape.pieces;
+  a.streams = shape.streams, a.alone = p.batch == 1;
+  a.q = p.q, a.out = p.out, a.lse = p.lse, a.lse_double = p.lse_double;
+  a.lse_batch = p.lse_batch, a.lse_head = p.lse_head;
+  a.scale   = static_cast<float>(p.softmax_scale * 1.4426950408889634);
+  a.records = static_cast<Record*>(workspace);
+
+  const void* const kernel = find_kernel(p.type, p.head_dim, shape.warps, maps);
+  const int shared = shared_layout(tile_bytes(p), p.head_dim, group, shape.warps, stages_of(tile_bytes(p), maps)).bytes;
+  cudaLaunchAttribute cooperative{};
+  cooperative.id              = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim          = dim3(static_cast<unsigned>(blocks_launched(rows, p.batch, shape)));
+  config.blockDim         = dim3(static_cast<unsigned>(shape.warps * 32));
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared);
+  config.stream           = stream;
+  config.attrs = &cooperative, config.numAttrs = 1;
+  void* arguments[] = {&a};
+  check(cudaLaunchKernelExC(&config, kernel, arguments), "launch");
+}
+
+}  // namespace pagoda::tuned

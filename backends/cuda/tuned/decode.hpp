@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+struct CUstream_st;
+
+/// Decode attention by hand-tuned CUDA kernels: pointers, strides and a stream, nothing of Kokkos. One query token for
+/// each sequence, no score options, keys and values of 16 or 8 bits. `why_not` says which problems are taken.
+namespace pagoda::tuned {
+
+enum class Type { fp16, bf16, fp8_e4m3, fp8_e5m2, fp32 };
+constexpr bool is_eight_bits(Type type) { return type == Type::fp8_e4m3 || type == Type::fp8_e5m2; }
+
+/// Keys or values: rows of head_dim dense elements; the others' distances in bytes.
+struct Cache {
+  const void* data;
+  std::int64_t page, token, head;
+  const float* scale;       ///< of 8-bit elements: null: 1
+  std::int64_t scale_head;  ///< from one kv head's scale to the next, in floats; 0: one for all
+};
+
+/// Rows of head_dim dense elements; distances in elements.
+struct Heads {
+  void* data;
+  Type type;
+  std::int64_t batch, head;
+};
+
+struct Problem {
+  Type type;  ///< of keys and values
+  int batch, num_q_heads, num_kv_heads, head_dim, head_dim_v;
+  int page_size;             ///< tokens; contiguous: what one sequence has room for
+  std::int64_t max_seq_len;  ///< bound on every length; only tunes
+  std::int64_t num_pages;    ///< contiguous: sequences
+  Cache k, v;
+  const int* seq_lens;                 ///< [sequences], read when the kernel runs, like all of the below
+  const int* sequence_ids;             ///< [batch]; null: batch entry b is sequence b
+  const int* block_table;              ///< page ids; null: contiguous, page = sequence
+  const int* page_indptr;              ///< where a sequence's pages begin in block_table; null: at sequence * table_row
+  std::int64_t table_row, table_page;  ///< distances in block_table, in elements
+  std::int64_t table_pages;            ///< entries of a row (page_indptr: of the table): what may be read
+  std::int64_t table_entries;          ///< from the first to the last that may be read
+  Heads q, out;
+  void* lse;  ///< null: not asked for
+  bool lse_double;
+  std::int64_t lse_batch, lse_head;
+  double softmax_scale;
+};
+
+/// What the kernels are tuned to; of the current device if left out.
+struct Device {
+  int sm;  ///< 80, 86, 90
+  int num_sms;
+  int shared_per_sm, shared_per_block;  ///< bytes
+  static Device current();
+};
+
+/// Null if `decode` takes the problem on the device, else the reason, for people. Looks at nothing behind pointers.
+const char* why_not(const Problem& problem, const Device& device);
+
+/// Bytes of device memory that decodes of so many query heads a kv head write beside their outputs, whatever the batch.
+std::size_t workspace_bytes(int group, int head_dim, const Device& device);
+
+/// Sets a workspace up, once, and loads the kernels of a type. Every decode leaves the workspace as it was; one decode
+/// may be in flight on it.
+void prepare(Type type, int group, int head_dim, const Device& device, void* workspace, CUstream_st* stream);
+
+/// One kernel, asynchronous on the stream. It is launched cooperatively: blocks that share a row wait for each other's
+/// results, so all of them must be running. Throws std::runtime_error where CUDA refuses.
+void decode(const Problem& problem, const Device& device, void* workspace, CUstream_st* stream);
+
+}  // namespace pagoda::tuned

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/tuned/decode.hpp"
+
+namespace pagoda::tuned {
+
+/// The kernel of a type, head_dim and block size, as a pointer to launch. Each is compiled in a unit of its own type.
+template <Type T>
+const void* kernel_of(int head_dim, int warps, bool tensor_maps);
+
+}  // namespace pagoda::tuned

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+/// Instructions that CUDA C++ has no word for, one function each.
+namespace pagoda::tuned {
+
+#define PAGODA_DEVICE __device__ __forceinline__
+
+PAGODA_DEVICE std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+/// d += a b, a: 16 x 16, b: 16 x 8.
+template <bool Bf16>
+PAGODA_DEVICE void mma(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3,
+                       std::uint32_t b0, std::uint32_t b1) {
+  if constexpr (Bf16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+}
+
+/// Four 8 x 8 matrices of 16-bit elements: lane i addresses row i % 8 of matrix i / 8.
+template <bool Transposed>
+PAGODA_DEVICE void load_matrices(std::uint32_t (&m)[4], std::uint32_t at) {
+  if constexpr (Transposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(at)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(at)
+                 : "memory");
+  }
+}
+
+/// 2^x; 2^-infinity is 0.
+PAGODA_DEVICE float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+PAGODA_DEVICE float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Two numbers as one operand word, the first in the lower half.
+template <bool Bf16>
+PAGODA_DEVICE std::uint32_t pack(float low, float high) {
+  if constexpr (Bf16) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(pair);
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(pair);
+  }
+}
+
+/// Two 8-bit numbers (the lower bytes) as two halves. sm_89 and newer.
+template <bool E5m2>
+PAGODA_DEVICE std::uint32_t widen(std::uint32_t bytes) {
+  std::uint32_t r = 0;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+  if constexpr (E5m2) {
+    asm("{.reg .b16 t; cvt.u16.u32 t, %1; cvt.rn.f16x2.e5m2x2 %0, t;}" : "=r"(r) : "r"(bytes));
+  } else {
+    asm("{.reg .b16 t; cvt.u16.u32 t, %1; cvt.rn.f16x2.e4m3x2 %0, t;}" : "=r"(r) : "r"(bytes));
+  }
+#endif
+  return r;
+}
+
+/// What is copied with this policy is the first to leave the second-level cache: it is read once.
+PAGODA_DEVICE std::uint64_t read_once_policy() {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+/// Begins to copy 16 bytes from global to shared memory.
+PAGODA_DEVICE void copy_async(std::uint32_t to, const char* from, std::uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
+               : "memory");
+}
+PAGODA_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N>
+PAGODA_DEVICE void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// Barriers that count bytes, and copies by tensor maps: sm_90 and newer.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+PAGODA_DEVICE void barrier_init(std::uint32_t barrier) {
+  asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+/// Makes barriers known to the copy engine.
+PAGODA_DEVICE void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+PAGODA_DEVICE void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+PAGODA_DEVICE void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+/// Begins to copy a box of a tensor map to shared memory; the barrier counts its bytes.
+PAGODA_DEVICE void copy_box(std::uint32_t to, const CUtensorMap* map, int token, int head, int page,
+                            std::uint32_t barrier, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1, {%2, %3, %2, %4, %5}], [%6], %7;" ::"r"(to),
+      "l"(map), "r"(0), "r"(token), "r"(head), "r"(page), "r"(barrier), "l"(policy)
+      : "memory");
+}
+PAGODA_DEVICE void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+/// Orders what threads wrote to shared memory before copies that overwrite it.
+PAGODA_DEVICE void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+#else
+PAGODA_DEVICE void barrier_init(std::uint32_t) {}
+PAGODA_DEVICE void barrier_init_done() {}
+PAGODA_DEVICE void barrier_expect(std::uint32_t, std::uint32_t) {}
+PAGODA_DEVICE void barrier_wait(std::uint32_t, std::uint32_t) {}
+PAGODA_DEVICE void copy_box(std::uint32_t, const CUtensorMap*, int, int, int, std::uint32_t, std::uint64_t) {}
+PAGODA_DEVICE void prefetch_map(const CUtensorMap*) {}
+PAGODA_DEVICE void fence_copies() {}
+#endif
+
+/// Loads and stores that other blocks' ones can be seen by and see, each word for itself.
+PAGODA_DEVICE float4 load_shared_word4(const float4* p) {
+  float4 r;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(r.x), "=f"(r.y), "=f"(r.z), "=f"(r.w)
+               : "l"(p)
+               : "memory");
+  return r;
+}
+PAGODA_DEVICE float2 load_shared_word2(const float2* p) {
+  float2 r;
+  asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(r.x), "=f"(r.y) : "l"(p) : "memory");
+  return r;
+}
+PAGODA_DEVICE void store_shared_word4(float4* p, float4 v) {
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+               : "memory");
+}
+PAGODA_DEVICE void store_shared_word2(float2* p, float2 v) {
+  asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(v.x), "f"(v.y) : "memory");
+}
+
+}  // namespace pagoda::tuned

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/dispatch/tuned.hpp"
+
+#include <pagoda/error.hpp>
+
+#include "src/dispatch/spaces.hpp"
+#if defined(KOKKOS_ENABLE_CUDA)
+#include "backends/cuda/tuned/decode.hpp"
+
+#include <cuda_runtime.h>
+#endif
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <type_traits>
+
+namespace pagoda::detail {
+
+Problem usual_problem(const PlanState& s, const CacheRef& kv) {
+  const auto rows = [&](int dims) {
+    TensorRef t;
+    t.type   = is_quantized(s.kv_type) ? DType::fp16 : s.kv_type;
+    t.rank   = 3;
+    t.extent = {kv.batch, s.num_q_heads, dims, 0};
+    t.stride = {std::int64_t(s.num_q_heads) * dims, dims, 1, 0};
+    return t;
+  };
+  return {kv, rows(s.head_dim), rows(s.head_dim_v), {}};
+}
+
+namespace {
+
+template <class ExecutionSpace>
+struct None {
+  static const char* why_not(const PlanState&, const Problem&) {
+    return "there are hand-tuned kernels for NVIDIA GPUs only";
+  }
+  static std::size_t workspace_bytes(const PlanState&) { return 0; }
+  static void prepare(const ExecutionSpace&, const PlanState&, void*) {}
+  static void decode(const ExecutionSpace&, const PlanState&, const Problem&, void*) {}
+};
+
+#if defined(KOKKOS_ENABLE_CUDA)
+
+std::optional<tuned::Type> type_of(DType type) {
+  switch (type) {
+    case DType::fp32:
+      return tuned::Type::fp32;
+    case DType::fp16:
+      return tuned::Type::fp16;
+    case DType::bf16:
+      return tuned::Type::bf16;
+    case DType::fp8_e4m3:
+      return tuned::Type::fp8_e4m3;
+    case DType::fp8_e5m2:
+      return tuned::Type::fp8_e5m2;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// The current device's properties, asked for once.
+const tuned::Device& current_device() {
+  static std::mutex mutex;
+  static std::map<int, tuned::Device> known;
+  int id = 0;
+  cudaGetDevice(&id);
+  const std::lock_guard lock(mutex);
+  const auto found = known.find(id);
+  return found != known.end() ? found->second : known.emplace(id, tuned::Device::current()).first->second;
+}
+
+/// Kokkos makes an instance's device the current one before it launches; so must we.
+class OnDeviceOf {
+ public:
+  explicit OnDeviceOf(const Kokkos::Cuda& exec) {
+    cudaGetDevice(&before_);
+    if (exec.cuda_device() != before_) cudaSetDevice(exec.cuda_device());
+  }
+  OnDeviceOf(const OnDeviceOf&)            = delete;
+  OnDeviceOf& operator=(const OnDeviceOf&) = delete;
+  ~OnDeviceOf() { cudaSetDevice(before_); }
+
+ private:
+  int before_ = 0;
+};
+
+struct Cuda {
+  /// As the kernels' own interface has it; the reason why that cannot be said, or null.
+  static const char* translate(const PlanState& s, const Problem& p, tuned::Problem& t) {
+    if (s.all) return "several query tokens a sequence, or a score option";
+    const CacheRef& kv = p.kv;
+    const auto type = type_of(kv.k.type), q = type_of(p.q.type), out = type_of(p.out.type);
+    if (!type) return "no hand-tuned kernel for the cache's type";
+    if (!q || !out) return "q or out is fp64";
+    if (p.q.extent[0] != kv.batch) return "not one query token for each sequence";
+    if (kv.k.stride[3] != 1 || kv.v.stride[3] != 1 || p.q.stride[2] != 1 || p.out.stride[2] != 1)
+      return "dims do not lie side by side";
+    t              = {};
+    t.type         = *type;
+    t.batch        = kv.batch;
+    t.num_q_heads  = s.num_q_heads;
+    t.num_kv_heads = s.num_kv_heads;
+    t.head_dim     = s.head_dim;
+    t.head_dim_v   = s.head_dim_v;
+    t.page_size    = kv.page_size();
+    t.max_seq_len  = s.max_seq_len;
+    t.num_pages    = kv.num_pages();
+    for (const auto& [to, from, scale] : {std::tuple{&t.k, &kv.k, &kv.k_scale}, std::tuple{&t.v, &kv.v, &kv.v_scale}}) {
+      if (scale->data && (scale->stride[0] != 0 || scale->stride[1] != 0)) return "scales of single tokens";
+      const auto bytes = [f = from](int axis) {
+        return f->extent[axis] > 1 ? f->stride[axis] * size_of(f->type) : 128;
+      };
+      *to = {from->data, bytes(0), bytes(1), bytes(2), scale->data, scale->stride[2]};
+    }
+    t.seq_lens = kv.seq_lens, t.sequence_ids = kv.sequence_ids;
+    if (kv.paged) {
+      t.block_table = kv.block_table, t.page_indptr = kv.page_indptr;
+      t.table_row = kv.table_row_stride, t.table_page = kv.table_page_stride, t.table_pages = kv.table_pages;
+      t.table_entries = kv.page_indptr ? kv.table_pages
+                                       : (std::max(kv.num_sequences, 1) - 1) * kv.table_row_stride +
+                                             kv.table_pages * kv.table_page_stride;
+    }
+    t.q   = {p.q.data, *q, p.q.stride[0], p.q.stride[1]};
+    t.out = {p.out.data, *out, p.out.stride[0], p.out.stride[1]};
+    t.lse = p.lse.data, t.lse_double = p.lse.type == DType::fp64;
+    t.lse_batch = p.lse.stride[0], t.lse_head = p.lse.stride[1];
+    t.softmax_scale = s.softmax_scale;
+    return nullptr;
+  }
+
+  static const char* why_not(const PlanState& s, const Problem& p) {
+    tuned::Problem t;
+    if (const char* reason = translate(s, p, t)) return reason;
+    return tuned::why_not(t, current_device());
+  }
+  static std::size_t workspace_bytes(const PlanState& s) {
+    return tuned::workspace_bytes(s.num_q_heads / s.num_kv_heads, s.head_dim, current_device());
+  }
+  static void prepare(const Kokkos::Cuda& exec, const PlanState& s, void* workspace) {
+    const OnDeviceOf device(exec);
+    tuned::prepare(*type_of(s.kv_type), s.num_q_heads / s.num_kv_heads, s.head_dim, current_device(), workspace,
+                   exec.cuda_stream());
+  }
+  static void decode(const Kokkos::Cuda& exec, const PlanState& s, const Problem& p, void* workspace) {
+    tuned::Problem t;
+    translate(s, p, t);
+    const OnDeviceOf device(exec);
+    // For tools that listen to Kokkos.
+    const std::string label = std::string("Pagoda::decode[tuned,") + name_of(s.kv_type) + "]";
+    std::uint64_t id        = 0;
+    const bool told         = Kokkos::Tools::profileLibraryLoaded();
+    if (told) Kokkos::Tools::beginParallelFor(label, Kokkos::Tools::Experimental::device_id(exec), &id);
+    tuned::decode(t, current_device(), workspace, exec.cuda_stream());
+    if (told) Kokkos::Tools::endParallelFor(id);
+  }
+};
+
+template <class ExecutionSpace>
+using Tuned = std::conditional_t<std::is_same_v<ExecutionSpace, Kokkos::Cuda>, Cuda, None<ExecutionSpace>>;
+
+#else
+
+template <class ExecutionSpace>
+using Tuned = None<ExecutionSpace>;
+
+#endif
+
+}  // namespace
+
+template <class ExecutionSpace>
+const char* why_not_tuned(const PlanState& state, const Problem& problem) {
+  return Tuned<ExecutionSpace>::why_not(state, problem);
+}
+template <class ExecutionSpace>
+std::size_t tuned_workspace_bytes(const PlanState& state) {
+  return Tuned<ExecutionSpace>::workspace_bytes(state);
+}
+template <class ExecutionSpace>
+void prepare_tuned(const ExecutionSpace& exec, const PlanState& state, void* workspace) {
+  Tuned<ExecutionSpace>::prepare(exec, state, workspace);
+}
+template <class ExecutionSpace>
+void decode_tuned(const ExecutionSpace& exec, const PlanState& state, const Problem& problem, void* workspace) {
+  Tuned<ExecutionSpace>::decode(exec, state, problem, workspace);
+}
+
+#define PAGODA_INSTANTIATE(Space)                                              \
+  template const char* why_not_tuned<Space>(const PlanState&, const Problem&); \
+  template std::size_t tuned_workspace_bytes<Space>(const PlanState&);         \
+  template void prepare_tuned<Space>(const Space&, const PlanState&, void*);   \
+  template void decode_tuned<Space>(const Space&, const PlanState&, const Problem&, void*);
+PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
+#undef PAGODA_INSTANTIATE
+
+}  // namespace pagoda::detail

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pagoda/plan.hpp>
+#include <pagoda/problem.hpp>
+
+#include <cstddef>
+
+/// The hand-tuned kernels behind the dispatch: backends/cuda/tuned for Kokkos::Cuda, none for other spaces.
+namespace pagoda::detail {
+
+/// Null if they can carry out the problem with such a plan, else the reason.
+template <class ExecutionSpace>
+const char* why_not_tuned(const PlanState& state, const Problem& problem);
+
+/// A problem of the plan's cache with queries and outputs as they usually are: what a plan is chosen for.
+Problem usual_problem(const PlanState& state, const CacheRef& kv);
+
+template <class ExecutionSpace>
+std::size_t tuned_workspace_bytes(const PlanState& state);
+template <class ExecutionSpace>
+void prepare_tuned(const ExecutionSpace& exec, const PlanState& state, void* workspace);
+template <class ExecutionSpace>
+void decode_tuned(const ExecutionSpace& exec, const PlanState& state, const Problem& problem, void* workspace);
+
+}  // namespace pagoda::detail

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/refusal.hpp"
+#include "tests/support/scene.hpp"
+
+#include <cstdlib>
+#include <numeric>
+
+namespace pagoda::test {
+namespace {
+
+/// A value of PAGODA_BACKEND for as long as it lives.
+class Environment {
+ public:
+  explicit Environment(const char* value) : before_(std::getenv(name) ? std::getenv(name) : "") {
+    setenv(name, value, 1);
+  }
+  Environment(const Environment&)            = delete;
+  Environment& operator=(const Environment&) = delete;
+  ~Environment() { before_.empty() ? unsetenv(name) : setenv(name, before_.c_str(), 1); }
+
+ private:
+  static constexpr const char* name = "PAGODA_BACKEND";
+  std::string before_;
+};
+
+template <class Param>
+struct Backends : testing::Test {};
+TYPED_TEST_SUITE(Backends, Spaces, Names);
+
+TYPED_TEST(Backends, UnknownNamesAreRefused) {
+  const Sample<AnyType> sample({.lengths = {40}});
+  Scene<TypeParam, AnyType> scene(sample);
+  scene.options().backend = "fastest";
+  expect_refusal([&] { scene.plan(); }, {"backend is \"fastest\"; allowed: \"tuned\", \"generic\""});
+  scene.options().backend.clear();
+  const Environment environment("fastest");
+  expect_refusal([&] { scene.plan(); }, {"PAGODA_BACKEND in the environment is \"fastest\""});
+}
+
+TYPED_TEST(Backends, GenericCanBeForced) {
+  const Sample<AnyType> sample({.lengths = {40, 700}, .num_q_heads = 8, .head_dim = 128});
+  Scene<TypeParam, AnyType> scene(sample);
+  const auto expect_generic = [&] {
+    const auto plan = scene.plan();
+    EXPECT_EQ(plan.backend(), "generic");
+    scene.poison_outputs();
+    scene.decode(plan);
+    EXPECT_TRUE(scene.right());
+  };
+  scene.options().backend = "generic";
+  expect_generic();
+  {
+    const Environment environment("tuned");  // the option comes first
+    expect_generic();
+  }
+  scene.options().backend.clear();
+  const Environment environment("generic");
+  expect_generic();
+}
+
+TYPED_TEST(Backends, WhatTunedCannotDoIsRefusedWithTheReason) {
+  const Sample<AnyType> sample({.lengths = {40}, .head_dim = 48});
+  Scene<TypeParam, AnyType> scene(sample);
+  scene.options().backend = "tuned";
+  expect_refusal([&] { scene.plan(); }, {"cannot do this: "});
+  const Sample<AnyType> several({.lengths = {40}, .head_dim = 128, .query_lens = {2}});
+  Scene<TypeParam, AnyType> other(several);
+  other.options().backend = "tuned";
+  expect_refusal([&] { other.plan(); }, {"cannot do this: "});
+}
+
+#if defined(KOKKOS_ENABLE_CUDA)
+
+template <class T>
+constexpr bool has_tuned = std::is_same_v<T, half_t> || std::is_same_v<T, bfloat16_t> ||
+                           std::is_same_v<T, fp8_e4m3_t> || std::is_same_v<T, fp8_e5m2_t>;
+
+/// The types among a list that there are hand-tuned kernels for; if there are none, one of the others, whose tests are
+/// skipped, as GoogleTest has no empty lists.
+template <class... P>
+struct Kept {};
+template <class... Q>
+Kept<Q...> keep(Kept<Q...>) {
+  return {};
+}
+template <class... Q, class First, class... Rest>
+auto keep(Kept<Q...>, First, Rest... rest) {
+  if constexpr (has_tuned<typename First::type>) {
+    return keep(Kept<Q..., First>{}, rest...);
+  } else {
+    return keep(Kept<Q...>{}, rest...);
+  }
+}
+template <class... Q>
+testing::Types<Q...> as_types(Kept<Q...>);
+[[maybe_unused]] testing::Types<On<Kokkos::Cuda, AnyType>> as_types(Kept<>);
+template <class... P>
+auto tuned_types(testing::Types<P...>) -> decltype(as_types(keep(Kept<>{}, P{}...)));
+using TunedTypes = decltype(tuned_types(
+    typename lists::Join<lists::Plain::of<Kokkos::Cuda>, lists::Quantized::of<Kokkos::Cuda>>::type{}));
+
+template <class Param>
+struct Tuned : testing::Test {
+  using Element = typename Param::type;
+
+  void SetUp() override {
+    if (!has_tuned<Element>) GTEST_SKIP() << "this build has none of the types that there are hand-tuned kernels for";
+  }
+
+  /// As the kernels take it: queries of the cache's type, or fp16 for 8 bits, and scales that all tokens share.
+  static Shape taken(Shape shape) {
+    if (is_quantized_v<Element>) {
+      shape.head_dim = 128;
+      shape.q_type   = DType::fp16;
+      shape.k_scales = Scales::per_head, shape.v_scales = Scales::per_tensor;
+    }
+    return shape;
+  }
+  static void expect_right(const Shape& asked, const Placement& placement = {}) {
+    const Shape shape = taken(asked);
+    const Sample<Element> sample(shape);
+    Scene<Kokkos::Cuda, Element> scene(sample, placement);
+    for (const std::string backend : {"tuned", "generic"}) {
+      scene.options().backend = backend;
+      const auto plan         = scene.plan();
+      EXPECT_EQ(plan.backend(), backend);
+      for (int call = 0; call < 2; ++call) {
+        scene.poison_outputs();
+        scene.decode(plan);
+        EXPECT_TRUE(scene.right()) << backend << ", call " << call << ": " << describe(shape) << "; "
+                                   << describe(placement);
+      }
+    }
+  }
+};
+TYPED_TEST_SUITE(Tuned, TunedTypes, Names);
+
+TYPED_TEST(Tuned, Groups) {
+  for (int group = 1; group <= 8; ++group)
+    TestFixture::expect_right(
+        {.lengths = {500, 33, 16}, .num_q_heads = 2 * group, .num_kv_heads = 2, .head_dim = group % 2 ? 128 : 64});
+}
+
+TYPED_TEST(Tuned, LengthsAroundTiles) {
+  for (const int head_dim : {64, 128}) {
+    std::vector<int> lengths(70);
+    std::iota(lengths.begin(), lengths.end(), 0);
+    TestFixture::expect_right({.lengths = lengths, .num_q_heads = 4, .head_dim = head_dim});
+  }
+  for (const int length : {1, 15, 16, 17, 127, 128, 129, 2047, 2049})
+    TestFixture::expect_right({.lengths = {length}, .num_q_heads = 8, .num_kv_heads = 1, .head_dim = 128});
+}
+
+TYPED_TEST(Tuned, Layouts) {
+  const Shape shape{.lengths = {700, 0, 33, 260}, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 128};
+  for (const KVOrder order : {KVOrder::NHD, KVOrder::HND})
+    for (const Layout layout : {Layout::contiguous, Layout::paged, Layout::csr})
+      for (const int page_size : {16, 48, 128})
+        for (const bool indirect : {false, true})
+          TestFixture::expect_right(shape,
+                                    {.layout = layout, .page_size = page_size, .order = order, .indirect = indirect});
+}
+
+// One shape for each size of block, rows in rounds, and rows that are cut as one stream; for machines of up to 140
+// multiprocessors.
+TYPED_TEST(Tuned, NumbersOfRows) {
+  for (const int batch : {1, 3, 17, 33, 60, 66, 100, 132, 140, 200, 300})
+    TestFixture::expect_right({.lengths      = std::vector<int>(static_cast<std::size_t>(batch), 60),
+                               .num_q_heads  = 8,
+                               .num_kv_heads = 8,
+                               .head_dim     = 128},
+                              {.layout = Layout::paged});
+}
+
+TYPED_TEST(Tuned, UnevenBatches) {
+  TestFixture::expect_right({.lengths = {9000, 1, 0, 17, 500}, .num_q_heads = 8, .head_dim = 128},
+                            {.layout = Layout::paged});
+  std::vector<int> lengths(150, 20);
+  lengths[0] = 0, lengths[7] = 6000, lengths[8] = 1, lengths[149] = 0;
+  TestFixture::expect_right({.lengths = lengths, .num_q_heads = 8, .num_kv_heads = 4, .head_dim = 128},
+                            {.layout = Layout::csr});
+  TestFixture::expect_right({.lengths = {0, 0, 0}, .head_dim = 128});
+}
+
+TYPED_TEST(Tuned, LengthsChangeOnTheDevice) {
+  using T           = typename TypeParam::type;
+  const Shape shape = TestFixture::taken({.lengths = {3000, 40, 700}, .num_q_heads = 8, .head_dim = 128});
+  const Sample<T> longest(shape);
+  Scene<Kokkos::Cuda, T> scene(longest, {.layout = Layout::paged});
+  scene.options().backend = "tuned";
+  const auto plan         = scene.plan();
+  for (const std::vector<int>& lengths :
+       {std::vector<int>{3000, 40, 700}, {1, 0, 3}, {0, 0, 0}, {700, 40, 700}, {16, 16, 16}, {3000, 0, 0}}) {
+    scene.set_lengths(lengths);
+    scene.poison_outputs();
+    scene.decode(plan);
+    Shape now   = shape;
+    now.lengths = lengths;
+    EXPECT_TRUE(scene.right(Sample<T>(now))) << describe(now);
+  }
+}
+
+TYPED_TEST(Tuned, RepeatsBitForBit) {
+  using T = typename TypeParam::type;
+  for (const std::vector<int>& lengths : {std::vector<int>{3000, 40, 0, 700, 17}, {900, 900}}) {
+    const Sample<T> sample(TestFixture::taken({.lengths = lengths, .num_q_heads = 8, .head_dim = 128}));
+    Scene<Kokkos::Cuda, T> scene(sample, {.layout = Layout::paged});
+    scene.options().backend = "tuned";
+    const auto plan         = scene.plan();
+    scene.decode(plan);
+    EXPECT_TRUE(scene.right());
+    const auto first = scene.results();
+    for (int i = 0; i < 20; ++i) {
+      scene.poison_outputs();
+      scene.decode(plan);
+      ASSERT_EQ(scene.results(), first) << "call " << i;
+    }
+  }
+}
+
+// A plan that chose the tuned kernels leaves a call that they cannot do to the generic one.
+TYPED_TEST(Tuned, OtherQueriesTakeTheGenericKernel) {
+  using T      = typename TypeParam::type;
+  Shape shape  = TestFixture::taken({.lengths = {300, 7}, .num_q_heads = 8, .head_dim = 128});
+  shape.q_type = DType::fp64;
+  const Sample<T> sample(shape);
+  Scene<Kokkos::Cuda, T> scene(sample);
+  const auto plan = scene.plan();
+  EXPECT_EQ(plan.backend(), "tuned");
+  scene.decode(plan);
+  EXPECT_TRUE(scene.right());
+  scene.options().backend = "tuned";
+  const auto forced       = scene.plan();
+  expect_refusal([&] { scene.decode(forced); }, {"cannot do this: "});
+}
+
+#endif
+
+}  // namespace
+}  // namespace pagoda::test

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/tuned/tuning.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace pagoda::tuned {
+namespace {
+
+struct Card {
+  const char* name;
+  Device device;
+};
+// Multiprocessors and shared memory of a multiprocessor and of a block: CUDA C++ Programming Guide, compute
+// capabilities.
+constexpr Card cards[] = {{"A100", {80, 108, 164 * 1024, 163 * 1024}},
+                          {"A40", {86, 84, 100 * 1024, 99 * 1024}},
+                          {"H100", {90, 132, 228 * 1024, 227 * 1024}}};
+
+constexpr int half128 = 16 * 128 * 2, half64 = 16 * 64 * 2, byte128 = 16 * 128;
+
+TEST(Tuning, BlocksFitTheirMultiprocessor) {
+  for (const Card& card : cards)
+    for (const int tile : {half128, half64, byte128})
+      for (int group = 1; group <= 8; ++group)
+        for (const int warps : {8, 4, 2, 1}) {
+          const Device& d      = card.device;
+          const int head_dim   = tile == half64 ? 64 : 128;
+          const int bytes      = shared_layout(tile, head_dim, group, warps, stages_of(tile, uses_maps(d))).bytes;
+          const int blocks     = blocks_resident(warps, tile, head_dim, group, d);
+          const std::string in = std::string(card.name) + ", group " + std::to_string(group) + ", " +
+                                 std::to_string(warps) + " warps, " + std::to_string(bytes) + " bytes";
+          EXPECT_EQ(blocks % d.num_sms, 0) << in;
+          EXPECT_LE(blocks / d.num_sms * warps, warps_per_sm) << in;
+          if (blocks == 0) {
+            EXPECT_GT(bytes, d.shared_per_block) << in;
+          } else {
+            EXPECT_LE(bytes, d.shared_per_block) << in;
+            EXPECT_LE(blocks / d.num_sms * (bytes + 1024), d.shared_per_sm) << in;
+          }
+        }
+}
+
+// Little's law: a multiprocessor keeps its share of the memory busy only with bandwidth times latency on their way.
+TEST(Tuning, EnoughIsOnItsWay) {
+  struct {
+    int bytes_per_ns, latency_ns;
+  } memory[] = {{2039, 700}, {696, 700}, {4800, 800}};
+  for (int c = 0; c < 3; ++c)
+    for (const int group : {1, 4, 8}) {
+      const Device& d  = cards[c].device;
+      const int needed = memory[c].bytes_per_ns * memory[c].latency_ns / d.num_sms;
+      for (const int warps : {4, 2}) {
+        const int blocks = blocks_resident(warps, half128, 128, group, d) / d.num_sms;
+        // One stage of each warp is being used.
+        const int flying = blocks * warps * (stages_of(half128, uses_maps(d)) - 1) * 2 * half128;
+        EXPECT_GE(flying, needed) << cards[c].name << ", group " << group << ", " << warps << " warps";
+      }
+    }
+}
+
+TEST(Tuning, RowsStayWholeWhereTheyFillTheMachine) {
+  const Device& h100 = cards[2].device;
+  struct {
+    int rows, warps;
+  } expected[] = {{128, 8}, {256, 4}, {512, 2}, {1024, 1}};
+  for (const auto& e : expected) {
+    const Shape s = spread(e.rows, 512, half128, 128, 4, h100);
+    EXPECT_EQ(s.warps, e.warps) << e.rows;
+    EXPECT_EQ(s.pieces, 1) << e.rows;
+    EXPECT_FALSE(s.streams) << e.rows;
+    EXPECT_EQ(blocks_launched(e.rows, 8, s), e.rows) << "idle blocks";
+  }
+}
+
+TEST(Tuning, FewRowsAreCut) {
+  const Device& h100 = cards[2].device;
+  for (const int rows : {1, 2, 8, 16, 64}) {
+    const Shape s = spread(rows, 4096, half128, 128, 8, h100);
+    EXPECT_GT(s.busy, 0.9) << rows;
+    EXPECT_LE(rows * s.pieces, s.blocks) << rows;
+  }
+  // But not to pieces of less than two tiles.
+  EXPECT_LE(spread(8, 4, half128, 128, 8, h100).pieces, 2);
+}
+
+TEST(Tuning, RowsThatFitBadlyAreStreamed) {
+  const Device& h100 = cards[2].device;
+  for (int rows = 1057; rows < 2200; ++rows) {
+    const Shape s = spread(rows, 64, half128, 128, 4, h100);
+    EXPECT_TRUE(s.streams || s.busy >= 0.85) << rows;
+    EXPECT_GT(s.blocks, 0);
+  }
+  EXPECT_FALSE(spread(4096, 64, half128, 128, 4, h100).streams);
+}
+
+TEST(Tuning, NothingOverflows) {
+  for (const Card& card : cards) {
+    const Shape s = spread(std::int64_t(1) << 27, std::int64_t(1) << 27, half128, 128, 8, card.device);
+    EXPECT_GT(s.blocks, 0);
+    EXPECT_LE(blocks_launched(std::int64_t(1) << 27, 1 << 20, s), s.blocks);
+    EXPECT_GT(spread(0, 0, half128, 128, 8, card.device).blocks, 0);
+  }
+}
+
+}  // namespace
+}  // namespace pagoda::tuned
