@@ -54,6 +54,10 @@ def plain_y(axis: Any) -> None:
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
 
 
+def from_zero(axis: Any) -> None:
+    axis.set_ylim(0, 1.12 * axis.get_ylim()[1])
+
+
 def legend(axis: Any, **options: Any) -> None:
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize=8, frameon=False, **options)
@@ -168,7 +172,7 @@ def page_sizes(results: Results) -> Any:
         if length == 512 and not column.on_host:
             axis.axhline(p.A40_CONTIGUOUS / p.A40_PAGED, color=GREY, linestyle=":", linewidth=1, label="A40 study, 16 to 256")
         axis_of_powers(axis, pages, lambda x, _: f"{x:g}")
-        axis.set_ylim(bottom=0)
+        from_zero(axis)
         axis.set_xlabel("page_size", fontsize=9)
         axis.set_ylabel("paged / contiguous", fontsize=9)
         axis.set_title(f"{column.label}, T = {length}", fontsize=9)
@@ -193,7 +197,7 @@ def page_sizes_large(results: Results) -> Any:
             axis.axhline(contiguous.ratio, color=color, linestyle="--", linewidth=1, label="contiguous")
     axis.axhline(1, color=GREY, linewidth=1)
     axis_of_powers(axis, pages, lambda x, _: f"{x:g}")
-    axis.set_ylim(bottom=0)
+    from_zero(axis)
     axis.set_xlabel("page_size", fontsize=9)
     axis.set_ylabel("time / bare read", fontsize=9)
     legend(axis, loc="lower right")
@@ -228,7 +232,8 @@ def end_to_end(results: Results) -> Any:
 
 
 def table_f_plot(results: Results) -> Any:
-    columns = [c for c in results.columns if table_f(results, c)]
+    columns = sorted((c for c in results.columns if table_f(results, c) and not c.on_host),
+                     key=lambda c: -len(table_f(results, c)))
     if not columns:
         return None
     figure, (axis,) = new("Flash-Decoding's table: fp16, 16/2 heads, head_dim 128", width=9)
@@ -274,6 +279,7 @@ def floor_distance(results: Results) -> Any:
             axis.plot([], [], MARKERS.get(kind, "v"), color=GREY, markersize=4, label=kind)
         axis.axhline(1, color=GREY, linewidth=1)
         axis.set_xscale("log")
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
         axis.yaxis.set_minor_formatter(FuncFormatter(lambda y, _: f"{y:g}" if f"{y:.1e}"[0] in "2345" else ""))
