@@ -41,8 +41,9 @@ def main() -> int:
         print(f"bench/compare: {error}", file=sys.stderr)
         return 2
 
-    for device, columns in report.device_groups(results):
-        print(f"{device}\n\n{report.as_text(report.ratios(results, columns))}\n")
+    for suite in report.SUITES:
+        for device, columns in report.device_groups(results, suite):
+            print(f"{device}, {suite}\n\n{report.as_text(report.ratios(results, columns, suite))}\n")
     print(report.as_text(report.distance_table(results)))
     for key, column, error in results.errors:
         print(f"{key} ({column.label}): {error}", file=sys.stderr)

@@ -50,17 +50,24 @@ def axis_of_powers(axis: Any, values: Any, text: Callable[..., str] = tokens_tex
     axis.minorticks_off()
 
 
-def plain_y(axis: Any) -> None:
+def log_y(axis: Any) -> None:
+    """With numbers at 1, 2 and 5 where there is no room for few decades to say enough."""
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    named = "25" if high < 200 * low else ""
+    axis.yaxis.set_minor_formatter(FuncFormatter(lambda y, _: f"{y:g}" if f"{y:.0e}"[0] in named else ""))
+    axis.tick_params(which="minor", labelsize=7)
 
 
 def from_zero(axis: Any) -> None:
     axis.set_ylim(0, 1.12 * axis.get_ylim()[1])
 
 
-def legend(axis: Any, **options: Any) -> None:
+def legend(axis: Any) -> None:
+    """Below the axis, where it covers nothing."""
     if axis.get_legend_handles_labels()[0]:
-        axis.legend(fontsize=8, frameon=False, **options)
+        axis.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
 
 
 def floor_curve(results: Results, column: Column) -> dict[int, float]:
@@ -91,8 +98,7 @@ def throughput(results: Results) -> Any:
                           color=color, label=name)
                 ticks |= set(ends)
         axis_of_powers(axis, ticks)
-        axis.set_yscale("log")
-        plain_y(axis)
+        log_y(axis)
         axis.set_xlabel("tokens T", fontsize=9)
         axis.set_ylabel("GB/s", fontsize=9)
         axis.set_title(column.label, fontsize=9)
@@ -110,6 +116,7 @@ def split_counts(results: Results) -> Any:
         for match, samples in results.of(column, r"study/K2/splits(\d+)/T(\d+)"):
             by_length.setdefault(int(match[2]), {})[int(match[1])] = samples.median
         own = flash_curve(results, column)
+        fewest = min(n for found in by_length.values() for n in found)
         shades = plt.get_cmap("viridis")
         for i, (length, found) in enumerate(sorted(by_length.items())):
             color = shades(0.9 * i / max(len(by_length) - 1, 1))
@@ -117,11 +124,11 @@ def split_counts(results: Results) -> Any:
             axis.plot(counts, [found[n] for n in counts], color=color, marker=".")
             axis.annotate(f" {tokens_text(length)}", (counts[-1], found[counts[-1]]), fontsize=8, va="center", color=color)
             if length in own:
-                axis.plot([counts[0] / 1.6], [own[length]], marker="<", color=color, linestyle="none")
+                axis.plot([fewest / 1.6], [own[length]], marker="<", color=color, linestyle="none")
         axis.plot([], [], marker="<", color="k", linestyle="none", label="the library's own choice")
         axis_of_powers(axis, {n for f in by_length.values() for n in f}, lambda x, _: f"{x:g}")
-        axis.set_yscale("log")
-        plain_y(axis)
+        axis.set_xlim(right=1.9 * axis.get_xlim()[1])
+        log_y(axis)
         axis.set_xlabel("pieces N; at the line's end: tokens T", fontsize=9)
         axis.set_ylabel("us", fontsize=9)
         axis.set_title(column.label, fontsize=9)
@@ -146,7 +153,7 @@ def capacity(results: Results) -> Any:
                 axis.annotate(f"{found[m]:g}", (m, found[m]), fontsize=7, textcoords="offset points", xytext=(0, 5), ha="center")
         axis_of_powers(axis, lengths, lambda x, _: f"{x:g}")
         axis.set_yscale("log", base=2)
-        plain_y(axis)
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
         axis.set_xlabel("max_seq_len", fontsize=9)
         axis.set_ylabel(f"sequences in {budget}", fontsize=9)
         axis.set_title(column.label, fontsize=9)
@@ -176,7 +183,7 @@ def page_sizes(results: Results) -> Any:
         axis.set_xlabel("page_size", fontsize=9)
         axis.set_ylabel("paged / contiguous", fontsize=9)
         axis.set_title(f"{column.label}, T = {length}", fontsize=9)
-        legend(axis, loc="lower right")
+        legend(axis)
     return figure
 
 
@@ -200,12 +207,13 @@ def page_sizes_large(results: Results) -> Any:
     from_zero(axis)
     axis.set_xlabel("page_size", fontsize=9)
     axis.set_ylabel("time / bare read", fontsize=9)
-    legend(axis, loc="lower right")
+    legend(axis)
     return figure
 
 
 def end_to_end(results: Results) -> Any:
-    columns = [c for c in results.own if curve(results, c, "flash-end-to-end")]
+    # On a host nothing is transferred.
+    columns = [c for c in results.own if not c.on_host and curve(results, c, "flash-end-to-end")]
     if not columns:
         return None
     figure, axes = new("End to end: keys and values copied to the device, the output back", len(columns))
@@ -222,8 +230,7 @@ def end_to_end(results: Results) -> Any:
             if ts:
                 axis.plot(ts, [gb_per_s(t, found[t]) for t in ts], line, color=color, marker=".", label=name)
         axis_of_powers(axis, ticks)
-        axis.set_yscale("log")
-        plain_y(axis)
+        log_y(axis)
         axis.set_xlabel("tokens T", fontsize=9)
         axis.set_ylabel("GB/s", fontsize=9)
         axis.set_title(column.label, fontsize=9)
@@ -249,8 +256,7 @@ def table_f_plot(results: Results) -> Any:
     if reads:
         axis.plot(*zip(*reads), color=GREY, linestyle="--", label=f"bare read, {columns[0].machine}")
     axis.set_xticks(list(places), [f"{b}x{tokens_text(n)}" for b, n in p.FLASH_DECODING_SHAPES])
-    axis.set_yscale("log")
-    plain_y(axis)
+    log_y(axis)
     axis.set_xlabel("batch x tokens", fontsize=9)
     axis.set_ylabel("us", fontsize=9)
     legend(axis)
@@ -280,14 +286,11 @@ def floor_distance(results: Results) -> Any:
         axis.axhline(1, color=GREY, linewidth=1)
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-        axis.set_yscale("log")
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-        axis.yaxis.set_minor_formatter(FuncFormatter(lambda y, _: f"{y:g}" if f"{y:.1e}"[0] in "2345" else ""))
-        axis.tick_params(which="minor", labelsize=7)
+        log_y(axis)
         axis.set_xlabel("MB read", fontsize=9)
         axis.set_ylabel("time / bare read", fontsize=9)
         axis.set_title(device, fontsize=9)
-        legend(axis, ncols=2)
+        legend(axis)
     return figure
 
 

@@ -13,6 +13,7 @@ import published as p
 from claims import NOT_MEASURED, Claim, Finding, table_f
 from results import PEERS, Column, Results, Samples, distances, geometric_mean
 
+SUITES = ("decode/", "study/", "serve/")
 Table = tuple[list[str], list[list[str]]]
 
 
@@ -178,7 +179,7 @@ def page(results: Results, verdicts: list[tuple[Claim, list[Finding]]], pictures
             table = tables[name](results)
             out.append(as_html(table) if table[1] else "")
     out.append("<h2>All rows</h2>")
-    for suite in ("decode/", "study/", "serve/"):
+    for suite in SUITES:
         for device, columns in device_groups(results, suite):
             out.append(f"<details><summary>{suite.rstrip('/')}, {html.escape(device)}</summary>"
                        f"{as_html(ratios(results, columns, suite))}</details>")
