@@ -5,7 +5,7 @@
 
 #include <filesystem>
 #include <stdexcept>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace pagoda::bench {
@@ -14,12 +14,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The complete lines; one that was cut off by a kill is left out.
+/// The complete lines, but for those of failures, which are tried again; one that was cut off by a kill is left out.
 std::vector<Json> complete_lines(const std::string& file) {
   std::vector<Json> lines;
   std::ifstream in(file);
   for (std::string line; std::getline(in, line) && !in.eof();)  // eof: no newline at its end
-    lines.push_back(Json::parse(line));
+    if (Json entry = Json::parse(line); !entry.contains("error_message")) lines.push_back(std::move(entry));
   return lines;
 }
 
@@ -56,11 +56,19 @@ Journal::Journal(const std::string& file, const Context& context) {
 }
 
 void Journal::add(const std::string& name, double seconds, const Counters& counters, const std::string& label) {
-  if (!is_on()) return;
   Json line = {{"name", name}, {"run_type", "iteration"}, {"real_time", seconds * 1e6}, {"time_unit", "us"}};
   for (const auto& [key, value] : counters) line[key] = value;
   line["label"] = label;
-  out_ << line.dump() << std::endl;
+  write(line.dump());
+}
+
+void Journal::add_error(const std::string& name, const std::string& message) {
+  write(Json{{"name", name}, {"run_type", "iteration"}, {"error_occurred", true}, {"error_message", message}}.dump());
+}
+
+void Journal::write(const std::string& line) {
+  if (!is_on()) return;
+  out_ << line << std::endl;
   if (!out_) throw std::runtime_error("a finished benchmark could not be written to the file of --resume");
 }
 

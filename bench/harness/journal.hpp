@@ -26,8 +26,12 @@ class Journal {
   /// Whether the file had this benchmark when it was opened.
   bool has(const std::string& name) const { return done_.count(name) > 0; }
   void add(const std::string& name, double seconds, const Counters& counters, const std::string& label);
+  /// One that failed: told, but not finished.
+  void add_error(const std::string& name, const std::string& message);
 
  private:
+  void write(const std::string& line);
+
   std::ofstream out_;
   std::set<std::string> done_;
 };

@@ -55,6 +55,13 @@ TEST_F(Journals, GoesOnWhereARunWasKilled) {
   EXPECT_TRUE(Journal(file_, context_).has("b"));
 }
 
+TEST_F(Journals, FailuresAreToldAndTriedAgain) {
+  Journal(file_, context_).add_error("a", "it \"broke\"");
+  EXPECT_NE(text().find(R"("error_message":"it \"broke\"")"), std::string::npos);
+  EXPECT_FALSE(Journal(file_, context_).has("a"));
+  EXPECT_EQ(text().find("broke"), std::string::npos);
+}
+
 TEST_F(Journals, RefusesAnotherBuildOrDevice) {
   Journal(file_, context_).add("a", 1, {}, "");
   const std::string before = text();
