@@ -28,8 +28,9 @@ def keep(results: Results, pattern: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python3 bench/compare", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python3 bench/compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", nargs="+", metavar="FILE.json")
     parser.add_argument("--out", type=Path, help="folder for report.html, verdicts.md and the plots")
     parser.add_argument("--filter", default="", help="regular expression: only problems whose name has it")
@@ -45,8 +46,8 @@ def main() -> int:
         for device, columns in report.device_groups(results, suite):
             print(f"{device}, {suite}\n\n{report.as_text(report.ratios(results, columns, suite))}\n")
     print(report.as_text(report.distance_table(results)))
-    for key, column, error in results.errors:
-        print(f"{key} ({column.label}): {error}", file=sys.stderr)
+    for key, column, message in results.errors:
+        print(f"{key} ({column.label}): {message}", file=sys.stderr)
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
         verdicts = judge_all(results)

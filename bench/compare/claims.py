@@ -70,11 +70,13 @@ def speed_up(results: Results, column: Column) -> Finding | None:
     if ratio[both[-1]] >= 28:
         return Finding(column, ours, HOLDS)
     if min(ratio.values()) > 1:
-        why = ("The baseline is Kokkos code with as many threads to a team as Kokkos chooses; on a CPU its three passes "
-               "differ from one by what they read and write, not by idle multiprocessors."
-               if column.on_host else
-               "Faster at every length, by another factor: how much the one-team softmax loses depends on how many "
-               "multiprocessors stand idle beside it, and on the longest T measured.")
+        why = (
+            "The baseline is Kokkos code with as many threads to a team as Kokkos chooses; on a CPU its three passes "
+            "differ from one by what they read and write, not by idle multiprocessors."
+            if column.on_host
+            else "Faster at every length, by another factor: how much the one-team softmax loses depends on how many "
+            "multiprocessors stand idle beside it, and on the longest T measured."
+        )
         return Finding(column, ours, PARTLY, why)
     slower = ", ".join(str(t) for t in both if ratio[t] <= 1)
     return Finding(column, ours, FAILS, f"The baseline is as fast or faster at T = {slower}.")
@@ -89,9 +91,12 @@ def flash_grows(results: Results, column: Column) -> Finding | None:
     ours = f"{number(a)} GB/s at T = {first}, {number(b)} at {last}"
     if b > 1.5 * a:
         return Finding(column, ours, HOLDS)
-    return Finding(column, ours, PARTLY if b > a else FAILS,
-                   "Few cores are busy with few tokens already, so there is little left to gain." if column.on_host
-                   else "")
+    return Finding(
+        column,
+        ours,
+        PARTLY if b > a else FAILS,
+        "Few cores are busy with few tokens already, so there is little left to gain." if column.on_host else "",
+    )
 
 
 def baseline_falls(results: Results, column: Column) -> Finding | None:
@@ -106,9 +111,16 @@ def baseline_falls(results: Results, column: Column) -> Finding | None:
         return Finding(column, ours, HOLDS)
     if speed[last] < 0.9 * speed[best]:
         return Finding(column, ours, PARTLY, "It rises until launches no longer count, and falls from there.")
-    return Finding(column, ours, FAILS,
-                   "With few cores there is no idle machine beside the one team." if column.on_host else
-                   "The launches of three kernels weigh more at the short end than the one-team softmax at the long.")
+    return Finding(
+        column,
+        ours,
+        FAILS,
+        (
+            "With few cores there is no idle machine beside the one team."
+            if column.on_host
+            else "The launches of three kernels weigh more at the short end than the one-team softmax at the long."
+        ),
+    )
 
 
 def best_split(results: Results, column: Column) -> Finding | None:
@@ -122,17 +134,23 @@ def best_split(results: Results, column: Column) -> Finding | None:
     best = min(found, key=lambda n: found[n])
     near = sorted(n for n in found if found[n] <= 1.005 * found[best])
     least = min(found)
-    ours = (f"T = {longest}: {best} splits, {number(gb_per_s(longest, found[best]))} GB/s; within 0.5%: "
-            f"{', '.join(map(str, near))}; {least} splits take {times(found[least] / found[best])} as long")
+    ours = (
+        f"T = {longest}: {best} splits, {number(gb_per_s(longest, found[best]))} GB/s; within 0.5%: "
+        f"{', '.join(map(str, near))}; {least} splits take {times(found[least] / found[best])} as long"
+    )
     own = flash_curve(results, column).get(longest)
     if own:
         ours += f"; the library's own choice {times(own / found[best])}"
     if 128 in near:
         return Finding(column, ours, HOLDS)
-    return Finding(column, ours, FAILS,
-                   "The best number follows the machine, not the length: as many pieces as keep all "
-                   f"{'threads' if column.on_host else 'multiprocessors'} busy, here "
-                   + ("far fewer." if best < 128 else "more, as there are more of them than the A40's 84."))
+    return Finding(
+        column,
+        ours,
+        FAILS,
+        "The best number follows the machine, not the length: as many pieces as keep all "
+        f"{'threads' if column.on_host else 'multiprocessors'} busy, here "
+        + ("far fewer." if best < 128 else "more, as there are more of them than the A40's 84."),
+    )
 
 
 def three_ways(results: Results, column: Column, length: int, page: int) -> dict[str, float]:
@@ -157,11 +175,16 @@ def paged_cost(results: Results, column: Column) -> Finding | None:
             at_512 = found
         if found:
             parts.append(f"T = {length}: " + ", ".join(f"{times(v)} {MODE_TEXT[m]}" for m, v in found.items()))
-    large = [paged.median / contiguous.median for match, paged in results.of(column, r"decode/(.*)/page16")
-             if paged.median >= 100 and (contiguous := results.get(column, f"decode/{match[1]}/contiguous"))]
+    large = [
+        paged.median / contiguous.median
+        for match, paged in results.of(column, r"decode/(.*)/page16")
+        if paged.median >= 100 and (contiguous := results.get(column, f"decode/{match[1]}/contiguous"))
+    ]
     if large:
-        parts.append(f"{len(large)} decodes of 100 us or more, batched: {times(geometric_mean(large))} on average, "
-                     f"{times(min(large))} to {times(max(large))}")
+        parts.append(
+            f"{len(large)} decodes of 100 us or more, batched: {times(geometric_mean(large))} on average, "
+            f"{times(min(large))} to {times(max(large))}"
+        )
     if not parts:
         return None
     ours = "; ".join(parts)
@@ -169,8 +192,11 @@ def paged_cost(results: Results, column: Column) -> Finding | None:
     why = "What paging costs in a batch is the order in memory and the look-up."
     if copied and plain and batched:
         share = copied / plain
-        why = (f"The blocking copy of the block table in the timed loop makes {times(share)} of it; " if share > 1.1 else
-               f"The blocking copy of the block table hardly counts here ({times(share)}); ")
+        why = (
+            f"The blocking copy of the block table in the timed loop makes {times(share)} of it; "
+            if share > 1.1
+            else f"The blocking copy of the block table hardly counts here ({times(share)}); "
+        )
         why += f"without it paging costs {times(plain)}, and {times(batched)} where one call decodes all sequences."
     worst = copied or max(large, default=1)
     verdict = FAILS if (batched or max(large, default=1)) < 1.4 else HOLDS
@@ -181,10 +207,12 @@ def paged_cost(results: Results, column: Column) -> Finding | None:
 
 def page_size(results: Results, column: Column) -> Finding | None:
     parts, flat, small = [], True, []
-    for key, mode in ((r"study/K4/serial-copy/T512/page(\d+)", "as the study timed it, T = 512"),
-                      (r"study/K4/batched/T512/page(\d+)", "batched, T = 512"),
-                      (r"study/K4/batched/T2048/page(\d+)", "batched, T = 2048"),
-                      (r"decode/fp16/32x8x128/B32/S8192/page(\d+)", "fp16 32/8, 32 x 8192")):
+    for key, mode in (
+        (r"study/K4/serial-copy/T512/page(\d+)", "as the study timed it, T = 512"),
+        (r"study/K4/batched/T512/page(\d+)", "batched, T = 512"),
+        (r"study/K4/batched/T2048/page(\d+)", "batched, T = 2048"),
+        (r"decode/fp16/32x8x128/B32/S8192/page(\d+)", "fp16 32/8, 32 x 8192"),
+    ):
         found = {int(m[1]): s.median for m, s in results.of(column, key)}
         usual = [v for page, v in found.items() if 16 <= page <= 256]
         if len(usual) < 2:
@@ -201,8 +229,13 @@ def page_size(results: Results, column: Column) -> Finding | None:
     if not flat:
         return Finding(column, "; ".join(parts), PARTLY, "Larger pages read longer runs of memory.")
     if small and max(small) > 1.03:
-        return Finding(column, "; ".join(parts), HOLDS, "Below 16, which the study did not measure, a page for each "
-                       "token does cost: one row is all that is read in a run.")
+        return Finding(
+            column,
+            "; ".join(parts),
+            HOLDS,
+            "Below 16, which the study did not measure, a page for each "
+            "token does cost: one row is all that is read in a run.",
+        )
     return Finding(column, "; ".join(parts), HOLDS)
 
 
@@ -212,26 +245,39 @@ def capacity(results: Results, column: Column) -> Finding | None:
     for match, samples in results.of(column, r"study/K3/(paged|contiguous)/max(\d+)/(\w+)"):
         sequences[match[1], int(match[2])] = samples.counters["sequences"]
         budget = match[3]
-    ratios = {m: sequences["paged", m] / n for (kind, m), n in sequences.items()
-              if kind == "contiguous" and ("paged", m) in sequences}
+    ratios = {
+        m: sequences["paged", m] / n
+        for (kind, m), n in sequences.items()
+        if kind == "contiguous" and ("paged", m) in sequences
+    }
     if not ratios:
         return None
     ours = f"{budget}: " + ", ".join(f"{times(r)} at max_seq_len {m}" for m, r in sorted(ratios.items()))
     wanted = {m: r for m, r in p.A40_CAPACITY.items() if m in ratios}
-    return Finding(column, ours, HOLDS if wanted and all(abs(ratios[m] / r - 1) < 0.01 for m, r in wanted.items()) else FAILS)
+    return Finding(
+        column, ours, HOLDS if wanted and all(abs(ratios[m] / r - 1) < 0.01 for m, r in wanted.items()) else FAILS
+    )
 
 
 def memory_bound(results: Results, column: Column) -> Finding | None:
-    rows = [(int(m[1]), s) for pattern in (r"decode/fp32/1x1x128/B1/S(\d+)/contiguous", r"study/K1/flash/T(\d+)")
-            for m, s in results.of(column, pattern) if s.ratio]
+    rows = [
+        (int(m[1]), s, s.ratio)
+        for pattern in (r"decode/fp32/1x1x128/B1/S(\d+)/contiguous", r"study/K1/flash/T(\d+)")
+        for m, s in results.of(column, pattern)
+        if s.ratio
+    ]
     if not rows:
         return None
-    longest = max(t for t, _ in rows)
-    samples = [s for t, s in rows if t == longest][-1]
-    share = 100 / samples.ratio
+    longest = max(t for t, _, _ in rows)
+    samples, ratio = [(s, r) for t, s, r in rows if t == longest][-1]
+    share = 100 / ratio
     ours = f"{share:.0f}% of a bare read at T = {longest}, {number(gb_per_s(longest, samples.median))} GB/s"
-    return Finding(column, ours, HOLDS if share >= 73 else PARTLY if share >= 50 else FAILS,
-                   "" if share >= 73 else "The read is not all that takes time here.")
+    return Finding(
+        column,
+        ours,
+        HOLDS if share >= 73 else PARTLY if share >= 50 else FAILS,
+        "" if share >= 73 else "The read is not all that takes time here.",
+    )
 
 
 def transfers(results: Results, column: Column) -> Finding | None:
@@ -245,8 +291,10 @@ def transfers(results: Results, column: Column) -> Finding | None:
     kernel = flash_curve(results, column).get(longest)
     ours = f"T = {longest}: transfers are {100 * share:.0f}%"
     if kernel:
-        ours += (f"; {number(gb_per_s(longest, rows[longest].median))} GB/s end to end, {number(gb_per_s(longest, kernel))} in "
-                 "the kernel")
+        ours += (
+            f"; {number(gb_per_s(longest, rows[longest].median))} GB/s end to end, {number(gb_per_s(longest, kernel))} in "
+            "the kernel"
+        )
     return Finding(column, ours, HOLDS if share > 0.5 else FAILS)
 
 
@@ -259,16 +307,24 @@ def baseline_end_to_end(results: Results, column: Column) -> Finding | None:
         return None
     longest = max(both)
     ratio = base[longest] / flash[longest]
-    return Finding(column, f"T = {longest}: {times(ratio)}", HOLDS if 1.4 <= ratio <= 1.8 else PARTLY if ratio > 1 else FAILS,
-                   "" if 1.4 <= ratio <= 1.8 else "It is the baseline's kernel time over the time of the transfers, and "
-                   "both are another machine's.")
+    return Finding(
+        column,
+        f"T = {longest}: {times(ratio)}",
+        HOLDS if 1.4 <= ratio <= 1.8 else PARTLY if ratio > 1 else FAILS,
+        (
+            ""
+            if 1.4 <= ratio <= 1.8
+            else "It is the baseline's kernel time over the time of the transfers, and " "both are another machine's."
+        ),
+    )
 
 
 def table_f(results: Results, column: Column) -> dict[tuple[int, int], float]:
     found = {}
     for batch, length in p.FLASH_DECODING_SHAPES:
         us = results.us(column, p.table_f_key(batch, length)) or results.us(
-            column, p.table_f_key(batch, length, "contiguous"))
+            column, p.table_f_key(batch, length, "contiguous")
+        )
         if us:
             found[batch, length] = us
     return found
@@ -283,9 +339,17 @@ def flat(results: Results, column: Column) -> Finding | None:
     ours = f"{number(min(to_32k))} to {number(max(to_32k))} us up to 32k, {times(span)} (published: {times(theirs)})"
     if (1, 65536) in found:
         ours += f"; {number(found[1, 65536])} us at 64k"
-    return Finding(column, ours, HOLDS if span <= theirs else PARTLY if span < 2 else FAILS,
-                   "" if span <= theirs else "The bare read is the same for all rows, so the joins of long rows show; on "
-                   "the A100 they drown in what every row takes there.")
+    return Finding(
+        column,
+        ours,
+        HOLDS if span <= theirs else PARTLY if span < 2 else FAILS,
+        (
+            ""
+            if span <= theirs
+            else "The bare read is the same for all rows, so the joins of long rows show; on "
+            "the A100 they drown in what every row takes there."
+        ),
+    )
 
 
 def over_flash_attention(results: Results, column: Column) -> Finding | None:
@@ -296,11 +360,21 @@ def over_flash_attention(results: Results, column: Column) -> Finding | None:
             ratios = {shape: theirs[shape] / ours_us[shape] for shape in theirs.keys() & ours_us.keys()}
             if ratios:
                 longest = max(ratios, key=lambda shape: shape[1])
-                text = (f"{times(min(ratios.values()))} to {times(max(ratios.values()))}; {times(ratios[longest])} at "
-                        f"B = {longest[0]}, S = {longest[1]}")
-                return Finding(column, text, HOLDS if ratios[longest] >= 20 else PARTLY,
-                               "" if ratios[longest] >= 20 else "FlashAttention has cut long rows itself since its "
-                               "version 2.2: what is timed here is no longer the 2.0.9 of the table.")
+                text = (
+                    f"{times(min(ratios.values()))} to {times(max(ratios.values()))}; {times(ratios[longest])} at "
+                    f"B = {longest[0]}, S = {longest[1]}"
+                )
+                return Finding(
+                    column,
+                    text,
+                    HOLDS if ratios[longest] >= 20 else PARTLY,
+                    (
+                        ""
+                        if ratios[longest] >= 20
+                        else "FlashAttention has cut long rows itself since its "
+                        "version 2.2: what is timed here is no longer the 2.0.9 of the table."
+                    ),
+                )
     return None
 
 
@@ -309,36 +383,89 @@ def trace(results: Results, column: Column) -> Finding | None:
         if other == column:
             more = report["paged"]["live_mean"] / report["contiguous"]["live_mean"]
             slower = report["same_batch"]["paged_seconds"] / report["same_batch"]["contiguous_seconds"]
-            return Finding(column, f"{times(more)} the sequences live in {report['bytes_for_each_pool'] * 1e-9:g} GB; the "
-                           f"same batch takes {times(slower)} as long", HOLDS if more > slower else FAILS)
+            return Finding(
+                column,
+                f"{times(more)} the sequences live in {report['bytes_for_each_pool'] * 1e-9:g} GB; the "
+                f"same batch takes {times(slower)} as long",
+                HOLDS if more > slower else FAILS,
+            )
     return None
 
 
 STUDY_BENCH, DECODE_BENCH = "pagoda_bench_study", "pagoda_bench_decode"
 
 CLAIMS = (
-    Claim(p.STUDY, "Flash-decode is up to 28x as fast as a baseline of three kernels", "4.4x at T = 4096, 28x at 2097152",
-          STUDY_BENCH, speed_up),
-    Claim(p.STUDY, "Its throughput grows with T", "157 GB/s at T = 4096, 511 at 2097152 (73% of the A40's peak)",
-          STUDY_BENCH, flash_grows),
-    Claim(p.STUDY, "The baseline's throughput falls with T", "35 GB/s at T = 4096, 18 at 2097152", STUDY_BENCH,
-          baseline_falls),
+    Claim(
+        p.STUDY,
+        "Flash-decode is up to 28x as fast as a baseline of three kernels",
+        "4.4x at T = 4096, 28x at 2097152",
+        STUDY_BENCH,
+        speed_up,
+    ),
+    Claim(
+        p.STUDY,
+        "Its throughput grows with T",
+        "157 GB/s at T = 4096, 511 at 2097152 (73% of the A40's peak)",
+        STUDY_BENCH,
+        flash_grows,
+    ),
+    Claim(
+        p.STUDY,
+        "The baseline's throughput falls with T",
+        "35 GB/s at T = 4096, 18 at 2097152",
+        STUDY_BENCH,
+        baseline_falls,
+    ),
     Claim(p.STUDY, "128 splits are best", "128 and 256 within 0.5%; 16 take 4.5x as long", STUDY_BENCH, best_split),
-    Claim(p.STUDY, "Paging costs 1.8x", "1.79x at N = 64, T = 512, one call for each sequence", STUDY_BENCH, paged_cost),
+    Claim(
+        p.STUDY, "Paging costs 1.8x", "1.79x at N = 64, T = 512, one call for each sequence", STUDY_BENCH, paged_cost
+    ),
     Claim(p.STUDY, "Page size has no effect on throughput", "pages of 16 to 256 the same", STUDY_BENCH, page_size),
-    Claim(p.STUDY, "Paging holds 4x and 8x the sequences", "4 GB, 512 tokens: 4x at max_seq_len 2048, 8x at 4096",
-          STUDY_BENCH, capacity),
-    Claim(p.STUDY, "Decode attention is bound by memory", "511 of the A40's 696 GB/s (73%)", DECODE_BENCH, memory_bound),
-    Claim(p.STUDY, "End to end, PCIe transfers are most of the time", "63% at T = 2097152; 10.8 GB/s against 511",
-          f"{STUDY_BENCH} on a GPU", transfers),
-    Claim(p.STUDY, "End to end the baseline is 1.6x slower", "1.5x to 1.6x at large T", f"{STUDY_BENCH} on a GPU",
-          baseline_end_to_end),
-    Claim(p.STUDY, "Capacity outweighs what paging costs per token (left open there)", "not measured there",
-          "pagoda-serve --json", trace),
-    Claim(p.FLASH_DECODING, "Run time is almost constant up to 32k", "56 to 78 us up to 32k, 64 us at 64k", DECODE_BENCH,
-          flat),
-    Claim(p.FLASH_DECODING, "Up to 50x as fast as FlashAttention-2", "5x to 43x over 2.0.9; 43x at B = 1, S = 131072",
-          "bench/peers/compare.py on a GPU", over_flash_attention),
+    Claim(
+        p.STUDY,
+        "Paging holds 4x and 8x the sequences",
+        "4 GB, 512 tokens: 4x at max_seq_len 2048, 8x at 4096",
+        STUDY_BENCH,
+        capacity,
+    ),
+    Claim(
+        p.STUDY, "Decode attention is bound by memory", "511 of the A40's 696 GB/s (73%)", DECODE_BENCH, memory_bound
+    ),
+    Claim(
+        p.STUDY,
+        "End to end, PCIe transfers are most of the time",
+        "63% at T = 2097152; 10.8 GB/s against 511",
+        f"{STUDY_BENCH} on a GPU",
+        transfers,
+    ),
+    Claim(
+        p.STUDY,
+        "End to end the baseline is 1.6x slower",
+        "1.5x to 1.6x at large T",
+        f"{STUDY_BENCH} on a GPU",
+        baseline_end_to_end,
+    ),
+    Claim(
+        p.STUDY,
+        "Capacity outweighs what paging costs per token (left open there)",
+        "not measured there",
+        "pagoda-serve --json",
+        trace,
+    ),
+    Claim(
+        p.FLASH_DECODING,
+        "Run time is almost constant up to 32k",
+        "56 to 78 us up to 32k, 64 us at 64k",
+        DECODE_BENCH,
+        flat,
+    ),
+    Claim(
+        p.FLASH_DECODING,
+        "Up to 50x as fast as FlashAttention-2",
+        "5x to 43x over 2.0.9; 43x at B = 1, S = 131072",
+        "bench/peers/compare.py on a GPU",
+        over_flash_attention,
+    ),
 )
 
 

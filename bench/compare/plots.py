@@ -31,8 +31,9 @@ def tokens_text(t: float, _: Any = None) -> str:
 
 
 def new(title: str, panels: int = 1, width: float = 7.2, height: float = 4.4) -> tuple[Any, list[Any]]:
-    figure, axes = plt.subplots(1, panels, figsize=(width if panels == 1 else 5.4 * panels, height), squeeze=False,
-                                layout="constrained")
+    figure, axes = plt.subplots(
+        1, panels, figsize=(width if panels == 1 else 5.4 * panels, height), squeeze=False, layout="constrained"
+    )
     figure.suptitle(title, fontsize=11)
     for axis in axes[0]:
         axis.spines[["top", "right"]].set_visible(False)
@@ -71,7 +72,9 @@ def legend(axis: Any) -> None:
 
 
 def floor_curve(results: Results, column: Column) -> dict[int, float]:
-    rows = results.of(column, r"decode/fp32/1x1x128/B1/S(\d+)/contiguous") + results.of(column, r"study/K1/flash/T(\d+)")
+    rows = results.of(column, r"decode/fp32/1x1x128/B1/S(\d+)/contiguous") + results.of(
+        column, r"study/K1/flash/T(\d+)"
+    )
     return {int(m[1]): s.floor for m, s in rows if s.floor}
 
 
@@ -81,10 +84,12 @@ def throughput(results: Results) -> Any:
         return None
     figure, axes = new("One head, fp32, head_dim 128: keys and values read, kernel alone", len(columns))
     for axis, column in zip(axes, columns):
-        curves = (("bare read", floor_curve(results, column), GREY, "--"),
-                  ("flash decode", flash_curve(results, column), COLORS[0], "-"),
-                  ("three kernels", curve(results, column, "three-kernels"), COLORS[1], "-"),
-                  ("reference, one core, float64", curve(results, column, "cpu-reference"), COLORS[5], "-"))
+        curves = (
+            ("bare read", floor_curve(results, column), GREY, "--"),
+            ("flash decode", flash_curve(results, column), COLORS[0], "-"),
+            ("three kernels", curve(results, column, "three-kernels"), COLORS[1], "-"),
+            ("reference, one core, float64", curve(results, column, "cpu-reference"), COLORS[5], "-"),
+        )
         ticks: set[int] = set()
         for name, found, color, line in curves:
             if found:
@@ -92,10 +97,19 @@ def throughput(results: Results) -> Any:
                 ticks |= set(ts)
                 axis.plot(ts, [gb_per_s(t, found[t]) for t in ts], line, color=color, marker=".", label=name)
         if not column.on_host:
-            for name, ends, color in (("A40 study: flash decode", p.A40_FLASH, COLORS[0]),
-                                      ("A40 study: baseline", p.A40_BASELINE, COLORS[1])):
-                axis.plot(list(ends), list(ends.values()), linestyle="none", marker="o", markerfacecolor="none",
-                          color=color, label=name)
+            for name, ends, color in (
+                ("A40 study: flash decode", p.A40_FLASH, COLORS[0]),
+                ("A40 study: baseline", p.A40_BASELINE, COLORS[1]),
+            ):
+                axis.plot(
+                    list(ends),
+                    list(ends.values()),
+                    linestyle="none",
+                    marker="o",
+                    markerfacecolor="none",
+                    color=color,
+                    label=name,
+                )
                 ticks |= set(ends)
         axis_of_powers(axis, ticks)
         log_y(axis)
@@ -122,7 +136,9 @@ def split_counts(results: Results) -> Any:
             color = shades(0.9 * i / max(len(by_length) - 1, 1))
             counts = sorted(found)
             axis.plot(counts, [found[n] for n in counts], color=color, marker=".")
-            axis.annotate(f" {tokens_text(length)}", (counts[-1], found[counts[-1]]), fontsize=8, va="center", color=color)
+            axis.annotate(
+                f" {tokens_text(length)}", (counts[-1], found[counts[-1]]), fontsize=8, va="center", color=color
+            )
             if length in own:
                 axis.plot([fewest / 1.6], [own[length]], marker="<", color=color, linestyle="none")
         axis.plot([], [], marker="<", color="k", linestyle="none", label="the library's own choice")
@@ -150,7 +166,9 @@ def capacity(results: Results) -> Any:
             lengths = sorted(found)
             axis.plot(lengths, [found[m] for m in lengths], color=color, marker="o", label=kind)
             for m in lengths:
-                axis.annotate(f"{found[m]:g}", (m, found[m]), fontsize=7, textcoords="offset points", xytext=(0, 5), ha="center")
+                axis.annotate(
+                    f"{found[m]:g}", (m, found[m]), fontsize=7, textcoords="offset points", xytext=(0, 5), ha="center"
+                )
         axis_of_powers(axis, lengths, lambda x, _: f"{x:g}")
         axis.set_yscale("log", base=2)
         axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
@@ -162,14 +180,18 @@ def capacity(results: Results) -> Any:
 
 
 def page_sizes(results: Results) -> Any:
-    panels = [(c, length) for c in results.own for length in (512, 2048) if results.of(c, rf"study/K4/\w.*/T{length}/page\d+")]
+    panels = [
+        (c, length) for c in results.own for length in (512, 2048) if results.of(c, rf"study/K4/\w.*/T{length}/page\d+")
+    ]
     if not panels:
         return None
     figure, axes = new("64 sequences, one head, fp32: time over that of a contiguous cache, three ways", len(panels))
     for axis, (column, length) in zip(axes, panels):
         pages: set[int] = set()
         for mode, color in zip(MODE_TEXT, (COLORS[1], COLORS[4], COLORS[0])):
-            contiguous = results.us(column, f"study/K4/{'batched' if mode == 'batched' else 'serial'}/T{length}/contiguous")
+            contiguous = results.us(
+                column, f"study/K4/{'batched' if mode == 'batched' else 'serial'}/T{length}/contiguous"
+            )
             found = {int(m[1]): s.median for m, s in results.of(column, rf"study/K4/{mode}/T{length}/page(\d+)")}
             if contiguous and found:
                 sizes = sorted(found)
@@ -177,7 +199,9 @@ def page_sizes(results: Results) -> Any:
                 axis.plot(sizes, [found[n] / contiguous for n in sizes], color=color, marker=".", label=MODE_TEXT[mode])
         axis.axhline(1, color=GREY, linestyle="--", linewidth=1)
         if length == 512 and not column.on_host:
-            axis.axhline(p.A40_CONTIGUOUS / p.A40_PAGED, color=GREY, linestyle=":", linewidth=1, label="A40 study, 16 to 256")
+            axis.axhline(
+                p.A40_CONTIGUOUS / p.A40_PAGED, color=GREY, linestyle=":", linewidth=1, label="A40 study, 16 to 256"
+            )
         axis_of_powers(axis, pages, lambda x, _: f"{x:g}")
         from_zero(axis)
         axis.set_xlabel("page_size", fontsize=9)
@@ -219,11 +243,13 @@ def end_to_end(results: Results) -> Any:
     figure, axes = new("End to end: keys and values copied to the device, the output back", len(columns))
     for axis, column in zip(axes, columns):
         ticks: set[int] = set()
-        for what, name, color, line in (("flash", "flash decode, kernel", COLORS[0], ":"),
-                                        ("flash-end-to-end", "flash decode, end to end", COLORS[0], "-"),
-                                        ("three-kernels", "three kernels, kernel", COLORS[1], ":"),
-                                        ("three-kernels-end-to-end", "three kernels, end to end", COLORS[1], "-"),
-                                        ("cpu-reference", "reference, one core, float64", COLORS[5], "-")):
+        for what, name, color, line in (
+            ("flash", "flash decode, kernel", COLORS[0], ":"),
+            ("flash-end-to-end", "flash decode, end to end", COLORS[0], "-"),
+            ("three-kernels", "three kernels, kernel", COLORS[1], ":"),
+            ("three-kernels-end-to-end", "three kernels, end to end", COLORS[1], "-"),
+            ("cpu-reference", "reference, one core, float64", COLORS[5], "-"),
+        ):
             found = curve(results, column, what)
             ts = sorted(found)
             ticks |= set(ts)
@@ -239,20 +265,31 @@ def end_to_end(results: Results) -> Any:
 
 
 def table_f_plot(results: Results) -> Any:
-    columns = sorted((c for c in results.columns if table_f(results, c) and not c.on_host),
-                     key=lambda c: -len(table_f(results, c)))
+    columns = sorted(
+        (c for c in results.columns if table_f(results, c) and not c.on_host), key=lambda c: -len(table_f(results, c))
+    )
     if not columns:
         return None
     figure, (axis,) = new("Flash-Decoding's table: fp16, 16/2 heads, head_dim 128", width=9)
     places = range(len(p.FLASH_DECODING_SHAPES))
-    axis.plot(places, p.A100_FLASH_ATTENTION_2, color=COLORS[5], linestyle=":", marker=".", label="published, A100: FlashAttention-2.0.9")
+    axis.plot(
+        places,
+        p.A100_FLASH_ATTENTION_2,
+        color=COLORS[5],
+        linestyle=":",
+        marker=".",
+        label="published, A100: FlashAttention-2.0.9",
+    )
     axis.plot(places, p.A100_FLASH_DECODING, color=COLORS[5], marker=".", label="published, A100: Flash-Decoding")
     for color, column in zip(COLORS, columns):
         found = table_f(results, column)
         at = [(i, found[shape]) for i, shape in enumerate(p.FLASH_DECODING_SHAPES) if shape in found]
         axis.plot(*zip(*at), color=color, marker="o", linestyle="-" if len(at) > 5 else "none", label=column.label)
-    reads = [(i, s.floor) for i, (b, n) in enumerate(p.FLASH_DECODING_SHAPES)
-             if (s := results.get(columns[0], p.table_f_key(b, n))) and s.floor]
+    reads = [
+        (i, s.floor)
+        for i, (b, n) in enumerate(p.FLASH_DECODING_SHAPES)
+        if (s := results.get(columns[0], p.table_f_key(b, n))) and s.floor
+    ]
     if reads:
         axis.plot(*zip(*reads), color=GREY, linestyle="--", label=f"bare read, {columns[0].machine}")
     axis.set_xticks(list(places), [f"{b}x{tokens_text(n)}" for b, n in p.FLASH_DECODING_SHAPES])
@@ -277,10 +314,23 @@ def floor_distance(results: Results) -> Any:
             for match, samples in results.of(column, r"decode/(\w+)/.*"):
                 if samples.ratio:
                     types.add(match[1])
-                    axis.plot(samples.counters["bytes"] / 1e6, samples.ratio, MARKERS.get(match[1], "v"), color=color,
-                              markersize=4, alpha=0.6, markeredgewidth=0)
-            axis.plot([], [], color=color, marker="o", linestyle="none",
-                      label=f"{PEERS.get(column.backend, column.backend)}, {column.git}")
+                    axis.plot(
+                        samples.counters["bytes"] / 1e6,
+                        samples.ratio,
+                        MARKERS.get(match[1], "v"),
+                        color=color,
+                        markersize=4,
+                        alpha=0.6,
+                        markeredgewidth=0,
+                    )
+            axis.plot(
+                [],
+                [],
+                color=color,
+                marker="o",
+                linestyle="none",
+                label=f"{PEERS.get(column.backend, column.backend)}, {column.git}",
+            )
         for kind in sorted(types):
             axis.plot([], [], MARKERS.get(kind, "v"), color=GREY, markersize=4, label=kind)
         axis.axhline(1, color=GREY, linewidth=1)

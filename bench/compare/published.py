@@ -20,8 +20,18 @@ A40_BASELINE_END_TO_END = 1.6  # VII.C: times as slow as flash-decode at large T
 
 # Dao et al., "Flash-Decoding for long-context inference": fp16, 16/2 heads, head_dim 128, on an A100; us.
 FLASH_DECODING = 'Dao et al., "Flash-Decoding for long-context inference"'
-FLASH_DECODING_SHAPES = ((256, 256), (128, 512), (64, 1024), (32, 2048), (16, 4096), (8, 8192), (4, 16384), (2, 32768),
-                         (1, 65536), (1, 131072))
+FLASH_DECODING_SHAPES = (
+    (256, 256),
+    (128, 512),
+    (64, 1024),
+    (32, 2048),
+    (16, 4096),
+    (8, 8192),
+    (4, 16384),
+    (2, 32768),
+    (1, 65536),
+    (1, 131072),
+)
 A100_FLASH_DECODING = (63.4, 67.7, 77.7, 58.5, 57.0, 56.4, 58.2, 60.3, 64.4, 106.6)
 A100_FLASH_ATTENTION_2 = (390.5, 366.3, 364.8, 352.0, 401.7, 529.2, 582.7, 1156.1, 2300.6, 4592.2)
 

@@ -69,7 +69,9 @@ def decode() -> str:
         column, samples = fastest(results, key)
         assert samples.floor is not None and samples.ratio is not None
         who = f" ({column.backend})" if len(backends) > 1 else ""
-        lines.append(f"| {heads} | {shape} | {samples.floor:.1f} us | {samples.median:.1f} us{who} | {100 / samples.ratio:.0f}% |")
+        lines.append(
+            f"| {heads} | {shape} | {samples.floor:.1f} us | {samples.median:.1f} us{who} | {100 / samples.ratio:.0f}% |"
+        )
     commits = ", ".join(sorted({column.git for column in results.own}))
     return "\n".join(lines) + f"\n\n(Commit {commits}; all rows: `bench/results/decode-h200.json`.)\n"
 
@@ -98,7 +100,8 @@ def limits() -> str:
         f"memory limit are small problems ({over('fp16/.*/B[1-4]/S(512|1024)/page16')} us over the read), long single "
         f"sequences, whose rows are cut in many pieces ({over('fp16/(32x8|16x2)x128/B1/S(16384|65536|131072)/page16')} us), "
         f"int4 (bound by its unpacking: {span(int4, 1)} times the read), and latent caches of 64 and 128 heads, which read "
-        "the keys 2 and 4 times.")
+        "the keys 2 and 4 times."
+    )
 
 
 def peers() -> str:
@@ -110,8 +113,10 @@ def peers() -> str:
             if column.backend == "cudnn" and own:
                 ratios.append(min(own) / theirs.median)
                 gits.add(column.git)
-    return wrapped(f"Beside cuDNN (`bench/peers/compare.py`, commit {', '.join(sorted(gits))}, `bench/results/peers-h200.json`) "
-                   f"Pagoda took {span(ratios, 2)} times as long.")
+    return wrapped(
+        f"Beside cuDNN (`bench/peers/compare.py`, commit {', '.join(sorted(gits))}, `bench/results/peers-h200.json`) "
+        f"Pagoda took {span(ratios, 2)} times as long."
+    )
 
 
 def command(options: dict[str, Any]) -> str:
@@ -133,19 +138,33 @@ def serve() -> str:
         read = [f"{p['streaming_read']['gb_per_second']:.3g}" for p in (a, b)]
         read_text = " and ".join(dict.fromkeys(f"{float(x):g}" for x in read))
         rows = (
-            ("sequences live", f"{a['live_mean']:.0f}", f"{b['live_mean']:.0f} ({b['live_mean'] / a['live_mean']:.1f}x)"),
+            (
+                "sequences live",
+                f"{a['live_mean']:.0f}",
+                f"{b['live_mean']:.0f} ({b['live_mean'] / a['live_mean']:.1f}x)",
+            ),
             ("reserved but unused", f"{100 * a['waste_mean']:.1f}%", f"{100 * b['waste_mean']:.1f}%"),
-            (f"fraction of the streaming read ({read_text} GB/s)", *(f"{100 * p['fraction_of_streaming_read']:.1f}%" for p in (a, b))),
-            (f"same {same['sequences']} sequences, time of a decode", milliseconds(same["contiguous_seconds"]),
-             f"{milliseconds(same['paged_seconds'])} ({same['paged_seconds'] / same['contiguous_seconds']:.2f}x)"),
+            (
+                f"fraction of the streaming read ({read_text} GB/s)",
+                *(f"{100 * p['fraction_of_streaming_read']:.1f}%" for p in (a, b)),
+            ),
+            (
+                f"same {same['sequences']} sequences, time of a decode",
+                milliseconds(same["contiguous_seconds"]),
+                f"{milliseconds(same['paged_seconds'])} ({same['paged_seconds'] / same['contiguous_seconds']:.2f}x)",
+            ),
             ("worst error, in tolerances", *(f"{p['check']['worst_error_in_tolerances']:.2f}" for p in (a, b))),
         )
         for i, row in enumerate(rows):
-            lines.append("| " + " | ".join([f"{machine}, `{command(report['options'])}`" if i == 0 else "", *row]) + " |")
+            lines.append(
+                "| " + " | ".join([f"{machine}, `{command(report['options'])}`" if i == 0 else "", *row]) + " |"
+            )
         if name == "serve-h200.json":
             slower, more = same["paged_seconds"] / same["contiguous_seconds"] - 1, b["live_mean"] / a["live_mean"]
-            words = wrapped(f"So on the H200's trace (Mooncake's conversation trace, first 30 minutes) paging costs {100 * slower:.0f}% of "
-                            f"a decode and holds {more:.1f} times the sequences.")
+            words = wrapped(
+                f"So on the H200's trace (Mooncake's conversation trace, first 30 minutes) paging costs {100 * slower:.0f}% of "
+                f"a decode and holds {more:.1f} times the sequences."
+            )
         commits.append(f"{machine}: commit {report['build']['git_hash'].removesuffix('-dirty')[:7]}")
     return "\n".join(lines) + f"\n\n({'; '.join(commits)}.)\n\n{words}"
 
@@ -176,8 +195,13 @@ def main() -> int:
     if options.write:
         path.write_text(right)
     elif text != right:
-        sys.stderr.writelines(difflib.unified_diff(text.splitlines(True), right.splitlines(True), str(path), "bench/results"))
-        print(f"{path}: figures are not those of bench/results; run python3 bench/compare/readme.py --write {path}", file=sys.stderr)
+        sys.stderr.writelines(
+            difflib.unified_diff(text.splitlines(True), right.splitlines(True), str(path), "bench/results")
+        )
+        print(
+            f"{path}: figures are not those of bench/results; run python3 bench/compare/readme.py --write {path}",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

@@ -68,8 +68,17 @@ def distance_table(results: Results) -> Table:
     for column, kind, size, rows in distances(results):
         found = [s.ratio for s in rows if s.ratio is not None]
         worst = max(rows, key=lambda s: s.ratio or 0)
-        body.append([column.label, kind, size, str(len(rows)), f"{geometric_mean(found):.2f}", f"{min(found):.2f}",
-                     f"{worst.ratio:.2f} ({worst.key.removeprefix(f'decode/{kind}/')})"])
+        body.append(
+            [
+                column.label,
+                kind,
+                size,
+                str(len(rows)),
+                f"{geometric_mean(found):.2f}",
+                f"{min(found):.2f}",
+                f"{worst.ratio:.2f} ({worst.key.removeprefix(f'decode/{kind}/')})",
+            ]
+        )
     return ["who", "type", "bytes read", "rows", "of read, mean", "best", "worst"], body
 
 
@@ -83,7 +92,10 @@ def table_f_table(results: Results) -> Table:
         row = [f"{batch} x {length}", us_text(p.A100_FLASH_ATTENTION_2[i]), us_text(p.A100_FLASH_DECODING[i])]
         for column in columns:
             samples = results.get(column, p.table_f_key(batch, length))
-            row += [us_text(samples.median) if samples else "-", f"{samples.ratio:.2f}" if samples and samples.ratio else "-"]
+            row += [
+                us_text(samples.median) if samples else "-",
+                f"{samples.ratio:.2f}" if samples and samples.ratio else "-",
+            ]
         body.append(row)
     return head, body
 
@@ -92,11 +104,23 @@ def machines(results: Results) -> Table:
     body = []
     for column, context in results.contexts.items():
         peers = context.get("peers") or {}
-        with_what = ", ".join(f"{k} {v}" for k, v in peers.items() if v) if column.is_peer else \
-            f"{context.get('compiler', '?')}, Kokkos {context.get('kokkos_version', '?')}"
+        with_what = (
+            ", ".join(f"{k} {v}" for k, v in peers.items() if v)
+            if column.is_peer
+            else f"{context.get('compiler', '?')}, Kokkos {context.get('kokkos_version', '?')}"
+        )
         rows = sum(column in by for by in results.rows.values())
-        body.append([column.device, column.space, PEERS.get(column.backend, column.backend), column.git, with_what,
-                     context.get("date", ""), str(rows)])
+        body.append(
+            [
+                column.device,
+                column.space,
+                PEERS.get(column.backend, column.backend),
+                column.git,
+                with_what,
+                context.get("date", ""),
+                str(rows),
+            ]
+        )
     return ["device", "space", "who", "commit", "built with", "date", "rows"], body
 
 
@@ -132,7 +156,9 @@ def as_html(table: Table, by_verdict: bool = False) -> str:
     for row in body:
         style = ""
         if by_verdict:
-            style = {"holds": ' class="yes"', "in part": ' class="part"', "does not hold": ' class="no"'}.get(row[4], ' class="none"')
+            style = {"holds": ' class="yes"', "in part": ' class="part"', "does not hold": ' class="no"'}.get(
+                row[4], ' class="none"'
+            )
         out.append(f"<tr{style}>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>")
     return "".join(out) + "</tbody></table>"
 
@@ -144,8 +170,13 @@ Figures of the study are converted from Gi/s to GB/s. Ours are of other machines
 
 def verdicts_markdown(verdicts: list[tuple[Claim, list[Finding]]]) -> str:
     intro = VERDICTS_INTRO.format(study=p.STUDY, flash=p.FLASH_DECODING)
-    return ("# Which published claims hold\n\nWritten by `python3 bench/compare`; do not edit.\n\n" + intro + "\n\n"
-            + as_markdown(verdict_rows(verdicts)) + "\n")
+    return (
+        "# Which published claims hold\n\nWritten by `python3 bench/compare`; do not edit.\n\n"
+        + intro
+        + "\n\n"
+        + as_markdown(verdict_rows(verdicts))
+        + "\n"
+    )
 
 
 STYLE = """body{font:14px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1150px;padding:0 1em;color:#222}
@@ -157,14 +188,18 @@ tr.part td:nth-child(5){color:#a15c00;font-weight:600}tr.none td{color:#777}.not
 
 
 def page(results: Results, verdicts: list[tuple[Claim, list[Finding]]], pictures: dict[str, Path]) -> str:
-    out = [f"<!doctype html><html lang=en><meta charset=utf-8><title>Pagoda: measurements</title><style>{STYLE}</style>",
-           "<h1>Pagoda: measurements</h1>",
-           "<p>Times are microseconds; “of read” is the time over that of a bare read of as many bytes, cold, in the same "
-           "run: 1 is the floor. Where a problem was measured several times, its median stands here, and ± half of the "
-           "range. Cards of one kind differ by about 2%, so times of different runs are compared through their floors.</p>",
-           "<h2>Who was measured</h2>", as_html(machines(results)), "<h2>Which published claims hold</h2>",
-           f"<p>{html.escape(VERDICTS_INTRO.format(study=p.STUDY, flash=p.FLASH_DECODING))}</p>",
-           as_html(verdict_rows(verdicts), by_verdict=True)]
+    out = [
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>Pagoda: measurements</title><style>{STYLE}</style>",
+        "<h1>Pagoda: measurements</h1>",
+        "<p>Times are microseconds; “of read” is the time over that of a bare read of as many bytes, cold, in the same "
+        "run: 1 is the floor. Where a problem was measured several times, its median stands here, and ± half of the "
+        "range. Cards of one kind differ by about 2%, so times of different runs are compared through their floors.</p>",
+        "<h2>Who was measured</h2>",
+        as_html(machines(results)),
+        "<h2>Which published claims hold</h2>",
+        f"<p>{html.escape(VERDICTS_INTRO.format(study=p.STUDY, flash=p.FLASH_DECODING))}</p>",
+        as_html(verdict_rows(verdicts), by_verdict=True),
+    ]
     tables = {"floor": distance_table, "table-f": table_f_table}
     for name, title, _ in plots.PLOTS:
         out.append(f"<h2>{html.escape(title)}</h2>")
@@ -181,8 +216,10 @@ def page(results: Results, verdicts: list[tuple[Claim, list[Finding]]], pictures
     out.append("<h2>All rows</h2>")
     for suite in SUITES:
         for device, columns in device_groups(results, suite):
-            out.append(f"<details><summary>{suite.rstrip('/')}, {html.escape(device)}</summary>"
-                       f"{as_html(ratios(results, columns, suite))}</details>")
+            out.append(
+                f"<details><summary>{suite.rstrip('/')}, {html.escape(device)}</summary>"
+                f"{as_html(ratios(results, columns, suite))}</details>"
+            )
     if results.errors:
         out.append("<h2>What failed</h2>")
         out.append(as_html((["problem", "who", "error"], [[k, c.label, e] for k, c, e in results.errors])))

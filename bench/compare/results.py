@@ -21,8 +21,13 @@ from typing import Any, Iterable, Iterator
 
 SUFFIX = "/manual_time"
 TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
-PEERS = {"cudnn": "cuDNN", "flash-attention": "FlashAttention (torch)", "flashinfer": "FlashInfer",
-         "torch-cpu": "PyTorch (CPU)"}
+PEERS = {
+    "cudnn": "cuDNN",
+    "flash-attention": "FlashAttention (torch)",
+    "flashinfer": "FlashInfer",
+    "torch-cpu": "PyTorch (CPU)",
+    "ggml": "ggml (llama.cpp)",
+}
 
 
 class Unreadable(Exception):
@@ -112,8 +117,9 @@ class Results:
     def of(self, column: Column, pattern: str) -> list[tuple[re.Match[str], Samples]]:
         """Rows of a column whose whole key matches."""
         compiled = re.compile(pattern)
-        return [(match, by[column]) for key, by in self.rows.items()
-                if column in by and (match := compiled.fullmatch(key))]
+        return [
+            (match, by[column]) for key, by in self.rows.items() if column in by and (match := compiled.fullmatch(key))
+        ]
 
     def add(self, column: Column, key: str, context: dict[str, Any], row: dict[str, Any]) -> None:
         self.contexts.setdefault(column, context)
@@ -156,8 +162,13 @@ def add_benchmarks(into: Results, report: dict[str, Any]) -> None:
 def add_serve(into: Results, report: dict[str, Any]) -> None:
     """Rows of a served trace: a decode step of each pool, beside the bare read of as many bytes."""
     options, build, machine = report["options"], report["build"], report["machine"]
-    context = {"device": machine["device"], "execution_space": machine["execution_space"], "git": build["git_hash"],
-               "compiler": build["compiler"], "kokkos_version": build["kokkos_version"]}
+    context = {
+        "device": machine["device"],
+        "execution_space": machine["execution_space"],
+        "git": build["git_hash"],
+        "compiler": build["compiler"],
+        "kokkos_version": build["kokkos_version"],
+    }
     trace = Path(options["trace"]).stem
     gigabytes = report["bytes_for_each_pool"] * 1e-9
     for pool, layout in (("contiguous", "contiguous"), ("paged", f"page{options['page_size']}")):
@@ -168,8 +179,18 @@ def add_serve(into: Results, report: dict[str, Any]) -> None:
         context["steps"] = len(steps)
         read = r["streaming_read"]["bytes"] / r["streaming_read"]["seconds"]
         for step in steps:
-            into.add(column, key, context, {"us": step["seconds"] * 1e6, "floor_us": step["bytes"] / read * 1e6,
-                                            "bytes": step["bytes"], "live": step["live"], "real_time": 0})
+            into.add(
+                column,
+                key,
+                context,
+                {
+                    "us": step["seconds"] * 1e6,
+                    "floor_us": step["bytes"] / read * 1e6,
+                    "bytes": step["bytes"],
+                    "live": step["live"],
+                    "real_time": 0,
+                },
+            )
         if pool == "paged":
             into.serve.append((column, report))
 

@@ -27,7 +27,14 @@ def context(**changes: str) -> dict[str, Any]:
 
 
 def row(name: str, us: float, floor_us: float | None = None, **more: Any) -> dict[str, Any]:
-    found = {"name": f"{name}/manual_time", "run_type": "iteration", "real_time": us, "time_unit": "us", "us": us, **more}
+    found = {
+        "name": f"{name}/manual_time",
+        "run_type": "iteration",
+        "real_time": us,
+        "time_unit": "us",
+        "us": us,
+        **more,
+    }
     if floor_us:
         found["floor_us"] = floor_us
     return found
@@ -53,8 +60,10 @@ SHAPE = "fp16/32x8x128/B32/S1024/page16"
 
 class Joining(unittest.TestCase):
     def test_backends_of_a_problem_are_one_row(self) -> None:
-        results = results_of((context(), [row(f"decode/generic/{SHAPE}", 40, 20), row(f"decode/tuned/{SHAPE}", 30, 20)]),
-                             (context(), [row(f"decode/cudnn/{SHAPE}", 36, 20)]))
+        results = results_of(
+            (context(), [row(f"decode/generic/{SHAPE}", 40, 20), row(f"decode/tuned/{SHAPE}", 30, 20)]),
+            (context(), [row(f"decode/cudnn/{SHAPE}", 36, 20)]),
+        )
         self.assertEqual(list(results.rows), [f"decode/{SHAPE}"])
         self.assertEqual({c.backend for c in results.rows[f"decode/{SHAPE}"]}, {"generic", "tuned", "cudnn"})
         self.assertEqual([c.backend for c in results.own], ["generic", "tuned"])
@@ -63,16 +72,20 @@ class Joining(unittest.TestCase):
         self.assertIn("/ generic", head)
 
     def test_machines_and_commits_are_columns(self) -> None:
-        results = results_of((context(), [row(f"decode/generic/{SHAPE}", 40, 20)]),
-                             (context(device="NVIDIA X2"), [row(f"decode/generic/{SHAPE}", 50, 25)]),
-                             (context(git="ffff"), [row(f"decode/generic/{SHAPE}", 60, 20)]))
+        results = results_of(
+            (context(), [row(f"decode/generic/{SHAPE}", 40, 20)]),
+            (context(device="NVIDIA X2"), [row(f"decode/generic/{SHAPE}", 50, 25)]),
+            (context(git="ffff"), [row(f"decode/generic/{SHAPE}", 60, 20)]),
+        )
         self.assertEqual(len(results.columns), 3)
         self.assertEqual([len(columns) for _, columns in report.device_groups(results)], [2, 1])
 
     def test_repeated_measurements_have_a_spread(self) -> None:
         # Each is held against the floor of its own run.
-        results = results_of((context(), [row(f"decode/generic/{SHAPE}", 40, 20), row(f"decode/generic/{SHAPE}", 44, 20)]),
-                             (context(), [row(f"decode/generic/{SHAPE}", 50, 40)]))
+        results = results_of(
+            (context(), [row(f"decode/generic/{SHAPE}", 40, 20), row(f"decode/generic/{SHAPE}", 44, 20)]),
+            (context(), [row(f"decode/generic/{SHAPE}", 50, 40)]),
+        )
         samples = results.get(results.columns[0], f"decode/{SHAPE}")
         self.assertEqual((samples.median, samples.ratio), (44, 2.0))
         self.assertAlmostEqual(samples.spread, 10 / 44)
@@ -87,7 +100,9 @@ class Joining(unittest.TestCase):
         self.assertEqual(len(results.rows), 1)
 
     def test_failures_are_told_and_not_figures(self) -> None:
-        results = results_of((context(), [{**row("decode/generic/a", 1), "error_occurred": True, "error_message": "wrong"}]))
+        results = results_of(
+            (context(), [{**row("decode/generic/a", 1), "error_occurred": True, "error_message": "wrong"}])
+        )
         self.assertEqual(results.rows, {})
         self.assertEqual(results.errors[0][2], "wrong")
 
@@ -109,8 +124,11 @@ class Files(unittest.TestCase):
         return path
 
     def test_lines_of_a_run_that_was_killed(self) -> None:
-        lines = [json.dumps({"context": context()}), json.dumps(row(f"decode/generic/{SHAPE}", 40, 20)),
-                 json.dumps(row("decode/generic/other", 40, 20))[:30]]
+        lines = [
+            json.dumps({"context": context()}),
+            json.dumps(row(f"decode/generic/{SHAPE}", 40, 20)),
+            json.dumps(row("decode/generic/other", 40, 20))[:30],
+        ]
         results = r.load([self.file("a.jsonl", "\n".join(lines))])
         self.assertEqual(list(results.rows), [f"decode/{SHAPE}"])
         self.assertEqual(r.load([self.file("b.jsonl", lines[0] + "\n")]).rows, {})
@@ -126,17 +144,25 @@ class Files(unittest.TestCase):
         results = r.load(sorted((TOP / "bench" / "results").glob("*.json")))
         self.assertGreater(len(results.rows), 300)
         self.assertTrue(results.serve)
-        self.assertTrue(any(key.startswith("serve/fp16/Llama-3-8B/conversation_first30min/60GB/") for key in results.rows))
+        self.assertTrue(
+            any(key.startswith("serve/fp16/Llama-3-8B/conversation_first30min/60GB/") for key in results.rows)
+        )
         for name, block in readme.BLOCKS.items():
             self.assertTrue(block().endswith("\n"), name)
 
     def run_compare(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-B", str(COMPARE), *arguments], text=True, capture_output=True,
-                              env={**os.environ, **environment})
+        return subprocess.run(
+            [sys.executable, "-B", str(COMPARE), *arguments],
+            text=True,
+            capture_output=True,
+            env={**os.environ, **environment},
+        )
 
     def test_without_matplotlib_the_rest_is_written(self) -> None:
         self.file("matplotlib.py", "raise ImportError('No module named matplotlib')\n")
-        data = self.file("a.json", json.dumps({"context": context(), "benchmarks": [row(f"decode/generic/{SHAPE}", 40, 20)]}))
+        data = self.file(
+            "a.json", json.dumps({"context": context(), "benchmarks": [row(f"decode/generic/{SHAPE}", 40, 20)]})
+        )
         done = self.run_compare(str(data), "--out", str(self.folder / "out"), PYTHONPATH=str(self.folder))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("apt install python3-matplotlib", done.stderr)
@@ -165,8 +191,14 @@ class Verdicts(unittest.TestCase):
 
     def test_speed_up(self) -> None:
         def of(base: float) -> str:
-            found = self.study(**{"K1/flash/T4096": 10, "K1/three-kernels/T4096": 44, "K1/flash/T2097152": 100,
-                                  "K1/three-kernels/T2097152": base})
+            found = self.study(
+                **{
+                    "K1/flash/T4096": 10,
+                    "K1/three-kernels/T4096": 44,
+                    "K1/flash/T2097152": 100,
+                    "K1/three-kernels/T2097152": base,
+                }
+            )
             return verdict(found, "baseline of three kernels")[0].verdict
 
         self.assertEqual(of(2900), claims.HOLDS)
@@ -184,9 +216,18 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(found.verdict, claims.FAILS)
 
     def test_paging_three_ways(self) -> None:
-        found = verdict(self.study(**{"K4/serial-copy/T512/page16": 190, "K4/serial/T512/page16": 105,
-                                      "K4/serial/T512/contiguous": 100, "K4/batched/T512/page16": 21,
-                                      "K4/batched/T512/contiguous": 20}), "Paging costs")[0]
+        found = verdict(
+            self.study(
+                **{
+                    "K4/serial-copy/T512/page16": 190,
+                    "K4/serial/T512/page16": 105,
+                    "K4/serial/T512/contiguous": 100,
+                    "K4/batched/T512/page16": 21,
+                    "K4/batched/T512/contiguous": 20,
+                }
+            ),
+            "Paging costs",
+        )[0]
         self.assertEqual(found.verdict, claims.PARTLY)
         for text in ("1.90x as the study timed it", "1.05x without the copy", "1.05x batched in one call"):
             self.assertIn(text, found.ours)
@@ -201,9 +242,15 @@ class Verdicts(unittest.TestCase):
 
     def test_capacity(self) -> None:
         def of(paged: int) -> str:
-            rows = [row(f"study/K3/{kind}/max{m}/4GiB", 1, sequences=n)
-                    for m, kind, n in ((2048, "paged", paged), (2048, "contiguous", 2048), (4096, "paged", 8192),
-                                       (4096, "contiguous", 1024))]
+            rows = [
+                row(f"study/K3/{kind}/max{m}/4GiB", 1, sequences=n)
+                for m, kind, n in (
+                    (2048, "paged", paged),
+                    (2048, "contiguous", 2048),
+                    (4096, "paged", 8192),
+                    (4096, "contiguous", 1024),
+                )
+            ]
             return verdict(results_of((context(), rows)), "4x and 8x")[0].verdict
 
         self.assertEqual(of(8192), claims.HOLDS)
@@ -218,11 +265,20 @@ class Verdicts(unittest.TestCase):
         key = "fp16/16x2x128/B1/S131072/page16"
         ours, theirs = row(f"decode/generic/{key}", 40, 30), row(f"decode/flash-attention/{key}", 1200, 30)
         self.assertEqual(verdict(results_of((context(), [ours, theirs])), "FlashAttention-2")[0].verdict, claims.HOLDS)
-        self.assertEqual(verdict(results_of((context(), [ours]), (context(git="ffff"), [theirs])), "FlashAttention-2"), [])
+        self.assertEqual(
+            verdict(results_of((context(), [ours]), (context(git="ffff"), [theirs])), "FlashAttention-2"), []
+        )
 
     def test_peers_are_not_judged(self) -> None:
-        results = results_of((context(), [row(f"decode/cudnn/fp16/32x8x128/B32/S8192/{layout}", 240, 230)
-                                          for layout in ("page16", "contiguous")]))
+        results = results_of(
+            (
+                context(),
+                [
+                    row(f"decode/cudnn/fp16/32x8x128/B32/S8192/{layout}", 240, 230)
+                    for layout in ("page16", "contiguous")
+                ],
+            )
+        )
         self.assertEqual(verdict(results, "Paging costs"), [])
 
 

@@ -34,7 +34,7 @@ TEST(DecodeCases, NamesAreUnique) {
   }
 }
 
-/// bench/peers/compare.py takes names apart in this way.
+/// bench/peers/cases.py takes names apart in this way.
 TEST(DecodeCases, NamesSayWhatTheCaseIs) {
   for (const Case& c : every_case()) {
     const std::string name = c.name("generic");
