@@ -135,7 +135,7 @@ def best_split(results: Results, column: Column) -> Finding | None:
     near = sorted(n for n in found if found[n] <= 1.005 * found[best])
     least = min(found)
     ours = (
-        f"T = {longest}: {best} splits, {number(gb_per_s(longest, found[best]))} GB/s; within 0.5%: "
+        f"T = {longest}: {best} splits (of {', '.join(map(str, sorted(found)))}), {number(gb_per_s(longest, found[best]))} GB/s; within 0.5%: "
         f"{', '.join(map(str, near))}; {least} splits take {times(found[least] / found[best])} as long"
     )
     own = flash_curve(results, column).get(longest)
@@ -219,7 +219,7 @@ def page_size(results: Results, column: Column) -> Finding | None:
             continue
         span = max(usual) / min(usual)
         flat = flat and span < 1.05
-        text = f"{mode}: pages of 16 to 256 within {100 * (span - 1):.1f}%"
+        text = f"{mode}: pages of 16 to 256 differ by up to {100 * (span - 1):.0f}%"
         if 1 in found:
             small.append(found[1] / min(usual))
             text += f", page 1 {times(small[-1])}"
@@ -252,7 +252,7 @@ def capacity(results: Results, column: Column) -> Finding | None:
     }
     if not ratios:
         return None
-    ours = f"{budget}: " + ", ".join(f"{times(r)} at max_seq_len {m}" for m, r in sorted(ratios.items()))
+    ours = f"{budget}, by max_seq_len: " + ", ".join(f"{r:.3g}x at {m}" for m, r in sorted(ratios.items()))
     wanted = {m: r for m, r in p.A40_CAPACITY.items() if m in ratios}
     return Finding(
         column, ours, HOLDS if wanted and all(abs(ratios[m] / r - 1) < 0.01 for m, r in wanted.items()) else FAILS

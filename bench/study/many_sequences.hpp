@@ -8,6 +8,8 @@
 
 #include <Kokkos_Core.hpp>
 
+#include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -86,8 +88,8 @@ class ManySequences {
     const auto kv0  = cache<KV::Paged>(0);
     const int pages = kv0.block_table.extent_int(1);
     const Table here_now("Pagoda::bench::table_of_one", 1, pages);
-    std::vector<typename KV::Paged> all;
-    std::vector<typename KV::Table::HostMirror> tables;
+    std::vector<KV::Paged> all;
+    std::vector<decltype(Kokkos::create_mirror_view(KV::Table()))> tables;
     for (int i = 0; i < p_.turns.caches; ++i) {
       const auto kv = cache<KV::Paged>(i);
       const KV::Table copy("Pagoda::bench::tables", num_sequences, pages);

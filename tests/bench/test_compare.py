@@ -178,6 +178,14 @@ class Files(unittest.TestCase):
 
 
 class Verdicts(unittest.TestCase):
+    def test_page_is_that_of_the_results(self) -> None:
+        found = r.load(sorted((TOP / "bench" / "results").glob("*.json")))
+        self.assertEqual(
+            (TOP / "bench" / "results" / "report" / "verdicts.md").read_text(),
+            report.verdicts_markdown(claims.judge_all(found)),
+            "run python3 bench/compare bench/results/*.json --out bench/results/report",
+        )
+
     def test_without_data_nothing_is_claimed(self) -> None:
         judged = claims.judge_all(r.Results())
         self.assertTrue(all(not findings for _, findings in judged))
