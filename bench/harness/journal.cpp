@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/harness/journal.hpp"
 
+#include <pagoda/error.hpp>
+
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
@@ -39,7 +41,8 @@ Journal::Journal(const std::string& file, const Context& context) {
     for (const char* key : {"git", "device", "execution_space", "concurrency"}) {
       const std::string was = begun.value(key, ""), is = context.count(key) ? context.at(key) : "";
       if (was != is)
-        throw std::runtime_error(file + " was begun with " + key + " '" + was + "', and here it is '" + is + "'");
+        throw std::runtime_error(
+            pagoda::detail::concat(file, " was begun with ", key, " '", was, "', and here it is '", is, "'"));
     }
   }
   // Written anew beside the old file and then moved over it, so that a cut-off last line is gone and nothing is lost.

@@ -8,7 +8,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include <optional>
+#include <cstddef>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -41,23 +41,22 @@ class ManySequences {
   }
 
  private:
-  template <class Layout>
-  Layout cache(int i) const {
-    std::optional<Layout> kv;
-    p_.caches.with(i, [&](const auto& any) {
-      if constexpr (std::is_same_v<std::decay_t<decltype(any)>, Layout>) kv = any;
-    });
-    return *kv;
-  }
   /// Queries or outputs of one sequence.
   static auto row(const Rows& rows, int b) {
     return Kokkos::subview(rows, std::make_pair(b, b + 1), Kokkos::ALL, Kokkos::ALL);
   }
 
+  /// Of sequence b of cache i among the sequences of all caches.
+  static std::size_t place(int i, int b) {
+    return static_cast<std::size_t>(i) * num_sequences + static_cast<std::size_t>(b);
+  }
+
   template <class Layout>
   Outcome batched(const Reading& floor) {
-    const auto plan = pagoda::plan(session_.exec, cache<Layout>(0), {.num_q_heads = 1});
-    const auto call = [&](int i) { pagoda::decode(session_.exec, plan, p_.q, cache<Layout>(i), p_.out); };
+    const auto plan = pagoda::plan(session_.exec, p_.caches.template as<Layout>(0), {.num_q_heads = 1});
+    const auto call = [&](int i) {
+      pagoda::decode(session_.exec, plan, p_.q, p_.caches.template as<Layout>(i), p_.out);
+    };
     return finish(seconds_of_call(session_.exec, p_.turns, p_.reader, call), floor, plan.backend(), call);
   }
 
@@ -70,14 +69,13 @@ class ManySequences {
     std::vector<Layout> all;  // of each cache, each sequence alone
     for (int i = 0; i < p_.turns.caches; ++i)
       for (int b = 0; b < num_sequences; ++b) {
-        all.push_back(cache<Layout>(i));
+        all.push_back(p_.caches.template as<Layout>(i));
         all.back().sequence_ids = Kokkos::subview(ids, std::make_pair(b, b + 1));
       }
     const auto plan = pagoda::plan(session_.exec, all[0], {.num_q_heads = 1});
     const auto pass = [&](int i) {
       for (int b = 0; b < num_sequences; ++b)
-        pagoda::decode(session_.exec, plan, row(p_.q, b), all[static_cast<std::size_t>(i * num_sequences + b)],
-                       row(p_.out, b));
+        pagoda::decode(session_.exec, plan, row(p_.q, b), all[place(i, b)], row(p_.out, b));
     };
     return finish(by_the_clock(pass), floor, plan.backend(), pass);
   }
@@ -85,13 +83,13 @@ class ManySequences {
   /// Before each call its block table is copied to the device, and waited for: as a blocking copy does.
   Outcome serial_copy(const Reading& floor) {
     using Table     = Kokkos::View<int**, Kokkos::LayoutRight, Memory>;
-    const auto kv0  = cache<KV::Paged>(0);
+    const auto kv0  = p_.caches.as<KV::Paged>(0);
     const int pages = kv0.block_table.extent_int(1);
     const Table here_now("Pagoda::bench::table_of_one", 1, pages);
     std::vector<KV::Paged> all;
     std::vector<decltype(Kokkos::create_mirror_view(KV::Table()))> tables;
     for (int i = 0; i < p_.turns.caches; ++i) {
-      const auto kv = cache<KV::Paged>(i);
+      const auto kv = p_.caches.as<KV::Paged>(i);
       const KV::Table copy("Pagoda::bench::tables", num_sequences, pages);
       Kokkos::deep_copy(session_.exec, copy, kv.block_table);
       tables.push_back(Kokkos::create_mirror_view(copy));
@@ -107,8 +105,7 @@ class ManySequences {
         Kokkos::deep_copy(session_.exec, here_now,
                           Kokkos::subview(tables[static_cast<std::size_t>(i)], one, Kokkos::ALL));
         session_.exec.fence("Pagoda::bench::table_copied");
-        pagoda::decode(session_.exec, plan, row(p_.q, b), all[static_cast<std::size_t>(i * num_sequences + b)],
-                       row(p_.out, b));
+        pagoda::decode(session_.exec, plan, row(p_.q, b), all[place(i, b)], row(p_.out, b));
       }
     };
     return finish(by_the_clock(pass), floor, plan.backend(), pass);

@@ -15,7 +15,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,8 +30,8 @@ class OneHead {
 
   OneHead(Session& session, int tokens)
       : session_(session), p_(session, problem(1, tokens, 0)), elements_(std::size_t(tokens) * p_.c.head_dim) {
-    const Layout kv = cache(0);
-    k_              = HostFlat(Kokkos::view_alloc(Kokkos::WithoutInitializing, "Pagoda::bench::host_keys"), elements_);
+    const Layout& kv = cache(0);
+    k_               = HostFlat(Kokkos::view_alloc(Kokkos::WithoutInitializing, "Pagoda::bench::host_keys"), elements_);
     v_           = HostFlat(Kokkos::view_alloc(Kokkos::WithoutInitializing, "Pagoda::bench::host_values"), elements_);
     q_           = HostFlat("Pagoda::bench::host_query", std::size_t(p_.c.head_dim));
     using Source = Kokkos::View<const float*, Memory, Kokkos::MemoryUnmanaged>;
@@ -65,13 +64,7 @@ class OneHead {
   }
 
  private:
-  Layout cache(int i) const {
-    std::optional<Layout> kv;
-    p_.caches.with(i, [&](const auto& any) {
-      if constexpr (std::is_same_v<std::decay_t<decltype(any)>, Layout>) kv = any;
-    });
-    return *kv;
-  }
+  const Layout& cache(int i) const { return p_.caches.as<Layout>(i); }
   Plan<Exec> plan_for(const Layout& kv) const { return plan(session_.exec, kv, {.num_q_heads = 1}); }
 
   template <class Call>
@@ -107,7 +100,7 @@ class OneHead {
     const Kokkos::View<int*, Memory> lengths("Pagoda::bench::lengths", n);
     Kokkos::deep_copy(session_.exec, lengths, each);
     const auto cut = [&](int i) {
-      const Layout kv = cache(i);
+      const Layout& kv = cache(i);
       return Layout(Pages(kv.k.data(), n, each, 1, dim), Pages(kv.v.data(), n, each, 1, dim), lengths);
     };
     const Rows q("Pagoda::bench::q", n, 1, dim), parts("Pagoda::bench::parts", n, 1, dim);
@@ -122,6 +115,7 @@ class OneHead {
     const Kokkos::View<float**, Kokkos::LayoutRight, Memory> merged_lse("Pagoda::bench::merged_lse", 1, 1);
     const auto plan = pagoda::plan(session_.exec, cut(0), {.num_q_heads = 1, .max_seq_len = 1});
     std::vector<Layout> caches;
+    caches.reserve(static_cast<std::size_t>(p_.turns.caches));
     for (int i = 0; i < p_.turns.caches; ++i) caches.push_back(cut(i));
     return kernel(
         [&](int i) {
