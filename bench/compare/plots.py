@@ -132,13 +132,15 @@ def split_counts(results: Results) -> Any:
         own = flash_curve(results, column)
         fewest = min(n for found in by_length.values() for n in found)
         shades = plt.get_cmap("viridis")
-        for i, (length, found) in enumerate(sorted(by_length.items())):
-            color = shades(0.9 * i / max(len(by_length) - 1, 1))
+        lowest_label = float("inf")
+        for i, (length, found) in enumerate(sorted(by_length.items(), reverse=True)):
+            color = shades(0.9 - 0.9 * i / max(len(by_length) - 1, 1))
             counts = sorted(found)
             axis.plot(counts, [found[n] for n in counts], color=color, marker=".")
-            axis.annotate(
-                f" {tokens_text(length)}", (counts[-1], found[counts[-1]]), fontsize=8, va="center", color=color
-            )
+            end = found[counts[-1]]
+            if end < 0.8 * lowest_label:  # or it would stand on the one before
+                axis.annotate(f" {tokens_text(length)}", (counts[-1], end), fontsize=8, va="center", color=color)
+                lowest_label = end
             if length in own:
                 axis.plot([fewest / 1.6], [own[length]], marker="<", color=color, linestyle="none")
         axis.plot([], [], marker="<", color="k", linestyle="none", label="the library's own choice")
@@ -312,7 +314,7 @@ def floor_distance(results: Results) -> Any:
         types: set[str] = set()
         for color, column in zip(COLORS, columns):
             for match, samples in results.of(column, r"decode/(\w+)/.*"):
-                if samples.ratio:
+                if samples.ratio and "bytes" in samples.counters:
                     types.add(match[1])
                     axis.plot(
                         samples.counters["bytes"] / 1e6,

@@ -100,6 +100,35 @@ def table_f_table(results: Results) -> Table:
     return head, body
 
 
+def traces_table(results: Results) -> Table:
+    """Suite D: what a trace's requests make of two pools of the same size."""
+    body = []
+    for column, run in results.serve:
+        a, b, same = run["contiguous"], run["paged"], run["same_batch"]
+        body.append(
+            [
+                column.label,
+                f"{Path(run['options']['trace']).stem}, {run['options']['model']}, {run['options']['type']}",
+                f"{run['bytes_for_each_pool'] * 1e-9:g} GB",
+                f"{a['live_mean']:.0f}",
+                f"{b['live_mean']:.0f} ({b['live_mean'] / a['live_mean']:.1f}x)",
+                f"{100 * a['waste_mean']:.1f}% / {100 * b['waste_mean']:.1f}%",
+                f"{100 * a['fraction_of_streaming_read']:.1f}% / {100 * b['fraction_of_streaming_read']:.1f}%",
+                f"{same['paged_seconds'] / same['contiguous_seconds']:.2f} ({same['sequences']} sequences)",
+            ]
+        )
+    return [
+        "who",
+        "trace",
+        "each pool",
+        "live, contiguous",
+        "live, paged",
+        "reserved, unused: contiguous / paged",
+        "of the streaming read",
+        "same batch, paged / contiguous",
+    ], body
+
+
 def machines(results: Results) -> Table:
     body = []
     for column, context in results.contexts.items():
@@ -213,6 +242,8 @@ def page(results: Results, verdicts: list[tuple[Claim, list[Finding]]], pictures
         if name in tables:
             table = tables[name](results)
             out.append(as_html(table) if table[1] else "")
+    out.append("<h2>Served traces</h2>")
+    out.append(as_html(traces_table(results)) if results.serve else "<p class=note>Not measured.</p>")
     out.append("<h2>All rows</h2>")
     for suite in SUITES:
         for device, columns in device_groups(results, suite):
