@@ -2,7 +2,8 @@
 # ci/checks.sh [PART...]: what CI checks beside the tests of ci/test.sh, all of it without arguments:
 #   asan-ubsan tsan              the tests in builds that find what an ordinary one hides (asan with bounds checks)
 #   install                      consumers of an installed Pagoda and of Pagoda as a sub-project
-#   format tidy scripts          clang-format, clang-tidy and shellcheck have nothing to say
+#   format tidy scripts          clang-format, clang-tidy and shellcheck have nothing to say; README's figures are those
+#                                of bench/results
 #   cuda                         the CUDA sources compile for A100, A40 and H100, without spills (where there is an nvcc)
 #   demo                         ci/demo.sh runs
 # ci/checks.sh host-debug        bounds checks alone
@@ -36,7 +37,10 @@ check_asan-ubsan() { need_proc && build_and_test asan-ubsan -DPAGODA_BOUNDS_CHEC
 check_tsan() { need_proc && build_and_test tsan -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_TYPES=fp16; }
 check_install() { ci/test.sh -L install; }
 check_demo() { [ ! -d bench/serve ] || ci/demo.sh; }
-check_scripts() { "${in_root[@]}" shellcheck ci/*.sh .ci/run; }
+check_scripts() {
+  "${in_root[@]}" shellcheck ci/*.sh .ci/run
+  "${in_root[@]}" python3 -B bench/compare/readme.py --check README.md
+}
 
 check_format() { sources | "${in_root[@]}" xargs clang-format-$llvm --dry-run -Werror; }
 check_fix-format() { sources | "${in_root[@]}" xargs clang-format-$llvm -i; }

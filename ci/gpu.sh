@@ -2,7 +2,7 @@
 # ci/gpu.sh [--prebuilt DIR] [--out FILE] [PRESET]
 #
 # On a machine with a GPU: builds for it, runs every test, every Google Benchmark and the demo, and writes
-# one JSON with all of it. PRESET is a configure preset (cuda-h200, hip-mi300, ...; by default the one for
+# one JSON with all of it, which bench/compare reads. PRESET is a configure preset (cuda-h200, hip-mi300, ...; by default the one for
 # the GPU that is here). Building takes CMake, a Kokkos for this GPU (Kokkos_ROOT) and GoogleTest; with
 # --prebuilt DIR, a build folder made elsewhere is run as it is, and bash and python3 are enough.
 # Exits with 1 if a test, a benchmark or the demo failed; the JSON is written all the same.
@@ -59,6 +59,9 @@ run() {
   tail -n 4 "$results/$name.log"
 }
 
+# Where a benchmark keeps what it has finished: beside the report, so that a second call goes on after a kill.
+journal() { echo "${out%.json}.$(basename "$1").jsonl"; }
+
 shopt -s nullglob
 for program in "$build"/tests/pagoda_test_* "$build"/tests/*/pagoda_test_*; do
   if [ ! -x "$program" ] || [ ! -f "$program" ]; then continue; fi
@@ -67,18 +70,19 @@ done
 read -ra benchmark_args <<<"${PAGODA_BENCHMARK_ARGS:-}"
 for program in "$build"/bench/pagoda_bench_* "$build"/bench/*/pagoda_bench_*; do
   if [ ! -x "$program" ] || [ ! -f "$program" ]; then continue; fi
-  run "$(basename "$program")" "$program" --benchmark_out_format=json \
-    "--benchmark_out=$results/$(basename "$program").json" "${benchmark_args[@]}"
+  run "$(basename "$program")" "$program" --resume "$(journal "$program")" "${benchmark_args[@]}"
 done
 if [ -x "$build/bench/serve/pagoda-serve" ]; then
   read -ra demo_args <<<"${PAGODA_DEMO_ARGS:-}"
   run pagoda-serve "$build/bench/serve/pagoda-serve" --json "$results/pagoda-serve.json" "${demo_args[@]}"
 fi
 
-python3 - "$results" "$build" "$preset" "$gpu" "$out" <<'END'
+python3 -B - "$results" "$build" "$preset" "$gpu" "$out" "$top" <<'END'
 import glob, json, os, subprocess, sys
 
-results, build, preset, gpu, out = sys.argv[1:]
+results, build, preset, gpu, out, top = sys.argv[1:]
+sys.path.insert(0, os.path.join(top, "bench", "compare"))
+from results import load_lines
 
 
 def load(path):
@@ -95,16 +99,24 @@ try:
     report["nvidia_smi"] = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")[0]
 except (OSError, subprocess.CalledProcessError):
     pass
-failed = []
+failed, journals = [], []
 for status_file in sorted(glob.glob(os.path.join(results, "*.status"))):
     name = os.path.basename(status_file)[: -len(".status")]
     base = os.path.join(results, name)
     status = int(open(status_file).read())
     kind = "tests" if name.startswith("pagoda_test_") else "benchmarks" if name.startswith("pagoda_bench_") else "demo"
     entry = {"exit_status": status, "report": load(base + ".json")}
+    if kind == "benchmarks":
+        journal = f"{out.removesuffix('.json')}.{name}.jsonl"
+        if os.path.exists(journal):
+            entry["report"] = load_lines(open(journal).read())
+            if any(b.get("error_occurred") for b in entry["report"]["benchmarks"]):
+                failed.append(name)
+            if status == 0:
+                journals.append(journal)
     if status != 0 or entry["report"] is None:
         entry["output"] = open(base + ".log", errors="replace").read()[-20000:]
-    if status != 0:
+    if status != 0 and name not in failed:
         failed.append(name)
     report.setdefault(kind, {})[name] = entry
 count = {key: sum((t["report"] or {}).get(key, 0) for t in report.get("tests", {}).values())
@@ -112,6 +124,8 @@ count = {key: sum((t["report"] or {}).get(key, 0) for t in report.get("tests", {
 report["summary"] = {"failed": failed, **count}
 with open(out, "w") as f:
     json.dump(report, f, indent=1)
+for journal in journals:  # all that they hold is in the report
+    os.remove(journal)
 print(f"{out}: {count['tests']} tests, {count['failures']} failures; failed programs: {' '.join(failed) or 'none'}")
 sys.exit(1 if failed or count["tests"] == 0 else 0)
 END

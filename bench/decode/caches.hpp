@@ -12,6 +12,7 @@
 #include <numeric>
 #include <random>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -75,6 +76,16 @@ class Caches {
   template <class F>
   auto with(int i, F&& f) const {
     return case_.paged() ? f(paged_[i]) : f(contiguous_[i]);
+  }
+
+  /// Cache i where it is known to be of this layout.
+  template <class Layout>
+  const Layout& as(int i) const {
+    if constexpr (std::is_same_v<Layout, Paged>) {
+      return paged_[static_cast<std::size_t>(i)];
+    } else {
+      return contiguous_[static_cast<std::size_t>(i)];
+    }
   }
 
   /// The key and the value of a token of cache 0, worked out from where in the arena they lie.

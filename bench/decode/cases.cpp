@@ -96,16 +96,17 @@ std::string Case::name(std::string_view backend) const {
                 paged() ? concat("page", page_size) : std::string("contiguous"));
 }
 
-std::optional<double> bar_us(Bar bar, double floor_us) {
+std::optional<double> bar_us(Bar bar, std::string_view backend, double floor_us) {
+  const bool tuned = backend == "tuned";
   switch (bar) {
     case Bar::batch:
-      return 1.05 * floor_us + 4;
+      return tuned ? 1.01 * floor_us + 3 : 1.05 * floor_us + 4;
     case Bar::rows:
-      return 1.05 * floor_us + 6;
+      return tuned ? 1.01 * floor_us + 4.5 : 1.05 * floor_us + 6;
     case Bar::small:
-      return floor_us + 4;
+      return floor_us + (tuned ? 3 : 4);
     case Bar::quantized:
-      return 1.12 * floor_us + 5;
+      return tuned ? 1.06 * floor_us + 3 : 1.12 * floor_us + 5;
     case Bar::scattered:
       return 1.10 * floor_us;
     case Bar::latent16:

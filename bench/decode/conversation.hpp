@@ -5,7 +5,7 @@ namespace pagoda::bench {
 
 /// Input lengths, in tokens, of the first 256 requests of Mooncake's conversation trace, in the order they came.
 /// Source: Qin et al., "Mooncake: a KVCache-centric disaggregated architecture for LLM serving", its published traces
-/// (Apache-2.0). bench/peers/compare.py reads this list too.
+/// (Apache-2.0). bench/peers/cases.py reads this list too.
 inline constexpr int conversation_lengths[256] = {
     6758,  7322,   7236,   2290,  6760,  4834,  23141, 26888, 10498, 17450, 13544, 87169, 6324,  2012,  7324,  9418,
     915,   12846,  20506,  16609, 26353, 6059,  5954,  11339, 15172, 45922, 1053,  5710,  7238,  10355, 1477,  15366,

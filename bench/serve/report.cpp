@@ -166,7 +166,7 @@ void print_json(std::ostream& out, const Results& r, const Machine& machine) {
   const Json all   = {
       {"passed", r.passed()},
       {"options",
-         {{"trace", o.trace_file},
+         {{"trace", r.trace.name},
           {"model", o.model},
           {"type", name_of(o.type)},
           {"memory_gb", o.memory_gb},

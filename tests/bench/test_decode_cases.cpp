@@ -34,7 +34,7 @@ TEST(DecodeCases, NamesAreUnique) {
   }
 }
 
-/// bench/peers/compare.py takes names apart in this way.
+/// bench/peers/cases.py takes names apart in this way.
 TEST(DecodeCases, NamesSayWhatTheCaseIs) {
   for (const Case& c : every_case()) {
     const std::string name = c.name("generic");
@@ -144,15 +144,19 @@ TEST(DecodeCases, OnlyTypesOfTheBuildAreLeft) {
 }
 
 TEST(DecodeCases, BarsAreThoseOfTheProject) {
-  EXPECT_DOUBLE_EQ(bar_us(Bar::batch, 100).value(), 109);
-  EXPECT_DOUBLE_EQ(bar_us(Bar::rows, 100).value(), 111);
-  EXPECT_DOUBLE_EQ(bar_us(Bar::small, 2).value(), 6);
-  EXPECT_DOUBLE_EQ(bar_us(Bar::quantized, 100).value(), 117);
-  EXPECT_DOUBLE_EQ(bar_us(Bar::scattered, 100).value(), 110);
-  EXPECT_DOUBLE_EQ(bar_us(Bar::latent16, 100).value(), 130);
-  EXPECT_DOUBLE_EQ(bar_us(Bar::latent32, 100).value(), 160);
-  EXPECT_DOUBLE_EQ(bar_us(Bar::streamed, 100).value(), 105);
-  EXPECT_FALSE(bar_us(Bar::none, 2));
+  EXPECT_DOUBLE_EQ(bar_us(Bar::batch, "generic", 100).value(), 109);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::rows, "generic", 100).value(), 111);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::small, "generic", 2).value(), 6);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::quantized, "generic", 100).value(), 117);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::scattered, "generic", 100).value(), 110);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::latent16, "generic", 100).value(), 130);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::latent32, "generic", 100).value(), 160);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::streamed, "generic", 100).value(), 105);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::batch, "tuned", 100).value(), 104);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::rows, "tuned", 100).value(), 105.5);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::small, "tuned", 2).value(), 5);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::quantized, "tuned", 100).value(), 109);
+  EXPECT_FALSE(bar_us(Bar::none, "generic", 2));
   const auto cases = device_cases();
   EXPECT_EQ(find(cases, "decode/generic/fp16/16x2x128/B16/S4096/page16").bar, Bar::batch);
   EXPECT_EQ(find(cases, "decode/generic/fp16/16x2x128/B8/S8192/page16").bar, Bar::rows);

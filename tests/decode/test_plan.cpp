@@ -106,6 +106,19 @@ TYPED_TEST(Plans, LongerThanPlanned) {
   EXPECT_TRUE(scene.right());
 }
 
+// How to have rows whole: say that they are short (K2 of bench/study cuts by hand and counts on it).
+TYPED_TEST(Plans, RowsToldToBeShortStayWhole) {
+  using T = typename TypeParam::type;
+  const Sample<T> sample({.lengths = std::vector<int>(4, 3000), .num_q_heads = 1, .num_kv_heads = 1, .head_dim = 16});
+  Scene<typename TypeParam::space, T> scene(sample, {.out_type = DType::bf16});
+  scene.options().max_seq_len = 1;
+  const auto plan             = scene.plan();
+  scene.decode(plan);
+  EXPECT_EQ(scene.cuts(plan).merges, 0);
+  EXPECT_EQ(scene.cuts(plan).items, 4);
+  EXPECT_TRUE(scene.right());
+}
+
 // Same numbers in, same bits out: pieces are joined in their order, whoever carries them out.
 TYPED_TEST(Plans, RepeatsBitForBit) {
   using T = typename TypeParam::type;

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README's figures, taken from bench/results.
+
+    python3 bench/compare/readme.py --check README.md     # fails where a figure is not that of the results
+    python3 bench/compare/readme.py --write README.md     # puts them in
+
+What stands between <!-- measured: NAME --> and <!-- end --> is written here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any, Callable
+
+from results import Column, Results, Samples, geometric_mean, load
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+BLOCK = re.compile(r"(<!-- measured: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+# (type and heads, batch x tokens, name without the backend) of the table of decodes
+DECODES = (
+    ("fp16 32/8", "1 x 512", "fp16/32x8x128/B1/S512/page16"),
+    ("", "32 x 1024", "fp16/32x8x128/B32/S1024/page16"),
+    ("", "32 x 8192", "fp16/32x8x128/B32/S8192/page16"),
+    ("", "32 x 8192, contiguous", "fp16/32x8x128/B32/S8192/contiguous"),
+    ("", "1 x 131072", "fp16/32x8x128/B1/S131072/page16"),
+    ("fp16 16/2", "64 x 1024", "fp16/16x2x128/B64/S1024/page16"),
+    ("", "1 x 65536", "fp16/16x2x128/B1/S65536/page16"),
+    ("bf16 latent, 576/512, 16 heads", "64 x 4096, page 64", "bf16/16x1x576-512/B64/S4096/page64"),
+    ("32 heads", "64 x 4096, page 64", "bf16/32x1x576-512/B64/S4096/page64"),
+    ("fp8_e4m3 32/8", "32 x 1024", "fp8_e4m3/32x8x128/B32/S1024/page16"),
+    ("", "32 x 8192", "fp8_e4m3/32x8x128/B32/S8192/page16"),
+    ("int8 32/8", "32 x 8192", "int8/32x8x128/B32/S8192/page16"),
+    ("int4 32/8", "32 x 8192", "int4/32x8x128/B32/S8192/page16"),
+    ("fp32 1/1", "1 x 2097152, contiguous", "fp32/1x1x128/B1/S2097152/contiguous"),
+)
+
+
+def results_of(name: str) -> Results:
+    return load([RESULTS / name])
+
+
+def fastest(results: Results, key: str) -> tuple[Column, Samples]:
+    """Of Pagoda's backends, the one that is fastest at this problem."""
+    found = [(column, samples) for column, samples in results.rows[f"decode/{key}"].items() if not column.is_peer]
+    return min(found, key=lambda entry: entry[1].median)
+
+
+def span(values: list[float], digits: int = 0) -> str:
+    low, high = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def wrapped(text: str) -> str:
+    return textwrap.fill(text, 118, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def decode() -> str:
+    results = results_of("decode-h200.json")
+    backends = {fastest(results, key)[0].backend for _, _, key in DECODES}
+    lines = ["| type, heads | batch x tokens | read | Pagoda | of the read |", "|---|---|---|---|---|"]
+    for heads, shape, key in DECODES:
+        column, samples = fastest(results, key)
+        assert samples.floor is not None and samples.ratio is not None
+        who = f" ({column.backend})" if len(backends) > 1 else ""
+        lines.append(
+            f"| {heads} | {shape} | {samples.floor:.1f} us | {samples.median:.1f} us{who} | {100 / samples.ratio:.0f}% |"
+        )
+    commits = ", ".join(sorted({column.git for column in results.own}))
+    return "\n".join(lines) + f"\n\n(Commit {commits}; all rows: `bench/results/decode-h200.json`.)\n"
+
+
+def best_rows(results: Results, pattern: str) -> list[tuple[re.Match[str], Samples]]:
+    keys = ((re.fullmatch(f"decode/{pattern}", key), key) for key in results.rows)
+    return [(match, fastest(results, key.removeprefix("decode/"))[1]) for match, key in keys if match]
+
+
+def limits() -> str:
+    """In words: what paging costs, and where time is lost."""
+    results = results_of("decode-h200.json")
+    cost: dict[str, list[float]] = {"16": [], "1": []}
+    for match, paged in best_rows(results, r"(.*)/page(1|16)"):
+        contiguous = f"{match[1]}/contiguous"
+        if paged.median >= 100 and f"decode/{contiguous}" in results.rows:
+            cost[match[2]].append(paged.median / fastest(results, contiguous)[1].median)
+
+    def over(pattern: str) -> str:
+        return span([s.median - s.floor for _, s in best_rows(results, pattern) if s.floor is not None])
+
+    int4 = [s.ratio for _, s in best_rows(results, r"int4/.*") if s.ratio and s.median >= 100]
+    return wrapped(
+        f"Paging at 16 tokens costs {100 * (geometric_mean(cost['16']) - 1):.0f}% of a decode of 100 us or more on average, "
+        f"{100 * (max(cost['16']) - 1):.0f}% at most, and a page for every token {100 * (max(cost['1']) - 1):.0f}%. Short of the "
+        f"memory limit are small problems ({over('fp16/.*/B[1-4]/S(512|1024)/page16')} us over the read), long single "
+        f"sequences, whose rows are cut in many pieces ({over('fp16/(32x8|16x2)x128/B1/S(16384|65536|131072)/page16')} us), "
+        f"int4 (bound by its unpacking: {span(int4, 1)} times the read), and latent caches of 64 and 128 heads, which read "
+        "the keys 2 and 4 times."
+    )
+
+
+def peers() -> str:
+    results = results_of("peers-h200.json")
+    ratios, gits = [], set()
+    for by in results.rows.values():
+        for column, theirs in by.items():
+            own = [s.median for c, s in by.items() if not c.is_peer and c.git == column.git]
+            if column.backend == "cudnn" and own:
+                ratios.append(min(own) / theirs.median)
+                gits.add(column.git)
+    return wrapped(
+        f"Beside cuDNN (`bench/peers/compare.py`, commit {', '.join(sorted(gits))}, `bench/results/peers-h200.json`) "
+        f"Pagoda took {span(ratios, 2)} times as long."
+    )
+
+
+def command(options: dict[str, Any]) -> str:
+    if Path(options["trace"]).stem == "toolagent_first33s":
+        return "ci/demo.sh"
+    return f"pagoda-serve --trace {Path(options['trace']).name} --memory-gb {options['memory_gb']:g} --steps {options['steps']}"
+
+
+def milliseconds(s: float) -> str:
+    return f"{s * 1e3:.2f} ms"
+
+
+def serve() -> str:
+    lines = ["| machine, command | | contiguous | paged |", "|---|---|---|---|"]
+    commits, words = [], ""
+    for name, machine in (("serve-h200.json", "H200"), ("serve-epyc2.json", "EPYC, 2 cores")):
+        report = json.loads((RESULTS / name).read_text())
+        a, b, same = report["contiguous"], report["paged"], report["same_batch"]
+        read = [f"{p['streaming_read']['gb_per_second']:.3g}" for p in (a, b)]
+        read_text = " and ".join(dict.fromkeys(f"{float(x):g}" for x in read))
+        rows = (
+            (
+                "sequences live",
+                f"{a['live_mean']:.0f}",
+                f"{b['live_mean']:.0f} ({b['live_mean'] / a['live_mean']:.1f}x)",
+            ),
+            ("reserved but unused", f"{100 * a['waste_mean']:.1f}%", f"{100 * b['waste_mean']:.1f}%"),
+            (
+                f"fraction of the streaming read ({read_text} GB/s)",
+                *(f"{100 * p['fraction_of_streaming_read']:.1f}%" for p in (a, b)),
+            ),
+            (
+                f"same {same['sequences']} sequences, time of a decode",
+                milliseconds(same["contiguous_seconds"]),
+                f"{milliseconds(same['paged_seconds'])} ({same['paged_seconds'] / same['contiguous_seconds']:.2f}x)",
+            ),
+            ("worst error, in tolerances", *(f"{p['check']['worst_error_in_tolerances']:.2f}" for p in (a, b))),
+        )
+        for i, row in enumerate(rows):
+            lines.append(
+                "| " + " | ".join([f"{machine}, `{command(report['options'])}`" if i == 0 else "", *row]) + " |"
+            )
+        if name == "serve-h200.json":
+            slower, more = same["paged_seconds"] / same["contiguous_seconds"] - 1, b["live_mean"] / a["live_mean"]
+            words = wrapped(
+                f"So on the H200's trace (Mooncake's conversation trace, first 30 minutes) paging costs {100 * slower:.0f}% of "
+                f"a decode and holds {more:.1f} times the sequences."
+            )
+        commits.append(f"{machine}: commit {report['build']['git_hash'].removesuffix('-dirty')[:7]}")
+    return "\n".join(lines) + f"\n\n({'; '.join(commits)}.)\n\n{words}"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {"serve": serve, "decode": decode, "limits": limits, "peers": peers}
+
+
+def filled(text: str) -> str:
+    found = [m[2] for m in BLOCK.finditer(text)]
+    if sorted(found) != sorted(BLOCKS):
+        raise ValueError(f"its blocks are {found}; there should be one each of {list(BLOCKS)}")
+    return BLOCK.sub(lambda m: m[1] + BLOCKS[m[2]]() + m[4], text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--check", type=Path, metavar="README.md")
+    what.add_argument("--write", type=Path, metavar="README.md")
+    options = parser.parse_args()
+    path: Path = options.check or options.write
+    text = path.read_text()
+    try:
+        right = filled(text)
+    except ValueError as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return 2
+    if options.write:
+        path.write_text(right)
+    elif text != right:
+        sys.stderr.writelines(
+            difflib.unified_diff(text.splitlines(True), right.splitlines(True), str(path), "bench/results")
+        )
+        print(
+            f"{path}: figures are not those of bench/results; run python3 bench/compare/readme.py --write {path}",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The problems of pagoda_bench_decode, from their names."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+
+NAME = re.compile(
+    r"decode/(?P<backend>[^/]+)/(?P<type>\w+)/(?P<q_heads>\d+)x(?P<kv_heads>\d+)x(?P<dim>\d+)(?:-(?P<dim_v>\d+))?"
+    r"/B(?P<batch>\d+)/(?P<lengths>S\d+|[a-z-]+)/(?:page(?P<page>\d+)|contiguous)"
+)
+SUFFIX = "/manual_time"
+
+
+class Case:
+    """One name of pagoda_bench_decode, taken apart."""
+
+    def __init__(self, name: str) -> None:
+        part = NAME.fullmatch(name)
+        if not part:
+            raise ValueError(f"{name}: not the name of a case")
+        self.name = name
+        self.type = part["type"]
+        self.q_heads, self.kv_heads = int(part["q_heads"]), int(part["kv_heads"])
+        self.dim, self.latent = int(part["dim"]), part["dim_v"] is not None
+        self.page = int(part["page"] or 0)
+        self.lengths = lengths_of(part["lengths"], int(part["batch"]))
+        # What reads a contiguous cache has the same to do for all of Pagoda's backends and all page sizes.
+        first, _, *rest = name.split("/")
+        self.problem = "/".join([first, *rest])
+        self.group = "/".join([first, *rest[:-1]])
+
+    @property
+    def even(self) -> bool:
+        return min(self.lengths) == max(self.lengths)
+
+    @property
+    def bytes(self) -> int:
+        size = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1, "int4": 0.5}
+        row = int(self.dim * size[self.type]) + (4 if self.type in ("int8", "int4") else 0)  # scales, a float a row
+        return sum(self.lengths) * self.kv_heads * row * (1 if self.latent else 2)
+
+
+def lengths_of(name: str, batch: int) -> list[int]:
+    """As bench/decode/cases.cpp has them."""
+    if name.startswith("S"):
+        return [int(name[1:])] * batch
+    if name.endswith("-even"):
+        tokens = sum(lengths_of(name.removesuffix("-even"), batch))
+        return [tokens * (b + 1) // batch - tokens * b // batch for b in range(batch)]
+    if name == "one-long":
+        return [131072] + [512] * (batch - 1)
+    if name == "conversation":
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "decode", "conversation.hpp")
+        with open(path) as f:
+            listed = f.read().split("conversation_lengths[256] = {")[1].split("}")[0]
+        return [int(n) for n in listed.split(",")][:batch]
+    raise ValueError(f"{name}: not known as lengths")
+
+
+def rotation(cache_bytes: int, last_level: int) -> tuple[int, int]:
+    """Caches and calls, as bench/decode/cases.cpp chooses them."""
+    caches = min(max(max(1_200_000_000, 4 * last_level) // cache_bytes + 1, 2), 512)
+    calls = int(min(max(4e9 / cache_bytes, 8), 128))
+    return caches, math.ceil(calls / caches) * caches

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What it takes to be timed beside Pagoda."""
+
+from __future__ import annotations
+
+import time
+from typing import Callable
+
+from cases import Case
+
+
+class Absent(Exception):
+    """The library is not here, or not usable; says why."""
+
+
+class Peer:
+    """A library: its name in results, and whether it reads the pages of a case or a contiguous cache of its own (which
+    is then timed once for all page sizes)."""
+
+    name = ""
+    paged = False
+    version = ""
+
+    def cannot(self, case: Case) -> str | None:
+        """Why it is not asked to do a case; None where it is."""
+        raise NotImplementedError
+
+    def time(self, case: Case) -> tuple[float, str]:
+        """(microseconds of a decode, how)."""
+        raise NotImplementedError
+
+
+def host_seconds(call: Callable[[int], None], caches: int, most_seconds: float = 2) -> float:
+    """The fastest of many calls on caches in turns, as bench/decode/timing.hpp times a host."""
+    call(0)
+    least, begin, i = float("inf"), time.perf_counter(), 1
+    while i < 4 or (i < 31 and time.perf_counter() - begin < most_seconds):
+        start = time.perf_counter()
+        call(i % caches)
+        least = min(least, time.perf_counter() - start)
+        i += 1
+    return least

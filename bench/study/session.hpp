@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "bench/decode/arena.hpp"
+#include "bench/decode/caches.hpp"
+#include "bench/decode/timing.hpp"
+#include "bench/harness/harness.hpp"
+#include "bench/study/cases.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace pagoda::bench::study {
+
+using Exec   = Kokkos::DefaultExecutionSpace;
+using Memory = Exec::memory_space;
+using Rows   = Kokkos::View<float***, Kokkos::LayoutRight, Memory>;  ///< (query token, head, dim)
+using KV     = Caches<Exec, float>;
+
+constexpr auto query_from = std::uint64_t(1) << 60;  // elements of the arena that no cache reaches
+
+/// What the benchmarks of one process share.
+struct Session {
+  Exec exec;
+  Floors<Exec> floors{exec};
+  Arena<Exec> arena{exec};
+};
+
+/// The caches that a problem takes in turns, and one set of queries and outputs.
+struct Problem {
+  Problem(Session& session, const Case& what)
+      : c(what), reader(session.floors.reader()), turns(rotation_of(session, what)), caches(make(session)) {
+    fill(session.exec, q, query_from);
+    session.exec.fence("Pagoda::bench::queries");
+  }
+  void poison(const Exec& exec) const { Kokkos::deep_copy(exec, out, std::numeric_limits<float>::quiet_NaN()); }
+
+  Case c;
+  StreamReader<Exec>& reader;  ///< before the arena: it takes what is left
+  Rotation turns;
+  KV caches;
+  Rows q{"Pagoda::bench::q", c.lengths.size(), 1, std::size_t(c.head_dim)};
+  Rows out{"Pagoda::bench::out", c.lengths.size(), 1, std::size_t(c.head_dim)};
+
+ private:
+  static Rotation rotation_of(Session& session, const Case& c) {
+    const std::size_t bytes = KV::elements(c, 1) * sizeof(float);
+    const Rotation r        = rotation(bytes, StreamReader<Exec>::cache_bytes(), session.arena.limit());
+    pagoda::detail::require(r.caches > 0, "one cache takes ", static_cast<double>(bytes) * 1e-9, " GB; there are ",
+                            static_cast<double>(session.arena.limit()) * 1e-9);
+    return r;
+  }
+  KV make(Session& session) const {
+    return {session.exec, c, session.arena.get<float>(KV::elements(c, turns.caches)), turns.caches};
+  }
+};
+
+/// The figures that all kernels have: time and bytes, beside the bare read.
+inline Outcome beside_the_read(double seconds, std::size_t bytes, const Reading& floor, const std::string& backend) {
+  const double us = seconds * 1e6, floor_us = floor.seconds * 1e6;
+  return {seconds,
+          {{"bytes", static_cast<double>(bytes)},
+           {"us", us},
+           {"floor_us", floor_us},
+           {"ratio", us / floor_us},
+           {"gb_per_s", static_cast<double>(bytes) / seconds * 1e-9},
+           {"pct_of_read", 100 * floor_us / us}},
+          "backend: " + backend + "; floor: " + floor.shape,
+          {}};
+}
+
+/// Seconds of work(i), i = 0, 1, ..., by the clock of the host, from fence to fence: for what cannot stand in a graph.
+/// The median; on a CPU the fastest, as whatever else is at work there only ever adds to a time.
+template <class Do>
+double seconds_by_the_clock(const Exec& exec, const Do& work, double most_seconds = 1, int least = 3, int most = 50) {
+  std::vector<double> x;
+  const Kokkos::Timer all;
+  for (int i = -1; i < least || (i < most && all.seconds() < most_seconds); ++i) {
+    exec.fence("Pagoda::bench::sample");
+    const Kokkos::Timer timer;
+    work(i + 1);
+    exec.fence("Pagoda::bench::sample");
+    if (i >= 0) x.push_back(timer.seconds());
+  }
+  constexpr bool on_host = std::is_same_v<Memory, Kokkos::HostSpace>;
+  std::sort(x.begin(), x.end());
+  return x[on_host ? 0 : x.size() / 2];
+}
+
+}  // namespace pagoda::bench::study
