@@ -198,10 +198,8 @@ def paged_cost(results: Results, column: Column) -> Finding | None:
             else f"The blocking copy of the block table hardly counts here ({times(share)}); "
         )
         why += f"without it paging costs {times(plain)}, and {times(batched)} where one call decodes all sequences."
-    worst = copied or max(large, default=1)
-    verdict = FAILS if (batched or max(large, default=1)) < 1.4 else HOLDS
-    if verdict == FAILS and copied and worst >= 1.6:
-        verdict = PARTLY
+    ways = [way for way in (*at_512.values(), max(large, default=None)) if way]
+    verdict = HOLDS if min(ways, default=0) >= 1.6 else PARTLY if max(ways, default=0) >= 1.6 else FAILS
     return Finding(column, ours, verdict, why)
 
 

@@ -57,8 +57,7 @@ class Floors {
 
 /// Seconds of one call, of `rotation.calls` in a row; `call(i)` is a call on cache i. On CUDA all calls are one graph,
 /// and this is the median of its replays. Elsewhere they stand between two fences, and this is the fastest sample, as
-/// for bare reads. Calls so slow that this would take many seconds stand alone in their graph, which is replayed less
-/// often.
+/// for bare reads.
 template <class ExecutionSpace, class Call>
 double seconds_of_call(const ExecutionSpace& exec, const Rotation& rotation,
                        [[maybe_unused]] const StreamReader<ExecutionSpace>& reader, const Call& call) {
@@ -66,21 +65,17 @@ double seconds_of_call(const ExecutionSpace& exec, const Rotation& rotation,
   exec.fence("Pagoda::bench::first_call");
 #if defined(KOKKOS_ENABLE_CUDA)
   if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) {
-    const Kokkos::Timer timer;
-    call(0);
-    exec.fence("Pagoda::bench::second_call");
-    const bool slow = timer.seconds() * rotation.calls > 0.25;
-    const int calls = slow ? 1 : rotation.calls;
     const cuda::Graph graph(exec.cuda_stream(), [&] {
-      for (int i = 0; i < calls; ++i) call(i % rotation.caches);
+      for (int i = 0; i < rotation.calls; ++i) call(i % rotation.caches);
     });
-    return graph.median_seconds(slow ? 5 : 17, [&] { reader.evict(); }) / calls;
+    return graph.median_seconds(17, [&] { reader.evict(); }) / rotation.calls;
   } else
 #endif
   {
     constexpr bool on_host        = std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>;
-    constexpr double most_seconds = 2;  // of all samples, beyond the first three
-    int next = 0, repeats = on_host ? 1 : rotation.calls;
+    constexpr double most_seconds = 2;           // of all samples, beyond the first three
+    int next     = rotation.caches > 1 ? 1 : 0;  // cache 0 is warm now, and the fastest sample is what counts
+    int repeats  = on_host ? 1 : rotation.calls;
     double least = std::numeric_limits<double>::infinity();
     const Kokkos::Timer all;
     for (int sample = 0; sample < 3 || (sample < 30 && all.seconds() < most_seconds); ++sample) {

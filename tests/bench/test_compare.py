@@ -223,22 +223,23 @@ class Verdicts(unittest.TestCase):
         found = verdict(self.study(**{**at, "K2/splits512/T2097152": 80}), "128 splits")[0]
         self.assertEqual(found.verdict, claims.FAILS)
 
+    def paging(self, copied: float, plain: float, batched: float) -> claims.Finding:
+        rows = {
+            "K4/serial-copy/T512/page16": 100 * copied,
+            "K4/serial/T512/page16": 100 * plain,
+            "K4/serial/T512/contiguous": 100,
+            "K4/batched/T512/page16": 20 * batched,
+            "K4/batched/T512/contiguous": 20,
+        }
+        return verdict(self.study(**rows), "Paging costs")[0]
+
     def test_paging_three_ways(self) -> None:
-        found = verdict(
-            self.study(
-                **{
-                    "K4/serial-copy/T512/page16": 190,
-                    "K4/serial/T512/page16": 105,
-                    "K4/serial/T512/contiguous": 100,
-                    "K4/batched/T512/page16": 21,
-                    "K4/batched/T512/contiguous": 20,
-                }
-            ),
-            "Paging costs",
-        )[0]
+        found = self.paging(1.9, 1.05, 1.02)
         self.assertEqual(found.verdict, claims.PARTLY)
-        for text in ("1.90x as the study timed it", "1.05x without the copy", "1.05x batched in one call"):
+        for text in ("1.90x as the study timed it", "1.05x without the copy", "1.02x batched in one call"):
             self.assertIn(text, found.ours)
+        self.assertEqual(self.paging(1.9, 1.8, 1.7).verdict, claims.HOLDS)
+        self.assertEqual(self.paging(1.2, 1.2, 1.45).verdict, claims.FAILS)
 
     def test_page_size(self) -> None:
         def of(large: float) -> str:
