@@ -89,7 +89,7 @@ Result measure(Session& session, const Case& c, const std::string& backend) {
   const auto plan   = make_plan(exec, c, caches, backend);
   const auto decode = [&](int i) { caches.with(i, [&](const auto& kv) { pagoda::decode(exec, plan, q, kv, out); }); };
 
-  r.floor   = session.floors.of(c.bytes(), r.rotation.calls);
+  r.floor   = session.floors.of(c.bytes(), r.rotation.calls, session.arena.memory());
   r.seconds = seconds_of_call(exec, r.rotation, reader, decode);
 
   Kokkos::deep_copy(exec, out, Number(std::numeric_limits<float>::quiet_NaN()));

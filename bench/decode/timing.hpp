@@ -15,6 +15,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -27,7 +28,13 @@ class Floors {
  public:
   explicit Floors(const ExecutionSpace& exec) : exec_(exec) {}
 
-  const Reading& of(std::size_t bytes, int calls) {
+  /// memory: where the kernel beside it reads.
+  const Reading& of(std::size_t bytes, int calls, std::span<const std::byte> memory) {
+    if (memory.data() != memory_.data() || memory.size() != memory_.size()) {
+      known_.clear();
+      reader().read_from(memory.data(), memory.size());
+      memory_ = memory;
+    }
     using Clock      = std::chrono::steady_clock;
     Entry& entry     = known_[bytes];
     const bool known = entry.reading.bytes != 0;
@@ -36,11 +43,9 @@ class Floors {
     return entry.reading;
   }
 
-  /// Made when it is first needed; it holds gigabytes.
+  /// Made when it is first needed; it holds much memory.
   StreamReader<ExecutionSpace>& reader() {
-    constexpr bool on_host    = std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>;
-    constexpr std::size_t big = std::size_t(1) << (on_host ? 30 : 32);
-    if (!reader_) reader_.emplace(exec_, big);
+    if (!reader_) reader_.emplace(exec_, 0);
     return *reader_;
   }
 
@@ -52,7 +57,8 @@ class Floors {
   };
   ExecutionSpace exec_;
   std::optional<StreamReader<ExecutionSpace>> reader_;
-  std::map<std::size_t, Entry> known_;
+  std::span<const std::byte> memory_;
+  std::map<std::size_t, Entry> known_;  ///< of that memory
 };
 
 /// Seconds of one call, of `rotation.calls` in a row; `call(i)` is a call on cache i. On CUDA all calls are one graph,

@@ -71,11 +71,21 @@ class StreamReader {
         evict_bytes_(round_up(2 * cache_bytes())),
         words_(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::bench::stream_buffer"),
                (data_bytes_ + evict_bytes_) / sizeof(std::uint64_t)),
+        data_(reinterpret_cast<const std::byte*>(words_.data())),
+        evict_(data_ + data_bytes_),
         folds_("Pagoda::bench::stream_folds", static_cast<std::size_t>(std::max(exec.concurrency(), 1))) {
     Kokkos::parallel_for("Pagoda::bench::stream_fill",
                          Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::size_t>>(exec, 0, words_.extent(0)),
                          detail::FillRandom<memory_space>{words_});
     exec.fence("Pagoda::bench::stream_fill");
+  }
+
+  /// From now on reads are of this memory (aligned to 16, filled by the caller, outliving them) instead: how fast
+  /// memory is depends on where it lies, by some percent, so a kernel's floor is read where the kernel reads.
+  void read_from(const void* data, std::size_t bytes) {
+    data_       = static_cast<const std::byte*>(data);
+    data_bytes_ = bytes / 16 * 16;
+    next_       = 0;
   }
 
   /// Time of a read of exactly `bytes`, rounded up to 16, from so many samples of each kernel. Where reads are timed in
@@ -110,11 +120,9 @@ class StreamReader {
 
   static std::size_t round_up(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
 
-  const std::byte* data() const { return reinterpret_cast<const std::byte*>(words_.data()); }
-
 #if defined(KOKKOS_ENABLE_CUDA)
   cuda::Buffers buffers() const {
-    return {data(), data_bytes_, data() + data_bytes_, evict_bytes_, reinterpret_cast<unsigned*>(folds_.data())};
+    return {data_, data_bytes_, evict_, evict_bytes_, reinterpret_cast<unsigned*>(folds_.data())};
   }
 #endif
 
@@ -161,7 +169,7 @@ class StreamReader {
       const Kokkos::Timer timer;
       for (int i = 0; i < reads; ++i) {
         if (next_ + bytes > data_bytes_) next_ = 0;
-        shape.launch(exec_, data() + next_, bytes, folds_);
+        shape.launch(exec_, data_ + next_, bytes, folds_);
         next_ += bytes;
       }
       exec_.fence("Pagoda::bench::stream_read");
@@ -173,6 +181,7 @@ class StreamReader {
   ExecutionSpace exec_;
   std::size_t data_bytes_, evict_bytes_;
   Kokkos::View<std::uint64_t*, memory_space> words_;
+  const std::byte *data_, *evict_;
   Folds folds_;
   std::size_t next_ = 0;
 };

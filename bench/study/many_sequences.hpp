@@ -25,7 +25,7 @@ class ManySequences {
       : session_(session), p_(session, problem(num_sequences, tokens, page_size)) {}
 
   Outcome run(Work work) {
-    const Reading floor = session_.floors.of(p_.c.bytes(), p_.turns.calls);
+    const Reading floor = session_.floors.of(p_.c.bytes(), p_.turns.calls, session_.arena.memory());
     Outcome o;
     p_.caches.with(0, [&](const auto& first) {
       using Layout = std::decay_t<decltype(first)>;

@@ -74,7 +74,8 @@ class OneHead {
   }
   template <class Call>
   Outcome finish(double seconds, const Call& call, double tolerances) {
-    Outcome o = beside_the_read(seconds, p_.c.bytes(), session_.floors.of(p_.c.bytes(), p_.turns.calls), backend());
+    Outcome o = beside_the_read(seconds, p_.c.bytes(),
+                                session_.floors.of(p_.c.bytes(), p_.turns.calls, session_.arena.memory()), backend());
     p_.poison(session_.exec);
     call(0);
     check(o, tolerances);
@@ -155,16 +156,17 @@ class OneHead {
       Kokkos::deep_copy(exec, query, q_);
     };
     p_.poison(exec);
-    const double s        = seconds_by_the_clock(exec, [&](int) {
+    const double s            = seconds_by_the_clock(exec, [&](int) {
       to_device();
       attend();
       Kokkos::deep_copy(exec, result, output);
     });
-    const double transfer = seconds_by_the_clock(exec, [&](int) {
+    const double transfer     = seconds_by_the_clock(exec, [&](int) {
       to_device();
       Kokkos::deep_copy(exec, result, output);
     });
-    Outcome o = beside_the_read(s, p_.c.bytes(), session_.floors.of(p_.c.bytes(), p_.turns.calls), backend());
+    Outcome o                 = beside_the_read(s, p_.c.bytes(),
+                                                session_.floors.of(p_.c.bytes(), p_.turns.calls, session_.arena.memory()), backend());
     o.counters["transfer_us"] = transfer * 1e6;
     check(o, baseline_tolerances);
     return o;

@@ -210,8 +210,8 @@ class LayoutPool final : public KVPool<T, ExecutionSpace> {
 
   LayoutPool(const ExecutionSpace& exec, const PoolOptions& options);
   /// The cache with batch entry b = slots[b], for pagoda::decode or kernels of your own; columns of a block table
-  /// beyond a sequence are -1. The Views outlive the pool and follow it; which sequences they select is true until the
-  /// next kv or decode.
+  /// beyond a sequence are -1. The Views are of the pool's memory, live no longer than it, and follow it; which
+  /// sequences they select is true until the next kv or decode.
   Layout kv(const ExecutionSpace& exec, std::span<const int> slots);
 
  private:

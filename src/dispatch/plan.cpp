@@ -165,8 +165,11 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
                           (1 + double(s.max_seq_len) / max_piece);
   require(estimate < 0x1p30, "pagoda::plan: max_query_tokens is ", s.max_query_tokens, " at max_seq_len ",
           s.max_seq_len, "; allowed: fewer than 2^30 pieces of work, and these make about ", estimate);
-  const std::int64_t rows =
+  const auto ragged_rows =
       std::int64_t(head_groups) * (s.max_query_tokens * group / s.row_tile + std::min(s.max_batch, s.max_query_tokens));
+  const auto uniform_rows =
+      std::int64_t(head_groups) * s.max_batch * ((s.max_query_len * group + s.row_tile - 1) / s.row_tile);
+  const std::int64_t rows     = s.cu_seqlens_q ? ragged_rows : std::min(ragged_rows, uniform_rows);
   const std::int64_t pieces   = s.max_seq_len / min_piece + 1;  // of a row, at most
   const std::int64_t for_busy = std::int64_t(std::max(s.split.waves, s.split.even_waves)) * s.split.teams;
   const std::int64_t for_long = rows * s.max_seq_len / max_piece + 1;

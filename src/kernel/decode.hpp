@@ -292,7 +292,8 @@ struct DecodeKernel {
     }
     const bool any = s.sum > Acc(0);
     Acc weight     = any ? kept * reciprocal(s.sum) : Acc(0);
-    if constexpr (is_scaled<Fragment>) weight *= args.v_scale.of_head(rows.kv_head());
+    if constexpr (is_scaled<Fragment>)
+      if (any) weight *= args.v_scale.of_head(rows.kv_head());  // otherwise it may be anything
     Acc out[Quads][4];
     PAGODA_UNROLL_ALL
     for (int q = 0; q < Quads; ++q)

@@ -225,6 +225,7 @@ TYPED_TEST(Tuned, OtherQueriesTakeTheGenericKernel) {
   shape.q_type = DType::fp64;
   const Sample<T> sample(shape);
   Scene<Kokkos::Cuda, T> scene(sample);
+  const Environment environment("");
   const auto plan = scene.plan();
   EXPECT_EQ(plan.backend(), "tuned");
   scene.decode(plan);

@@ -78,7 +78,7 @@ TEST(Tuning, FewRowsAreCut) {
   const Device& h100 = cards[2].device;
   for (const int rows : {1, 2, 8, 16, 64}) {
     const Shape s = spread(rows, 4096, half128, 128, 8, h100);
-    EXPECT_GT(s.busy, 0.9) << rows;
+    EXPECT_GT(rows * s.pieces, 0.8 * s.blocks) << rows;
     EXPECT_LE(rows * s.pieces, s.blocks) << rows;
   }
   // But not to pieces of less than two tiles.
@@ -87,12 +87,17 @@ TEST(Tuning, FewRowsAreCut) {
 
 TEST(Tuning, RowsThatFitBadlyAreStreamed) {
   const Device& h100 = cards[2].device;
-  for (int rows = 1057; rows < 2200; ++rows) {
-    const Shape s = spread(rows, 64, half128, 128, 4, h100);
-    EXPECT_TRUE(s.streams || s.busy >= 0.85) << rows;
-    EXPECT_GT(s.blocks, 0);
-  }
-  EXPECT_FALSE(spread(4096, 64, half128, 128, 4, h100).streams);
+  EXPECT_TRUE(spread(1100, 512, half128, 128, 4, h100).streams);  // two rounds, of which the second is nearly empty
+  EXPECT_FALSE(spread(4096, 512, half128, 128, 4, h100).streams);
+  EXPECT_FALSE(spread(1100, 1, half128, 128, 4, h100).streams);  // too little to read for it to matter
+  for (int rows = 1; rows < 3000; ++rows)
+    EXPECT_LE(spread(rows, 4096, half128, 128, 4, h100).us, 1.03 * read_us(rows, 4096, half128, h100) + 4) << rows;
+}
+
+// The smaller the problem, the fewer parts it is worth cutting rows into.
+TEST(Tuning, SmallProblemsTakeLargeBlocks) {
+  for (const int rows : {2, 8, 16, 24, 32})
+    EXPECT_EQ(spread(rows, 32, half128, 128, 4, cards[2].device).warps, 8) << rows;
 }
 
 TEST(Tuning, NothingOverflows) {

@@ -50,8 +50,8 @@ struct Quad {
 /// Dims 4 quad .. + 4 of a finished row, and with the first of them its log-sum-exp.
 PAGODA_DEVICE void store_output(const Args& a, int batch, int kv_head, int r, int quad, const Quad& x) {
   const int head = kv_head * a.group + r;
-  const float weight =
-      (x.sum > 0 ? reciprocal(x.sum) : 0.0f) * (a.v.scale ? __ldg(a.v.scale + kv_head * a.v.scale_head) : 1.0f);
+  float weight   = 0;  // of a row without tokens, whose scale may be anything
+  if (x.sum > 0) weight = reciprocal(x.sum) * (a.v.scale ? __ldg(a.v.scale + kv_head * a.v.scale_head) : 1.0f);
   const float4 y        = {x.values.x * weight, x.values.y * weight, x.values.z * weight, x.values.w * weight};
   const std::int64_t at = batch * a.out.batch + head * a.out.head + 4 * quad;
   if (a.out.type == Type::fp32) {

@@ -45,7 +45,7 @@ struct Shape {
   int blocks;    ///< that run at the same time
   int pieces;    ///< of each row (batch entry and kv head)
   bool streams;  ///< rows are not dealt but cut as one stream
-  double busy;   ///< part of the machine's time that dealt rows fill
+  double us;     ///< what it is expected to take beyond starting, should all rows be of the length asked for
 };
 
 /// Blocks of so many warps that fit the device at the same time.
@@ -56,31 +56,43 @@ constexpr int blocks_resident(int warps, int tile_bytes, int head_dim, int group
   return d.num_sms * std::min(warps_per_sm / warps, d.shared_per_sm / (bytes + reserved));
 }
 
-/// Rows as they are dealt: whole where there are enough of them, all of them at once where they fit; else in pieces.
-/// Each is best with blocks of another size. tiles: of the longest row there may be.
+/// What a choice costs beside the reading, in microseconds, by warps of a block: to join the parts of cut rows, and to
+/// cut a batch as one stream. Measured on an H200 (bench/NOTES.md); elsewhere only their order counts.
+constexpr double merge_us(int warps) { return warps == 8 ? 1.5 : warps == 4 ? 2.7 : warps == 2 ? 4.1 : 7.5; }
+inline constexpr double stream_us = 3.5;
+
+/// Of the memory, while a device reads with all multiprocessors. Four fifths of them read as much.
+inline constexpr double bytes_per_us_and_sm = 34000, enough = 0.8;
+
+/// To read so many tiles, two each of keys and values, at the memory's speed.
+constexpr double read_us(std::int64_t rows, std::int64_t tiles, int tile_bytes, const Device& d) {
+  return static_cast<double>(rows) * static_cast<double>(tiles) * 2 * tile_bytes / (bytes_per_us_and_sm * d.num_sms);
+}
+
+/// Rows as they are dealt: whole where there are enough of them, all of them at once where they fit; else in pieces; or
+/// as one stream where neither fills the machine. Each is best with blocks of another size. tiles: of the longest row
+/// there may be.
 constexpr Shape spread(std::int64_t rows, std::int64_t tiles, int tile_bytes, int head_dim, int group,
                        const Device& d) {
-  Shape best{0, 0, 1, false, 0};
-  double best_score = -1;
+  const double read = read_us(rows, tiles, tile_bytes, d);
+  Shape best{0, 0, 1, false, 0}, stream{0, 0, 1, true, 1.03 * read + stream_us};
   for (const int warps : {8, 4, 2, 1}) {
     const std::int64_t blocks = blocks_resident(warps, tile_bytes, head_dim, group, d);
     if (blocks == 0) continue;
-    const std::int64_t pieces =
-        std::clamp<std::int64_t>(blocks / std::max<std::int64_t>(rows, 1), 1, std::max<std::int64_t>(tiles / 2, 1));
-    const std::int64_t rounds = (rows + blocks - 1) / blocks;
-    const double busy =
-        pieces > 1 ? static_cast<double>(rows * pieces) / static_cast<double>(blocks)
-                   : static_cast<double>(rows) / static_cast<double>(blocks * std::max<std::int64_t>(rounds, 1));
-    // Cutting rows costs a merge, and every round a start.
-    const double starts = rounds > 1 ? 0.03 + std::min(0.0005 * static_cast<double>(rounds), 0.02) : 0.0;
-    const double score  = busy - (pieces > 1 ? 0.02 : 0.0) - starts;
-    if (score > best_score + (pieces > 1 ? 0.05 : 0.01)) {
-      best_score = score;
-      best       = {warps, static_cast<int>(blocks), static_cast<int>(pieces), false, busy};
-    }
+    if (stream.warps == 0) stream.warps = warps, stream.blocks = static_cast<int>(blocks);
+    const std::int64_t most   = std::max<std::int64_t>(tiles / 2, 1);
+    const std::int64_t pieces = std::clamp<std::int64_t>(blocks / std::max<std::int64_t>(rows, 1), 1, most);
+    const std::int64_t parts = std::max<std::int64_t>(rows * pieces, 1), rounds = (parts - 1) / blocks + 1;
+    // A round that fills the machine; the last one may not.
+    const double round = read * static_cast<double>(blocks) / static_cast<double>(parts);
+    const double last  = static_cast<double>(parts - (rounds - 1) * blocks) / static_cast<double>(blocks);
+    // Blocks of later rounds end at unlike times.
+    const double rest = rounds > 1 ? 1.02 * static_cast<double>(rounds - 1) + 0.02 : 0.0;
+    const double us   = round * (rest + std::max(last, enough)) + (pieces > 1 ? merge_us(warps) : 0.0);
+    if (best.warps == 0 || us < 0.99 * best.us)
+      best = {warps, static_cast<int>(blocks), static_cast<int>(pieces), false, us};
   }
-  best.streams = rows > best.blocks && best.busy < 0.85;
-  return best;
+  return stream.us < best.us ? stream : best;
 }
 
 /// How many blocks to launch. Idle ones do harm: the system puts two of them on one multiprocessor, which then reads
