@@ -4,6 +4,11 @@
 
 #include <cstdlib>
 #include <numeric>
+#if defined(KOKKOS_ENABLE_CUDA)
+#include "backends/cuda/tuned/decode.hpp"
+
+#include <random>
+#endif
 
 namespace pagoda::test {
 namespace {
@@ -233,6 +238,67 @@ TYPED_TEST(Tuned, OtherQueriesTakeTheGenericKernel) {
   scene.options().backend = "tuned";
   const auto forced       = scene.plan();
   expect_refusal([&] { scene.decode(forced); }, {"cannot do this: "});
+}
+
+// The kernels for cards without tensor maps (A100, A40) run here too, through the kernels' own interface: the same sums
+// in the same order, to the last bit, whichever way the tiles come.
+TEST(TunedAlone, EitherWayOfCopying) {
+  constexpr int batch = 5, heads = 2, group = 4, head_dim = 128, page_size = 32, max_pages = 40;
+  using Memory = Kokkos::CudaSpace;
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  const auto upload = [&](auto view, const auto& next) {
+    auto host = Kokkos::create_mirror_view(view);
+    for (std::size_t i = 0; i < host.extent(0); ++i) host(i) = next(i);
+    Kokkos::deep_copy(view, host);
+    return view;
+  };
+  constexpr std::size_t rows = std::size_t(batch) * max_pages * page_size * heads;
+  const auto number          = [&](std::size_t) { return half_t(normal(random)); };
+  const auto k               = upload(Kokkos::View<half_t*, Memory>("k", rows * head_dim), number);
+  const auto v               = upload(Kokkos::View<half_t*, Memory>("v", rows * head_dim), number);
+  const auto q               = upload(Kokkos::View<half_t*, Memory>("q", batch * heads * group * head_dim), number);
+  const auto table           = upload(Kokkos::View<int*, Memory>("table", batch * max_pages), [](std::size_t i) {
+    return static_cast<int>(i * 77 % (batch * max_pages));
+  });  // 77 and 200: coprime
+  for (const std::vector<int>& lengths : {std::vector<int>{1280, 1, 0, 333, 1000}, {1000, 1000, 990, 1000, 1000}}) {
+    const auto seq_lens =
+        upload(Kokkos::View<int*, Memory>("seq_lens", batch), [&](std::size_t i) { return lengths[i]; });
+    std::vector<std::vector<half_t>> outs;
+    for (const int sm : {90, 80}) {
+      tuned::Device device = tuned::Device::current();
+      device.sm            = std::min(device.sm, sm);
+      const Kokkos::View<half_t*, Memory> out("out", q.extent(0));
+      Kokkos::deep_copy(out, half_t(std::numeric_limits<float>::quiet_NaN()));
+      const Kokkos::View<std::byte*, Memory> workspace("workspace", tuned::workspace_bytes(group, head_dim, device));
+      constexpr std::int64_t row = head_dim * sizeof(half_t);
+      tuned::Problem p{};
+      p.type = tuned::Type::fp16, p.batch = batch, p.num_q_heads = heads * group, p.num_kv_heads = heads;
+      p.head_dim = p.head_dim_v = head_dim;
+      p.page_size = page_size, p.max_seq_len = max_pages * page_size, p.num_pages = batch * max_pages;
+      p.k           = {k.data(), page_size * heads * row, heads * row, row, nullptr, 0};
+      p.v           = {v.data(), page_size * heads * row, heads * row, row, nullptr, 0};
+      p.seq_lens    = seq_lens.data();
+      p.block_table = table.data(), p.table_row = max_pages, p.table_page = 1, p.table_pages = max_pages;
+      p.table_entries = batch * max_pages;
+      p.q             = {q.data(), tuned::Type::fp16, heads * group * head_dim, head_dim};
+      p.out           = {out.data(), tuned::Type::fp16, heads * group * head_dim, head_dim};
+      p.softmax_scale = 0.1;
+      ASSERT_EQ(tuned::why_not(p, device), nullptr);
+      const Kokkos::Cuda exec;
+      exec.fence();
+      tuned::prepare(p.type, group, head_dim, device, workspace.data(), exec.cuda_stream());
+      tuned::decode(p, device, workspace.data(), exec.cuda_stream());
+      tuned::decode(p, device, workspace.data(), exec.cuda_stream());
+      exec.fence();
+      const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), out);
+      outs.emplace_back(host.data(), host.data() + host.extent(0));
+    }
+    for (std::size_t i = 0; i < outs[0].size(); ++i) {
+      ASSERT_TRUE(std::isfinite(static_cast<float>(outs[0][i]))) << i;
+      ASSERT_EQ(static_cast<float>(outs[0][i]), static_cast<float>(outs[1][i])) << i;
+    }
+  }
 }
 
 #endif

@@ -75,7 +75,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
         args.q.head, args.group);
   };
   if (any) begin_rows();
-  const int early = args.alone ? 0 : length_of(args, min(lane, args.batch - 1));
+  const Lengths lengths(args, lane);
   Copies copies(args, ring, shared_address(memory + layout.barriers) + warp * 8 * Stages, lane);
 
   Ring<Stages> issued, used;
@@ -99,14 +99,14 @@ PAGODA_DEVICE void decode_block(const Args& args) {
 #pragma unroll 1
   for (bool again = streams;; again = true) {
     if (again) [[unlikely]] {
-      walk = walk_ahead = Walk<Warps>::streamed(args, warp, lane, count_tiles(args, early, lane).tiles);
+      walk = walk_ahead = Walk<Warps>::streamed(args, warp, lane, lengths.count(args, lane).tiles);
       ask(), skip();
       any = walk.next(args, s);
       if (any) begin_rows();
     }
 #pragma unroll 1
     for (int i = 0; i < Stages; ++i) begin_copy();
-    if (streams || args.alone || count_tiles(args, early, lane).even) break;
+    if (streams || args.alone || lengths.count(args, lane).even) break;
     streams = true;
     copies.drain(used, issued);
   }

@@ -32,20 +32,37 @@ struct Totals {
   int tiles;
   bool even;
 };
-/// first: the length of batch entry `lane`, if there is one.
-PAGODA_DEVICE Totals count_tiles(const Args& a, int first, int lane) {
-  int tiles = 0, longest = 0, sequences = 0;
-  const auto add = [&](int len) {
-    const int n = tiles_of(len);
-    tiles += n, longest = max(longest, n), sequences += n > 0;
-  };
-  if (lane < a.batch) add(first);
+
+/// All lengths of a batch, lanes over entries. The first are asked for when it is made: behind the first copies they
+/// would wait for all of them.
+class Lengths {
+ public:
+  PAGODA_DEVICE Lengths(const Args& a, int lane) {
+    if (a.alone) return;
+#pragma unroll
+    for (int i = 0; i < early; ++i)
+      if (32 * i < a.batch) first_[i] = length_of(a, min(lane + 32 * i, a.batch - 1));
+  }
+  PAGODA_DEVICE Totals count(const Args& a, int lane) const {
+    int tiles = 0, longest = 0, sequences = 0;
+    const auto add = [&](int len) {
+      const int n = tiles_of(len);
+      tiles += n, longest = max(longest, n), sequences += n > 0;
+    };
+#pragma unroll
+    for (int i = 0; i < early; ++i)
+      if (lane + 32 * i < a.batch) add(first_[i]);
 #pragma unroll 4
-  for (int b = lane + 32; b < a.batch; b += 32) add(length_of(a, b));
-  tiles = __reduce_add_sync(~0u, tiles), longest = __reduce_max_sync(~0u, longest);
-  sequences = __reduce_add_sync(~0u, sequences);
-  return {tiles, static_cast<float>(longest) * static_cast<float>(sequences) <= 1.25f * static_cast<float>(tiles)};
-}
+    for (int b = lane + 32 * early; b < a.batch; b += 32) add(length_of(a, b));
+    tiles = __reduce_add_sync(~0u, tiles), longest = __reduce_max_sync(~0u, longest);
+    sequences = __reduce_add_sync(~0u, sequences);
+    return {tiles, static_cast<float>(longest) * static_cast<float>(sequences) <= 1.25f * static_cast<float>(tiles)};
+  }
+
+ private:
+  static constexpr int early = 8;
+  int first_[early]          = {};
+};
 
 /// The segments of a block, one after another. Two ways:
 ///  - dealt: rows of even batches are cut alike, into args.pieces pieces, of which piece p has every so many-th tile.
