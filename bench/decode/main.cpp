@@ -46,17 +46,21 @@ Plan<Exec> make_plan(const Exec& exec, const Case& c, const auto& caches, const 
   });
 }
 
+bool can_run(const Exec& exec, const Case& c, const std::string& backend) {
+  try {
+    pagoda::detail::by_type(c.type,
+                            [&]<class T>(T*) { make_plan(exec, c, Caches<Exec, T>(exec, c, nullptr, 1), backend); });
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
 /// The backends that can run it, one after another; "none" if it cannot be planned, which running it then explains.
 std::vector<std::string> backends_of(const Exec& exec, const Case& c) {
   std::vector<std::string> names;
-  for (const std::string name : {"tuned", "generic"}) {
-    try {
-      pagoda::detail::by_type(c.type,
-                              [&]<class T>(T*) { make_plan(exec, c, Caches<Exec, T>(exec, c, nullptr, 1), name); });
-      names.push_back(name);
-    } catch (const InvalidArgument&) {
-    }
-  }
+  for (const std::string name : {"tuned", "generic"})
+    if (can_run(exec, c, name)) names.push_back(name);
   if (names.empty()) names.emplace_back("none");
   return names;
 }
