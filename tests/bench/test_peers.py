@@ -39,7 +39,9 @@ def cases(*names: str) -> list[Case]:
 
 class Names(unittest.TestCase):
     def test_all_that_were_measured_are_known(self) -> None:
-        rows = json.loads((TOP / "bench" / "results" / "decode-h200.json").read_text())["benchmarks"]
+        lines = (TOP / "bench" / "results" / "decode-h200.json").read_text().splitlines()
+        rows = [row for row in map(json.loads, lines) if "name" in row]
+        self.assertGreater(len(rows), 100)
         for row in rows:
             case = Case(row["name"].removesuffix(SUFFIX))
             self.assertEqual(case.bytes, row["bytes"], row["name"])
