@@ -7,6 +7,8 @@
 /// Joining softmax states: of a block's warps in shared memory, of a row's blocks through device memory.
 namespace pagoda::tuned {
 
+using namespace ptx;
+
 /// Four dims of a row's weighted values with the row's maximum (base 2) and sum.
 struct Quad {
   float4 values = {0, 0, 0, 0};

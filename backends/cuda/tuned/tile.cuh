@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/ptx.cuh"
 #include "backends/cuda/tuned/args.hpp"
-#include "backends/cuda/tuned/ptx.cuh"
 
 /// Tiles of 16 tokens: how they lie in shared memory, and the two ways they get there.
 namespace pagoda::tuned {
+
+using namespace ptx;
 
 /// A tile of keys or values in shared memory: runs of 128 bytes of each row, run after run, 16-byte chunk i of row r at
 /// place i ^ (r % 8) of its run (what a tensor map's 128-byte swizzle makes, and what keeps eight rows' chunks in

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/ptx.cuh"
 #include "backends/cuda/tuned/args.hpp"
-#include "backends/cuda/tuned/ptx.cuh"
 
 /// Which tiles are a block's: worked out from the lengths when the kernel runs, by every warp for itself.
 namespace pagoda::tuned {

@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-/// Instructions that CUDA C++ has no word for, one function each.
-namespace pagoda::tuned {
+/// Instructions that CUDA C++ has no word for, one function each. Device code only; knows nothing of Kokkos.
+namespace pagoda::ptx {
 
 #define PAGODA_DEVICE __device__ __forceinline__
 
@@ -35,9 +35,11 @@ PAGODA_DEVICE void mma(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::u
   }
 }
 
-/// Four 8 x 8 matrices of 16-bit elements: lane i addresses row i % 8 of matrix i / 8.
+/// Four 8 x 8 matrices of 16-bit elements from shared memory: lane i gives the address of row i % 8 of matrix i / 8,
+/// and gets of each matrix the elements (i / 4, 2 (i % 4)) and the one behind it. Transposed: (2 (i % 4), i / 4) and
+/// the one below it.
 template <bool Transposed>
-PAGODA_DEVICE void load_matrices(std::uint32_t (&m)[4], std::uint32_t at) {
+PAGODA_DEVICE void load_matrices(std::uint32_t* m, std::uint32_t at) {
   if constexpr (Transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
@@ -58,6 +60,12 @@ PAGODA_DEVICE float exp2_fast(float x) {
   return y;
 }
 
+/// To about two units in the last place.
+PAGODA_DEVICE float log2_fast(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 PAGODA_DEVICE float reciprocal(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -101,6 +109,16 @@ PAGODA_DEVICE std::uint64_t read_once_policy() {
 PAGODA_DEVICE void copy_async(std::uint32_t to, const char* from, std::uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
                : "memory");
+}
+/// The same, or clears them there.
+PAGODA_DEVICE void copy_or_clear_async(std::uint32_t to, const char* from, std::uint64_t policy, bool clear) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+               "r"(clear ? 0 : 16), "l"(policy)
+               : "memory");
+}
+/// Begins to copy 4 bytes.
+PAGODA_DEVICE void copy_word_async(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 PAGODA_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N>
@@ -175,4 +193,4 @@ PAGODA_DEVICE void store_shared_word2(float2* p, float2 v) {
   asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(v.x), "f"(v.y) : "memory");
 }
 
-}  // namespace pagoda::tuned
+}  // namespace pagoda::ptx
