@@ -95,6 +95,9 @@ const void* find_kernel(Type type, int head_dim, int warps, bool maps) {
 
 int tile_bytes(const Problem& p) { return 16 * p.head_dim * bytes_of(p.type); }
 
+/// Compiled as the kernels are.
+__global__ void probe() {}
+
 }  // namespace
 
 Device Device::current() {
@@ -107,7 +110,11 @@ Device Device::current() {
   };
   check(cudaGetDevice(&device), "cudaGetDevice");
   major = ask(cudaDevAttrComputeCapabilityMajor), minor = ask(cudaDevAttrComputeCapabilityMinor);
-  d.sm               = 10 * major + minor;
+  d.sm = 10 * major + minor;
+  // Code for an older card runs on a newer one too, but has nothing that the older one lacks.
+  cudaFuncAttributes compiled{};
+  check(cudaFuncGetAttributes(&compiled, probe), "cudaFuncGetAttributes");
+  if (compiled.ptxVersion >= 80) d.sm = std::min(d.sm, compiled.ptxVersion);
   d.num_sms          = ask(cudaDevAttrMultiProcessorCount);
   d.shared_per_sm    = ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
   d.shared_per_block = ask(cudaDevAttrMaxSharedMemoryPerBlockOptin);

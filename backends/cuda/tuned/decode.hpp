@@ -49,9 +49,9 @@ struct Problem {
   double softmax_scale;
 };
 
-/// What the kernels are tuned to; of the current device if left out.
+/// What the kernels are tuned to.
 struct Device {
-  int sm;  ///< 80, 86, 90
+  int sm;  ///< 80, 86, 90: of the card, or what the code was compiled for if that is older
   int num_sms;
   int shared_per_sm, shared_per_block;  ///< bytes
   static Device current();

@@ -174,12 +174,14 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   }
 }
 
-/// An architecture that lacks what a kernel needs gets no code for it, and is never given it (why_not).
+/// An architecture that lacks what a kernel needs gets no code for it, and is never given it (Device, why_not).
 template <Type T, int D, class Copies, int Warps, int Stages>
 __global__ void __launch_bounds__(Warps * 32, warps_per_sm / Warps) decode_kernel(const __grid_constant__ Args args) {
 #if defined(__CUDA_ARCH__)
   if constexpr (__CUDA_ARCH__ >= (Copies::uses_maps || Tile<T, D>::element_bytes == 1 ? 900 : 800))
     decode_block<T, D, Copies, Warps, Stages>(args);
+  else
+    __trap();
 #endif
 }
 
