@@ -50,6 +50,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   const std::uint32_t ring = shared_address(memory) + warp * Stages * 2 * Shape::bytes;
   float* const values      = reinterpret_cast<float*>(memory + layout.values);
   float2* const states     = reinterpret_cast<float2*>(memory + layout.states);
+
   // The producer: tiles of the warp, in order, across segments.
   auto walk_ahead = Walk<Warps>::dealt(args, warp);
   Segment ahead;

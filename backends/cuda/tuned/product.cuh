@@ -46,7 +46,7 @@ class Rows {
   }
 
   /// Adds a tile: keys at `keys` in shared memory, values at `values`. Of its tokens the first `count` are there.
-  /// zeroed: tells what copies that rows of values beyond them were overwritten.
+  /// Copies: is told where values behind the last token were overwritten.
   template <class Copies>
   PAGODA_DEVICE void add(std::uint32_t keys, std::uint32_t values, int count, float scale) {
     float s[4][4] = {};  // of eight tokens each, twice: shorter chains
