@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/cuda/tuned/tuning.hpp"
+#include "tests/tuned/cards.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,18 +7,6 @@
 
 namespace pagoda::tuned {
 namespace {
-
-struct Card {
-  const char* name;
-  Device device;
-};
-// Multiprocessors and shared memory of a multiprocessor and of a block: CUDA C++ Programming Guide, compute
-// capabilities.
-constexpr Card cards[] = {{"A100", {80, 108, 164 * 1024, 163 * 1024}},
-                          {"A40", {86, 84, 100 * 1024, 99 * 1024}},
-                          {"H100", {90, 132, 228 * 1024, 227 * 1024}}};
-
-constexpr int half128 = 16 * 128 * 2, half64 = 16 * 64 * 2, byte128 = 16 * 128;
 
 TEST(Tuning, BlocksFitTheirMultiprocessor) {
   for (const Card& card : cards)
@@ -42,26 +30,20 @@ TEST(Tuning, BlocksFitTheirMultiprocessor) {
         }
 }
 
-// Little's law: a multiprocessor keeps its share of the memory busy only with bandwidth times latency on their way.
 TEST(Tuning, EnoughIsOnItsWay) {
-  struct {
-    int bytes_per_ns, latency_ns;
-  } memory[] = {{2039, 700}, {696, 700}, {4800, 800}};
-  for (int c = 0; c < 3; ++c)
-    for (const int group : {1, 4, 8}) {
-      const Device& d  = cards[c].device;
-      const int needed = memory[c].bytes_per_ns * memory[c].latency_ns / d.num_sms;
+  for (const Card& card : cards)
+    for (const int group : {1, 4, 8})
       for (const int warps : {4, 2}) {
+        const Device& d  = card.device;
         const int blocks = blocks_resident(warps, half128, 128, group, d) / d.num_sms;
         // One stage of each warp is being used.
         const int flying = blocks * warps * (stages_of(half128, uses_maps(d)) - 1) * 2 * half128;
-        EXPECT_GE(flying, needed) << cards[c].name << ", group " << group << ", " << warps << " warps";
+        EXPECT_GE(flying, card.needed_bytes()) << card.name << ", group " << group << ", " << warps << " warps";
       }
-    }
 }
 
 TEST(Tuning, RowsStayWholeWhereTheyFillTheMachine) {
-  const Device& h100 = cards[2].device;
+  const Device& h100 = cards[3].device;
   struct {
     int rows, warps;
   } expected[] = {{128, 8}, {256, 4}, {512, 2}, {1024, 1}};
@@ -75,7 +57,7 @@ TEST(Tuning, RowsStayWholeWhereTheyFillTheMachine) {
 }
 
 TEST(Tuning, FewRowsAreCut) {
-  const Device& h100 = cards[2].device;
+  const Device& h100 = cards[3].device;
   for (const int rows : {1, 2, 8, 16, 64}) {
     const Shape s = spread(rows, 4096, half128, 128, 8, h100);
     EXPECT_GT(rows * s.pieces, 0.8 * s.blocks) << rows;
@@ -86,7 +68,7 @@ TEST(Tuning, FewRowsAreCut) {
 }
 
 TEST(Tuning, RowsThatFitBadlyAreStreamed) {
-  const Device& h100 = cards[2].device;
+  const Device& h100 = cards[3].device;
   EXPECT_TRUE(spread(1100, 512, half128, 128, 4, h100).streams);  // two rounds, of which the second is nearly empty
   EXPECT_FALSE(spread(4096, 512, half128, 128, 4, h100).streams);
   EXPECT_FALSE(spread(1100, 1, half128, 128, 4, h100).streams);  // too little to read for it to matter
@@ -97,7 +79,7 @@ TEST(Tuning, RowsThatFitBadlyAreStreamed) {
 // The smaller the problem, the fewer parts it is worth cutting rows into.
 TEST(Tuning, SmallProblemsTakeLargeBlocks) {
   for (const int rows : {2, 8, 16, 24, 32})
-    EXPECT_EQ(spread(rows, 32, half128, 128, 4, cards[2].device).warps, 8) << rows;
+    EXPECT_EQ(spread(rows, 32, half128, 128, 4, cards[3].device).warps, 8) << rows;
 }
 
 TEST(Tuning, NothingOverflows) {
