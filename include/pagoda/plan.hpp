@@ -37,9 +37,9 @@ struct DecodeOptions {
   Kokkos::View<const float*, MemorySpace> alibi_slopes{};  ///< [num_q_heads], adds slope * (token - query position)
   Kokkos::View<const float*, MemorySpace> sinks{};         ///< [num_q_heads], logit of one extra token with value 0
 
-  /// "tuned" (hand-written kernels, on NVIDIA) or "generic"; decodes that cannot run so are refused with the reason.
-  /// Default: PAGODA_BACKEND in the environment, or else tuned where that can carry out the problem, and generic
-  /// everywhere else.
+  /// "tuned" (hand-written kernels, on NVIDIA; launched cooperatively, so that a decode starts once all of its blocks
+  /// can run) or "generic"; decodes that cannot run so are refused with the reason. Default: PAGODA_BACKEND in the
+  /// environment, or else tuned where that can carry out the problem, and generic everywhere else.
   std::string backend{};
 };
 
