@@ -99,6 +99,7 @@ struct Cuda {
     const auto type = type_of(kv.k.type), q = type_of(p.q.type), out = type_of(p.out.type);
     if (!type) return "no hand-tuned kernel for the cache's type";
     if (!q || !out) return "q or out is fp64";
+    if (kv.paged && !kv.block_table) return "the block table is empty";
     if (p.q.extent[0] != kv.batch) return "not one query token for each sequence";
     if (kv.k.stride[3] != 1 || kv.v.stride[3] != 1 || p.q.stride[2] != 1 || p.out.stride[2] != 1)
       return "dims do not lie side by side";
