@@ -2,6 +2,7 @@
 #pragma once
 
 #include "bench/serve/contents.hpp"
+#include "src/pool/huge_pages.hpp"
 
 #include <pagoda/types.hpp>
 
@@ -126,6 +127,8 @@ class Arena {
       // Room to spare, for the cases to come; a quarter of all is for others.
       bytes_ = Bytes(Kokkos::view_alloc(exec_, Kokkos::WithoutInitializing, "Pagoda::bench::arena"),
                      std::max(wanted, spare) + alignment);
+      if constexpr (std::is_same_v<memory_space, Kokkos::HostSpace>)
+        pagoda::detail::ask_for_huge_pages(bytes_.data(), bytes_.extent(0));  // as pools do
     }
     if (type_ != dtype_v<T>) {
       const Kokkos::View<T*, memory_space, Kokkos::MemoryUnmanaged> all(reinterpret_cast<T*>(start()),

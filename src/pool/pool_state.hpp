@@ -3,6 +3,7 @@
 
 #include <pagoda/kv_pool.hpp>
 
+#include "src/pool/huge_pages.hpp"
 #include "src/pool/page_table.hpp"
 #include "src/pool/staging.hpp"
 #include "src/pool/write_rows.hpp"
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 namespace pagoda::detail {
@@ -102,8 +104,16 @@ struct PoolState {
   static constexpr std::size_t alignment = 1024;
 
   static Memory memory(const ExecutionSpace& exec, const char* label, const PoolOptions& o, int dims) {
-    const std::size_t rows = std::size_t(o.num_pages) * o.page_size * o.num_kv_heads;
-    return Memory(Kokkos::view_alloc(exec, std::string(label)), rows * dims * sizeof(T) + alignment);
+    const std::size_t rows  = std::size_t(o.num_pages) * o.page_size * o.num_kv_heads;
+    const std::size_t bytes = rows * dims * sizeof(T) + alignment;
+    if constexpr (std::is_same_v<MemorySpace, Kokkos::HostSpace>) {
+      const Memory memory(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, std::string(label)), bytes);
+      ask_for_huge_pages(memory.data(), bytes);
+      Kokkos::deep_copy(exec, memory, std::byte(0));
+      return memory;
+    } else {
+      return Memory(Kokkos::view_alloc(exec, std::string(label)), bytes);
+    }
   }
   static Storage storage(const Memory& memory, const PoolOptions& o, int dims) {
     const bool nhd           = o.order == KVOrder::NHD;

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#endif
+
+namespace pagoda::detail {
+
+/// Asks the system to back host memory that nobody has written yet by large pages (2 MiB on x86): a decode walks
+/// through all of a cache, and shuffled pages of it miss the TLB at every step (up to a quarter of its time,
+/// bench/NOTES.md). No more than a wish: where it is not granted, nothing changes.
+inline void ask_for_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes) {
+#if defined(__linux__)
+  const auto page  = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
+  const auto end   = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+}
+
+}  // namespace pagoda::detail
