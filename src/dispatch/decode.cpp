@@ -7,6 +7,7 @@
 #include "src/dispatch/launch.hpp"
 #include "src/dispatch/spaces.hpp"
 #include "src/dispatch/tuned.hpp"
+#include "src/plan/launched.hpp"
 #include "src/plan/split.hpp"
 
 #include <algorithm>
@@ -159,8 +160,8 @@ void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const 
   if (problem.q.extent[0] == 0) return;
   const PlanState& s = plan.state();
   if (s.tuned) {
-    const char* const reason = why_not_tuned<ExecutionSpace>(s, problem);
-    if (!reason) return decode_tuned(exec, s, problem, plan.workspace().data() + s.layout.tuned);
+    const char* const reason = decode_tuned(exec, s, problem, plan.workspace().data() + s.layout.tuned);
+    if (!reason) return;
     require(s.forced != Backend::tuned,
             "pagoda::decode: the plan's backend is to be tuned, which cannot do this: ", reason,
             "; allowed: a plan for any backend, or a problem that it takes");

@@ -13,11 +13,11 @@
 #include <Kokkos_Core.hpp>
 
 #include <algorithm>
-#include <array>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <string>
+#include <tuple>
 #include <type_traits>
 
 namespace pagoda::detail {
@@ -43,7 +43,9 @@ struct None {
   }
   static std::size_t workspace_bytes(const PlanState&) { return 0; }
   static void prepare(const ExecutionSpace&, const PlanState&, void*) {}
-  static void decode(const ExecutionSpace&, const PlanState&, const Problem&, void*) {}
+  static const char* decode(const ExecutionSpace&, const PlanState& s, const Problem& p, void*) {
+    return why_not(s, p);
+  }
 };
 
 #if defined(KOKKOS_ENABLE_CUDA)
@@ -138,8 +140,7 @@ struct Cuda {
 
   static const char* why_not(const PlanState& s, const Problem& p) {
     tuned::Problem t;
-    if (const char* reason = translate(s, p, t)) return reason;
-    return tuned::why_not(t, current_device());
+    return why_not(s, p, t);
   }
   static std::size_t workspace_bytes(const PlanState& s) {
     return tuned::workspace_bytes(s.num_q_heads / s.num_kv_heads, s.head_dim, current_device());
@@ -149,17 +150,24 @@ struct Cuda {
     tuned::prepare(*type_of(s.kv_type), s.num_q_heads / s.num_kv_heads, s.head_dim, current_device(), workspace,
                    exec.cuda_stream());
   }
-  static void decode(const Kokkos::Cuda& exec, const PlanState& s, const Problem& p, void* workspace) {
+  static const char* decode(const Kokkos::Cuda& exec, const PlanState& s, const Problem& p, void* workspace) {
     tuned::Problem t;
-    translate(s, p, t);
+    if (const char* reason = why_not(s, p, t)) return reason;
     const OnDeviceOf device(exec);
-    // For tools that listen to Kokkos.
-    const std::string label = std::string("Pagoda::decode[tuned,") + name_of(s.kv_type) + "]";
-    std::uint64_t id        = 0;
-    const bool told         = Kokkos::Tools::profileLibraryLoaded();
-    if (told) Kokkos::Tools::beginParallelFor(label, Kokkos::Tools::Experimental::device_id(exec), &id);
+    const bool told  = Kokkos::Tools::profileLibraryLoaded();  // tools that listen to Kokkos
+    std::uint64_t id = 0;
+    if (told)
+      Kokkos::Tools::beginParallelFor(concat("Pagoda::decode[tuned,", name_of(s.kv_type), "]"),
+                                      Kokkos::Tools::Experimental::device_id(exec), &id);
     tuned::decode(t, current_device(), workspace, exec.cuda_stream());
     if (told) Kokkos::Tools::endParallelFor(id);
+    return nullptr;
+  }
+
+ private:
+  static const char* why_not(const PlanState& s, const Problem& p, tuned::Problem& t) {
+    if (const char* reason = translate(s, p, t)) return reason;
+    return tuned::why_not(t, current_device());
   }
 };
 
@@ -188,15 +196,15 @@ void prepare_tuned(const ExecutionSpace& exec, const PlanState& state, void* wor
   Tuned<ExecutionSpace>::prepare(exec, state, workspace);
 }
 template <class ExecutionSpace>
-void decode_tuned(const ExecutionSpace& exec, const PlanState& state, const Problem& problem, void* workspace) {
-  Tuned<ExecutionSpace>::decode(exec, state, problem, workspace);
+const char* decode_tuned(const ExecutionSpace& exec, const PlanState& state, const Problem& problem, void* workspace) {
+  return Tuned<ExecutionSpace>::decode(exec, state, problem, workspace);
 }
 
 #define PAGODA_INSTANTIATE(Space)                                              \
   template const char* why_not_tuned<Space>(const PlanState&, const Problem&); \
   template std::size_t tuned_workspace_bytes<Space>(const PlanState&);         \
   template void prepare_tuned<Space>(const Space&, const PlanState&, void*);   \
-  template void decode_tuned<Space>(const Space&, const PlanState&, const Problem&, void*);
+  template const char* decode_tuned<Space>(const Space&, const PlanState&, const Problem&, void*);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
 #undef PAGODA_INSTANTIATE
 

@@ -20,7 +20,8 @@ template <class ExecutionSpace>
 std::size_t tuned_workspace_bytes(const PlanState& state);
 template <class ExecutionSpace>
 void prepare_tuned(const ExecutionSpace& exec, const PlanState& state, void* workspace);
+/// Launches; or, with nothing launched, gives the reason why it cannot.
 template <class ExecutionSpace>
-void decode_tuned(const ExecutionSpace& exec, const PlanState& state, const Problem& problem, void* workspace);
+const char* decode_tuned(const ExecutionSpace& exec, const PlanState& state, const Problem& problem, void* workspace);
 
 }  // namespace pagoda::detail

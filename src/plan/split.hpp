@@ -80,13 +80,6 @@ inline int grid_for(std::int64_t rows, int teams) {
   return static_cast<int>(greatest<std::int64_t>(rows > 0 ? teams / rows : 1, 1));
 }
 
-/// Teams to launch for so many items of an even batch. Idle teams do harm on a GPU: the system puts several of them on
-/// one multiprocessor, which then reads nothing, rather than one on each of several (4 us of 240 where 8 of 264 were
-/// idle). So there are none, unless that would leave much of the machine out should the batch turn out uneven.
-inline int teams_launched(std::int64_t items, int teams) {
-  return 4 * items >= 3 * std::int64_t(teams) && items < teams ? static_cast<int>(items) : teams;
-}
-
 /// Chunks of a piece.
 struct PieceRange {
   int first, count;

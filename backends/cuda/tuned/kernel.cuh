@@ -7,8 +7,6 @@
 #include "backends/cuda/tuned/tuning.hpp"
 #include "backends/cuda/tuned/walk.cuh"
 
-#include <type_traits>
-
 namespace pagoda::tuned {
 
 /// Page ids ahead of their use: a lane holds the source of one of the next 32 tiles of the warp, and soon of one of the

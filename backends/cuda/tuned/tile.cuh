@@ -17,7 +17,6 @@ struct Tile {
   static constexpr int tokens        = 16;
   static constexpr int element_bytes = T == Type::fp16 || T == Type::bf16 ? 2 : 1;
   static constexpr int row_bytes     = D * element_bytes;
-  static constexpr int runs          = row_bytes / 128;
   static constexpr int bytes         = tokens * row_bytes;
   static_assert(row_bytes % 128 == 0);
   static PAGODA_DEVICE std::uint32_t place(int row, int chunk) {
@@ -44,8 +43,7 @@ struct Ring {
 template <class TileShape, int Stages>
 class TensorCopies {
  public:
-  static constexpr bool uses_maps    = true;
-  static constexpr int barrier_bytes = 8 * Stages;
+  static constexpr bool uses_maps = true;
 
   PAGODA_DEVICE TensorCopies(const Args& args, std::uint32_t ring, std::uint32_t barriers, int lane)
       : args_(args), ring_(ring), barriers_(barriers), policy_(read_once_policy()) {
@@ -85,8 +83,7 @@ class TensorCopies {
 template <class TileShape, int Stages>
 class LaneCopies {
  public:
-  static constexpr bool uses_maps    = false;
-  static constexpr int barrier_bytes = 0;
+  static constexpr bool uses_maps = false;
 
   PAGODA_DEVICE LaneCopies(const Args& args, std::uint32_t ring, std::uint32_t, int lane)
       : args_(args), ring_(ring), lane_(lane), policy_(read_once_policy()) {}

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/cuda/tuned/decode.hpp"
+#include "src/plan/launched.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -95,12 +96,11 @@ constexpr Shape spread(std::int64_t rows, std::int64_t tiles, int tile_bytes, in
   return stream.us < best.us ? stream : best;
 }
 
-/// How many blocks to launch. Idle ones do harm: the system puts two of them on one multiprocessor, which then reads
-/// nothing, rather than one on each of two (4 us of 240 where 8 of 264 were idle). So none are, unless that would leave
-/// much of the machine out should the batch turn out uneven.
+/// How many blocks to launch: one sequence is even whatever its length, and a stream takes all.
 constexpr std::int64_t blocks_launched(std::int64_t rows, int batch, const Shape& s) {
   const std::int64_t dealt = std::min<std::int64_t>(rows * s.pieces, s.blocks);
-  return !s.streams && (batch == 1 || 4 * dealt >= 3 * s.blocks) ? dealt : s.blocks;
+  if (s.streams) return s.blocks;
+  return batch == 1 ? dealt : detail::teams_launched(dealt, s.blocks);
 }
 
 }  // namespace pagoda::tuned

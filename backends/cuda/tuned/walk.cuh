@@ -7,6 +7,8 @@
 /// Which tiles are a block's: worked out from the lengths when the kernel runs, by every warp for itself.
 namespace pagoda::tuned {
 
+PAGODA_DEVICE int tiles_of(int len) { return (len + 15) >> 4; }
+
 /// A block's part of one row (batch entry and kv head), as one warp sees it. The length is on its way when a segment is
 /// found: whatever follows from it is worked out when it is needed.
 struct Segment {
@@ -16,7 +18,7 @@ struct Segment {
   bool begins;      ///< it has the row's first tile
   int from, to;     ///< blocks that have a part, first and last; dealt: if the row is long enough for all
 
-  PAGODA_DEVICE int end() const { return min((len + 15) >> 4, limit); }
+  PAGODA_DEVICE int end() const { return min(tiles_of(len), limit); }
 };
 
 PAGODA_DEVICE int sequence_of(const Args& a, int batch) {
@@ -25,8 +27,6 @@ PAGODA_DEVICE int sequence_of(const Args& a, int batch) {
   return batch;
 }
 PAGODA_DEVICE int length_of(const Args& a, int batch) { return __ldg(a.seq_lens + sequence_of(a, batch)); }
-PAGODA_DEVICE int tiles_of(int len) { return (len + 15) >> 4; }
-
 /// Tiles of all sequences, and whether none is much longer than the others.
 struct Totals {
   int tiles;
