@@ -71,6 +71,14 @@ def legend(axis: Any) -> None:
         axis.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
 
 
+def finish(axis: Any, x: str, y: str, title: str = "") -> None:
+    axis.set_xlabel(x, fontsize=9)
+    axis.set_ylabel(y, fontsize=9)
+    if title:
+        axis.set_title(title, fontsize=9)
+    legend(axis)
+
+
 def floor_curve(results: Results, column: Column) -> dict[int, float]:
     rows = results.of(column, r"decode/fp32/1x1x128/B1/S(\d+)/contiguous") + results.of(
         column, r"study/K1/flash/T(\d+)"
@@ -113,10 +121,7 @@ def throughput(results: Results) -> Any:
                 ticks |= set(ends)
         axis_of_powers(axis, ticks)
         log_y(axis)
-        axis.set_xlabel("tokens T", fontsize=9)
-        axis.set_ylabel("GB/s", fontsize=9)
-        axis.set_title(column.label, fontsize=9)
-        legend(axis)
+        finish(axis, "tokens T", "GB/s", column.label)
     return figure
 
 
@@ -147,10 +152,7 @@ def split_counts(results: Results) -> Any:
         axis_of_powers(axis, {n for f in by_length.values() for n in f}, lambda x, _: f"{x:g}")
         axis.set_xlim(right=1.9 * axis.get_xlim()[1])
         log_y(axis)
-        axis.set_xlabel("pieces N; at the line's end: tokens T", fontsize=9)
-        axis.set_ylabel("us", fontsize=9)
-        axis.set_title(column.label, fontsize=9)
-        legend(axis)
+        finish(axis, "pieces N; at the line's end: tokens T", "us", column.label)
     return figure
 
 
@@ -174,10 +176,7 @@ def capacity(results: Results) -> Any:
         axis_of_powers(axis, lengths, lambda x, _: f"{x:g}")
         axis.set_yscale("log", base=2)
         axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-        axis.set_xlabel("max_seq_len", fontsize=9)
-        axis.set_ylabel(f"sequences in {budget}", fontsize=9)
-        axis.set_title(column.label, fontsize=9)
-        legend(axis)
+        finish(axis, "max_seq_len", f"sequences in {budget}", column.label)
     return figure
 
 
@@ -206,10 +205,7 @@ def page_sizes(results: Results) -> Any:
             )
         axis_of_powers(axis, pages, lambda x, _: f"{x:g}")
         from_zero(axis)
-        axis.set_xlabel("page_size", fontsize=9)
-        axis.set_ylabel("paged / contiguous", fontsize=9)
-        axis.set_title(f"{column.label}, T = {length}", fontsize=9)
-        legend(axis)
+        finish(axis, "page_size", "paged / contiguous", f"{column.label}, T = {length}")
     return figure
 
 
@@ -231,9 +227,7 @@ def page_sizes_large(results: Results) -> Any:
     axis.axhline(1, color=GREY, linewidth=1)
     axis_of_powers(axis, pages, lambda x, _: f"{x:g}")
     from_zero(axis)
-    axis.set_xlabel("page_size", fontsize=9)
-    axis.set_ylabel("time / bare read", fontsize=9)
-    legend(axis)
+    finish(axis, "page_size", "time / bare read")
     return figure
 
 
@@ -259,10 +253,7 @@ def end_to_end(results: Results) -> Any:
                 axis.plot(ts, [gb_per_s(t, found[t]) for t in ts], line, color=color, marker=".", label=name)
         axis_of_powers(axis, ticks)
         log_y(axis)
-        axis.set_xlabel("tokens T", fontsize=9)
-        axis.set_ylabel("GB/s", fontsize=9)
-        axis.set_title(column.label, fontsize=9)
-        legend(axis)
+        finish(axis, "tokens T", "GB/s", column.label)
     return figure
 
 
@@ -296,9 +287,7 @@ def table_f_plot(results: Results) -> Any:
         axis.plot(*zip(*reads), color=GREY, linestyle="--", label=f"bare read, {columns[0].machine}")
     axis.set_xticks(list(places), [f"{b}x{tokens_text(n)}" for b, n in p.FLASH_DECODING_SHAPES])
     log_y(axis)
-    axis.set_xlabel("batch x tokens", fontsize=9)
-    axis.set_ylabel("us", fontsize=9)
-    legend(axis)
+    finish(axis, "batch x tokens", "us")
     return figure
 
 
@@ -339,10 +328,7 @@ def floor_distance(results: Results) -> Any:
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         log_y(axis)
-        axis.set_xlabel("MB read", fontsize=9)
-        axis.set_ylabel("time / bare read", fontsize=9)
-        axis.set_title(device, fontsize=9)
-        legend(axis)
+        finish(axis, "MB read", "time / bare read", device)
     return figure
 
 

@@ -20,6 +20,9 @@
 
 namespace pagoda::bench {
 
+/// Numbers of the arena from here on are for queries: no cache reaches them.
+constexpr auto query_from = std::uint64_t(1) << 60;
+
 /// Number i of an arena: N(0, 1), the same on host and device, so that nothing need be copied back to be checked.
 KOKKOS_INLINE_FUNCTION float arena_number(std::uint64_t i) {
   constexpr int block     = 20;

@@ -4,6 +4,7 @@
 #include "bench/decode/arena.hpp"
 #include "bench/decode/cases.hpp"
 
+#include <pagoda/error.hpp>
 #include <pagoda/kv_layout.hpp>
 
 #include <Kokkos_Core.hpp>
@@ -32,6 +33,15 @@ class Caches {
   /// Elements of the arena that so many caches take.
   static std::size_t elements(const Case& c, int caches) {
     return static_cast<std::size_t>(c.pages()) * caches * c.page_elements() * (c.latent() ? 1 : 2);
+  }
+
+  /// How the case is kept cold in an arena, past a cache of the machine of so many bytes. Throws where not one fits.
+  static Rotation rotation_in(const Arena<ExecutionSpace>& arena, const Case& c, std::size_t last_level) {
+    const std::size_t bytes = elements(c, 1) * sizeof(T), room = arena.limit();
+    const Rotation r = rotation(bytes, last_level, room);
+    pagoda::detail::require(r.caches > 0, "one cache takes ", static_cast<double>(bytes) * 1e-9, " GB; there are ",
+                            static_cast<double>(room) * 1e-9);
+    return r;
   }
 
   /// `memory`: elements(c, count) of them; null for the shape alone.

@@ -27,10 +27,9 @@ namespace pagoda::bench {
 
 namespace {
 
-using Exec                = Kokkos::DefaultExecutionSpace;
-using Memory              = Exec::memory_space;
-constexpr bool on_host    = std::is_same_v<Memory, Kokkos::HostSpace>;
-constexpr auto query_from = std::uint64_t(1) << 60;  // elements of the arena that no cache reaches
+using Exec             = Kokkos::DefaultExecutionSpace;
+using Memory           = Exec::memory_space;
+constexpr bool on_host = std::is_same_v<Memory, Kokkos::HostSpace>;
 
 /// What the benchmarks of one process share.
 struct Session {
@@ -78,11 +77,8 @@ Result measure(Session& session, const Case& c, const std::string& backend) {
   const Exec& exec = session.exec;
   Result r;
   StreamReader<Exec>& reader = session.floors.reader();  // before the arena: it takes what is left
-  const std::size_t bytes    = Caches<Exec, T>::elements(c, 1) * sizeof(T);
-  r.rotation                 = rotation(bytes, reader.cache_bytes(), session.arena.limit());
-  pagoda::detail::require(r.rotation.caches > 0, "one cache takes ", static_cast<double>(bytes) * 1e-9,
-                          " GB; there are ", static_cast<double>(session.arena.limit()) * 1e-9);
-  const T* const memory = session.arena.get<T>(Caches<Exec, T>::elements(c, r.rotation.caches));
+  r.rotation                 = Caches<Exec, T>::rotation_in(session.arena, c, reader.cache_bytes());
+  const T* const memory      = session.arena.get<T>(Caches<Exec, T>::elements(c, r.rotation.caches));
   const Caches<Exec, T> caches(exec, c, memory, r.rotation.caches);
 
   using Number = std::conditional_t<is_quantized_v<T>, half_t, T>;

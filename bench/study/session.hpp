@@ -23,8 +23,6 @@ using Memory = Exec::memory_space;
 using Rows   = Kokkos::View<float***, Kokkos::LayoutRight, Memory>;  ///< (query token, head, dim)
 using KV     = Caches<Exec, float>;
 
-constexpr auto query_from = std::uint64_t(1) << 60;  // elements of the arena that no cache reaches
-
 /// What the benchmarks of one process share.
 struct Session {
   Exec exec;
@@ -35,7 +33,10 @@ struct Session {
 /// The caches that a problem takes in turns, and one set of queries and outputs.
 struct Problem {
   Problem(Session& session, const Case& what)
-      : c(what), reader(session.floors.reader()), turns(rotation_of(session, what)), caches(make(session)) {
+      : c(what),
+        reader(session.floors.reader()),
+        turns(KV::rotation_in(session.arena, what, reader.cache_bytes())),
+        caches(make(session)) {
     fill(session.exec, q, query_from);
     session.exec.fence("Pagoda::bench::queries");
   }
@@ -49,13 +50,6 @@ struct Problem {
   Rows out{"Pagoda::bench::out", c.lengths.size(), 1, std::size_t(c.head_dim)};
 
  private:
-  static Rotation rotation_of(Session& session, const Case& c) {
-    const std::size_t bytes = KV::elements(c, 1) * sizeof(float);
-    const Rotation r        = rotation(bytes, StreamReader<Exec>::cache_bytes(), session.arena.limit());
-    pagoda::detail::require(r.caches > 0, "one cache takes ", static_cast<double>(bytes) * 1e-9, " GB; there are ",
-                            static_cast<double>(session.arena.limit()) * 1e-9);
-    return r;
-  }
   KV make(Session& session) const {
     return {session.exec, c, session.arena.get<float>(KV::elements(c, turns.caches)), turns.caches};
   }
