@@ -152,7 +152,7 @@ class Arena {
       std::is_same_v<memory_space, Kokkos::HostSpace> ? std::size_t(1) << 32 : ~std::size_t(0);
 
   /// A View's data lies 128 bytes behind the allocation, where Kokkos keeps its header; there, rows of 256 bytes lie
-  /// across two channels of a GPU's memory each (3 to 6% of a decode).
+  /// across two channels of a GPU's memory each (4 to 6% of a decode).
   static constexpr std::size_t alignment = 4096;
 
   std::size_t held() const { return bytes_.extent(0) > alignment ? bytes_.extent(0) - alignment : 0; }

@@ -159,7 +159,7 @@ struct ContiguousKV {
 
 /// Pages of page_size tokens anywhere in a pool: k_pages is (page, token in page, kv head, head_dim), v_pages the same
 /// with head_dim_v, in any strides, NHD or HND, any page_size >= 1. Token t of sequence s lies in page
-/// table(s, t / page_size) at t % page_size. Any alignment is right; a GPU is 4 to 7% faster where the first row begins
+/// table(s, t / page_size) at t % page_size. Any alignment is right; a GPU is 4 to 6% faster where the first row begins
 /// on 256 bytes (a managed View's data does not: it lies 128 bytes behind its allocation).
 ///
 /// The table is dense (block_table: [sequences, max_pages], rows padded with anything, -1 by custom) or CSR

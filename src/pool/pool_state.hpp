@@ -100,7 +100,7 @@ struct PoolState {
 
  private:
   /// A View's data lies 128 bytes behind its allocation, where Kokkos keeps a header. There a row of 256 bytes lies
-  /// across two channels of a GPU's memory, which costs decodes 3 to 6% (bench/NOTES.md): rows begin further on.
+  /// across two channels of a GPU's memory, which costs decodes 4 to 6% (bench/NOTES.md): rows begin further on.
   static constexpr std::size_t alignment = 1024;
 
   static Memory memory(const ExecutionSpace& exec, const char* label, const PoolOptions& o, int dims) {
