@@ -31,17 +31,16 @@ struct Batch {
 
 void write_blocks(std::ostream& out, const Card& card) {
   const Device& d = card.device;
-  out << "| elements | group | stages | warps of a block: blocks of a multiprocessor (KiB of each) "
-         "|\n|---|---|---|---|\n";
+  out << "| elements | group | warps of a block: blocks of a multiprocessor (stages, KiB of each) "
+         "|\n|---|---|---|\n";
   for (const Kind& kind : kinds) {
     if (kind.eight_bits && !uses_maps(d)) continue;  // 8-bit elements need sm_90
     for (const int group : {1, 4, 8}) {
-      const int stages = stages_of(kind.tile_bytes, uses_maps(d));
-      out << "| " << kind.name << " | " << group << " | " << stages << " | ";
+      out << "| " << kind.name << " | " << group << " | ";
       for (const int warps : {8, 4, 2, 1}) {
-        const int blocks = blocks_resident(warps, kind.tile_bytes, kind.head_dim, group, d) / d.num_sms;
-        const int bytes  = shared_layout(kind.tile_bytes, kind.head_dim, group, warps, stages).bytes;
-        out << (warps == 8 ? "" : ", ") << warps << ": " << blocks << " (" << (bytes + 1023) / 1024 << ")";
+        const Block block = block_of(warps, kind.tile_bytes, kind.head_dim, group, d);
+        out << (warps == 8 ? "" : ", ") << warps << ": " << block.per_sm << " (" << block.stages << ", "
+            << (block.shared + 1023) / 1024 << ")";
       }
       out << " |\n";
     }

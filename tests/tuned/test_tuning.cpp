@@ -13,13 +13,14 @@ TEST(Tuning, BlocksFitTheirMultiprocessor) {
     for (const int tile : {half128, half64, byte128})
       for (int group = 1; group <= 8; ++group)
         for (const int warps : {8, 4, 2, 1}) {
-          const Device& d      = card.device;
-          const int head_dim   = tile == half64 ? 64 : 128;
-          const int bytes      = shared_layout(tile, head_dim, group, warps, stages_of(tile, uses_maps(d))).bytes;
-          const int blocks     = blocks_resident(warps, tile, head_dim, group, d);
+          const Device& d    = card.device;
+          const int head_dim = tile == half64 ? 64 : 128;
+          const Block block  = block_of(warps, tile, head_dim, group, d);
+          const int blocks = blocks_resident(warps, tile, head_dim, group, d), bytes = block.shared;
           const std::string in = std::string(card.name) + ", group " + std::to_string(group) + ", " +
                                  std::to_string(warps) + " warps, " + std::to_string(bytes) + " bytes";
-          EXPECT_EQ(blocks % d.num_sms, 0) << in;
+          EXPECT_EQ(bytes, shared_layout(tile, head_dim, group, warps, block.stages).bytes) << in;
+          EXPECT_EQ(blocks, d.num_sms * block.per_sm) << in;
           EXPECT_LE(blocks / d.num_sms * warps, warps_per_sm) << in;
           if (blocks == 0) {
             EXPECT_GT(bytes, d.shared_per_block) << in;
@@ -37,7 +38,7 @@ TEST(Tuning, EnoughIsOnItsWay) {
         const Device& d  = card.device;
         const int blocks = blocks_resident(warps, half128, 128, group, d) / d.num_sms;
         // One stage of each warp is being used.
-        const int flying = blocks * warps * (stages_of(half128, uses_maps(d)) - 1) * 2 * half128;
+        const int flying = blocks * warps * (block_of(warps, half128, 128, group, d).stages - 1) * 2 * half128;
         EXPECT_GE(flying, card.needed_bytes()) << card.name << ", group " << group << ", " << warps << " warps";
       }
 }
@@ -74,6 +75,18 @@ TEST(Tuning, RowsThatFitBadlyAreStreamed) {
   EXPECT_FALSE(spread(1100, 1, half128, 128, 4, h100).streams);  // too little to read for it to matter
   for (int rows = 1; rows < 3000; ++rows)
     EXPECT_LE(spread(rows, 4096, half128, 128, 4, h100).us, 1.03 * read_us(rows, 4096, half128, h100) + 4) << rows;
+}
+
+// 512 rows of a group of 8 fit at once with the shorter ring only.
+TEST(Tuning, RowsThatAllFitAreNotDealtInRounds) {
+  const Device& h200 = cards[3].device;
+  for (const int group : {1, 4, 8}) {
+    EXPECT_EQ(blocks_resident(2, half128, 128, group, h200), 4 * h200.num_sms) << group;
+    const Shape s = spread(512, 64, half128, 128, group, h200);
+    EXPECT_EQ(s.warps, 2) << group;
+    EXPECT_EQ(blocks_launched(512, 64, s), 512) << group;
+  }
+  EXPECT_LT(block_of(2, half128, 128, 8, h200).stages, block_of(2, half128, 128, 4, h200).stages);
 }
 
 // The smaller the problem, the fewer parts it is worth cutting rows into.

@@ -80,20 +80,21 @@ bool mappable(const Problem& p, const Cache& c) {
          c.head > 0 && c.page > 0 && c.token < far && c.head < far && c.page < far && p.num_pages > 0;
 }
 
-const void* find_kernel(Type type, int head_dim, int warps, bool maps) {
+const void* find_kernel(Type type, int head_dim, int warps, int stages, bool maps) {
   switch (type) {
     case Type::fp16:
-      return kernel_of<Type::fp16>(head_dim, warps, maps);
+      return kernel_of<Type::fp16>(head_dim, warps, stages, maps);
     case Type::bf16:
-      return kernel_of<Type::bf16>(head_dim, warps, maps);
+      return kernel_of<Type::bf16>(head_dim, warps, stages, maps);
     case Type::fp8_e4m3:
-      return kernel_of<Type::fp8_e4m3>(head_dim, warps, maps);
+      return kernel_of<Type::fp8_e4m3>(head_dim, warps, stages, maps);
     default:
-      return kernel_of<Type::fp8_e5m2>(head_dim, warps, maps);
+      return kernel_of<Type::fp8_e5m2>(head_dim, warps, stages, maps);
   }
 }
 
-int tile_bytes(const Problem& p) { return 16 * p.head_dim * bytes_of(p.type); }
+int tile_bytes(Type type, int head_dim) { return 16 * head_dim * bytes_of(type); }
+int tile_bytes(const Problem& p) { return tile_bytes(p.type, p.head_dim); }
 
 /// Compiled as the kernels are.
 __global__ void probe() {}
@@ -151,7 +152,8 @@ std::size_t workspace_bytes(int group, int head_dim, const Device& d) {
 
 void prepare(Type type, int group, int head_dim, const Device& d, void* workspace, CUstream_st* stream) {
   for (const int warps : {8, 4, 2, 1}) {
-    const void* const kernel = find_kernel(type, head_dim, warps, uses_maps(d));
+    const int stages         = block_of(warps, tile_bytes(type, head_dim), head_dim, group, d).stages;
+    const void* const kernel = find_kernel(type, head_dim, warps, stages, uses_maps(d));
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, d.shared_per_block),
           "shared memory");
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
@@ -185,15 +187,15 @@ void decode(const Problem& p, const Device& d, void* workspace, CUstream_st* str
   a.scale   = static_cast<float>(p.softmax_scale * 1.4426950408889634);
   a.records = static_cast<Record*>(workspace);
 
-  const void* const kernel = find_kernel(p.type, p.head_dim, shape.warps, maps);
-  const int shared = shared_layout(tile_bytes(p), p.head_dim, group, shape.warps, stages_of(tile_bytes(p), maps)).bytes;
+  const Block block        = block_of(shape.warps, tile_bytes(p), p.head_dim, group, d);
+  const void* const kernel = find_kernel(p.type, p.head_dim, shape.warps, block.stages, maps);
   cudaLaunchAttribute cooperative{};
   cooperative.id              = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
   cudaLaunchConfig_t config{};
   config.gridDim          = dim3(static_cast<unsigned>(blocks_launched(rows, p.batch, shape)));
   config.blockDim         = dim3(static_cast<unsigned>(shape.warps * 32));
-  config.dynamicSmemBytes = static_cast<std::size_t>(shared);
+  config.dynamicSmemBytes = static_cast<std::size_t>(block.shared);
   config.stream           = stream;
   config.attrs = &cooperative, config.numAttrs = 1;
   void* arguments[] = {&a};

@@ -42,6 +42,7 @@ class Pages {
 template <Type T, int D, class Copies, int Warps, int Stages>
 PAGODA_DEVICE void decode_block(const Args& args) {
   using Shape = Tile<T, D>;
+  Copies::prefetch(args);
   extern __shared__ __align__(1024) char memory[];
   const SharedLayout layout = shared_layout(Shape::bytes, D, args.group, Warps, Stages);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;

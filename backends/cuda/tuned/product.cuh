@@ -24,20 +24,19 @@ class Rows {
     values_ = bytes ? Shape::place(lane & 15, lane >> 4) : Shape::place((lane & 7) + (lane >> 4 << 3), lane >> 3 & 1);
   }
 
-  /// Begins new rows: q is of the group's first head; rows from `count` on are zeros.
+  /// Begins new rows: q is of the group's first head. Rows from `count` on are the last once more: they change nothing
+  /// of the others, and nobody asks for them.
   PAGODA_DEVICE void begin(const void* q, std::int64_t head_stride, int count) {
-    const auto* const from = static_cast<const std::uint16_t*>(q) + row_ * head_stride;
+    const auto* const from = static_cast<const std::uint16_t*>(q) + min(row_, count - 1) * head_stride;
 #pragma unroll
     for (int j = 0; j < steps; ++j) {
       if constexpr (bytes) {  // dims 4 column .. + 4 of each 16: as their bytes come out of the keys
-        uint2 v = make_uint2(0, 0);
-        if (row_ < count) v = __ldg(reinterpret_cast<const uint2*>(from + 16 * j + 4 * column_));
+        const uint2 v = __ldg(reinterpret_cast<const uint2*>(from + 4 * column_) + 4 * j);
         q_[2 * j] = v.x, q_[2 * j + 1] = v.y;
       } else {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          q_[2 * j + half] =
-              row_ < count ? __ldg(reinterpret_cast<const unsigned*>(from + 16 * j + 8 * half + 2 * column_)) : 0;
+          q_[2 * j + half] = __ldg(reinterpret_cast<const unsigned*>(from + 2 * column_) + 8 * j + 4 * half);
       }
     }
 #pragma unroll

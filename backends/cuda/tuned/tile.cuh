@@ -49,11 +49,14 @@ class TensorCopies {
       : args_(args), ring_(ring), barriers_(barriers), policy_(read_once_policy()) {
     if (lane < Stages) barrier_init(barriers_ + 8 * lane);
     barrier_init_done();
-    if (lane == 0) {
+    __syncwarp();
+  }
+  /// The maps themselves are on their way while sources are worked out.
+  PAGODA_DEVICE static void prefetch(const Args& args) {
+    if (threadIdx.x == 0) {
       prefetch_map(&args.k_map);
       prefetch_map(&args.v_map);
     }
-    __syncwarp();
   }
   /// The lane that knows the source says mine.
   PAGODA_DEVICE void begin(int slot, bool mine, int, Source source, int head) {
@@ -88,6 +91,7 @@ class LaneCopies {
   PAGODA_DEVICE LaneCopies(const Args& args, std::uint32_t ring, std::uint32_t, int lane)
       : args_(args), ring_(ring), lane_(lane), policy_(read_once_policy()) {}
 
+  PAGODA_DEVICE static void prefetch(const Args&) {}
   PAGODA_DEVICE void begin(int slot, bool, int owner, Source source, int head) {
     const int page = __shfl_sync(~0u, source.page, owner), token = __shfl_sync(~0u, source.token, owner);
     const std::uint32_t to = ring_ + slot * 2 * TileShape::bytes;

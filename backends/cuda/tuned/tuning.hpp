@@ -16,11 +16,6 @@
 /// What the kernels are tuned to, as data and pure functions.
 namespace pagoda::tuned {
 
-/// A tile of keys and one of values are a stage. So many stages has every warp: what is on its way hides the memory's
-/// latency (24 KB a multiprocessor on an H200), and the next tile is there when one has been used. 24 KB a warp where
-/// there is room for eight such warps (sm_90, where tensor maps are), 16 KB elsewhere.
-constexpr int stages_of(int tile_bytes, bool tensor_maps) { return (tensor_maps ? 24576 : 16384) / (2 * tile_bytes); }
-
 constexpr bool uses_maps(const Device& d) { return d.sm >= 90; }
 
 /// Warps of all blocks of a multiprocessor, at most: each may take 255 registers.
@@ -40,6 +35,36 @@ PAGODA_HOST_DEVICE constexpr SharedLayout shared_layout(int tile_bytes, int head
   return l;
 }
 
+/// What a block of so many warps takes of a multiprocessor.
+struct Block {
+  int stages;  ///< of each warp's ring
+  int shared;  ///< bytes
+  int per_sm;  ///< blocks that run on it at the same time; 0: not even one
+};
+
+constexpr Block block_with(int stages, int warps, int tile_bytes, int head_dim, int group, const Device& d) {
+  constexpr int reserved = 1024;  // of every block, by the system
+  const int bytes        = shared_layout(tile_bytes, head_dim, group, warps, stages).bytes;
+  const int fit          = std::min(warps_per_sm / warps, d.shared_per_sm / (bytes + reserved));
+  return {stages, bytes, bytes > d.shared_per_block ? 0 : fit};
+}
+
+/// A tile of keys and one of values are a stage. So many stages has every warp: what is on its way hides the memory's
+/// latency (24 KB a multiprocessor on an H200), and the next tile is there when one has been used. 24 KB a warp (more:
+/// sm_90, where tensor maps are), 16 KB where there is less room.
+constexpr int stages_of(int tile_bytes, bool more) { return (more ? 24576 : 16384) / (2 * tile_bytes); }
+
+/// Small blocks have the shorter ring where more of them fit with it: rows that all run at once beat rounds of them.
+constexpr bool may_have_shorter_ring(int warps) { return warps <= 2; }
+
+constexpr Block block_of(int warps, int tile_bytes, int head_dim, int group, const Device& d) {
+  const bool maps     = uses_maps(d);
+  const Block shorter = block_with(stages_of(tile_bytes, false), warps, tile_bytes, head_dim, group, d);
+  if (!maps) return shorter;
+  const Block longer = block_with(stages_of(tile_bytes, true), warps, tile_bytes, head_dim, group, d);
+  return may_have_shorter_ring(warps) && shorter.per_sm > longer.per_sm ? shorter : longer;
+}
+
 /// How a batch is spread over a device.
 struct Shape {
   int warps;     ///< of a block
@@ -51,10 +76,7 @@ struct Shape {
 
 /// Blocks of so many warps that fit the device at the same time.
 constexpr int blocks_resident(int warps, int tile_bytes, int head_dim, int group, const Device& d) {
-  constexpr int reserved = 1024;  // of every block, by the system
-  const int bytes        = shared_layout(tile_bytes, head_dim, group, warps, stages_of(tile_bytes, uses_maps(d))).bytes;
-  if (bytes > d.shared_per_block) return 0;
-  return d.num_sms * std::min(warps_per_sm / warps, d.shared_per_sm / (bytes + reserved));
+  return d.num_sms * block_of(warps, tile_bytes, head_dim, group, d).per_sm;
 }
 
 /// What a choice costs beside the reading, in microseconds, by warps of a block: to join the parts of cut rows, and to

@@ -39,9 +39,11 @@ class Lengths {
  public:
   PAGODA_DEVICE Lengths(const Args& a, int lane) {
     if (a.alone) return;
+    first_[0] = length_of(a, min(lane, a.batch - 1));
+    if (a.batch > 32) [[unlikely]] {
 #pragma unroll
-    for (int i = 0; i < early; ++i)
-      if (32 * i < a.batch) first_[i] = length_of(a, min(lane + 32 * i, a.batch - 1));
+      for (int i = 1; i < early; ++i) first_[i] = length_of(a, min(lane + 32 * i, a.batch - 1));
+    }
   }
   PAGODA_DEVICE Totals count(const Args& a, int lane) const {
     int tiles = 0, longest = 0, sequences = 0;
@@ -49,11 +51,14 @@ class Lengths {
       const int n = tiles_of(len);
       tiles += n, longest = max(longest, n), sequences += n > 0;
     };
+    if (lane < a.batch) add(first_[0]);
+    if (a.batch > 32) [[unlikely]] {
 #pragma unroll
-    for (int i = 0; i < early; ++i)
-      if (lane + 32 * i < a.batch) add(first_[i]);
+      for (int i = 1; i < early; ++i)
+        if (lane + 32 * i < a.batch) add(first_[i]);
 #pragma unroll 4
-    for (int b = lane + 32 * early; b < a.batch; b += 32) add(length_of(a, b));
+      for (int b = lane + 32 * early; b < a.batch; b += 32) add(length_of(a, b));
+    }
     tiles = __reduce_add_sync(~0u, tiles), longest = __reduce_max_sync(~0u, longest);
     sequences = __reduce_add_sync(~0u, sequences);
     return {tiles, static_cast<float>(longest) * static_cast<float>(sequences) <= 1.25f * static_cast<float>(tiles)};
