@@ -6,6 +6,7 @@
 #include <cuda.h>
 #include <vector_types.h>
 
+#include <bit>
 #include <cstdint>
 
 namespace pagoda::tuned {
@@ -14,19 +15,20 @@ namespace pagoda::tuned {
 /// multiplication", 1994).
 struct Divisor {
   int value;
-  std::uint32_t multiplier, shift;
+  std::uint32_t multiplier;
 
   static Divisor of(int value) {
-    std::uint32_t shift = 0;
-    while ((std::int64_t(1) << shift) < value) ++shift;
-    const std::uint64_t m = ((std::uint64_t(1) << (31 + shift)) + value - 1) / value;
-    return {value, static_cast<std::uint32_t>(m), shift};
+    const std::uint64_t m = ((std::uint64_t(1) << (31 + bits(value))) + value - 1) / value;
+    return {value, static_cast<std::uint32_t>(m)};
   }
 #if defined(__CUDACC__)
   __device__ __forceinline__ int divide(int n) const {
-    return static_cast<int>(__umulhi(static_cast<std::uint32_t>(n) << 1, multiplier) >> shift);
+    return static_cast<int>(__umulhi(static_cast<std::uint32_t>(n) << 1, multiplier) >> (32 - __clz(value - 1)));
   }
 #endif
+
+ private:
+  static int bits(int value) { return std::bit_width(static_cast<std::uint32_t>(value - 1)); }
 };
 
 /// One record of a part of a row: four dims of a head's weighted values, then maximum (base 2) and sum.
@@ -35,25 +37,31 @@ struct alignas(32) Record {
   float2 state, unused;
 };
 
-/// Everything a kernel reads, by value. What is needed first stands together: it comes in few lines of the constant
-/// cache, and every miss there delays the first copy.
+/// Everything a kernel reads, by value. What is needed first stands first: arguments come in lines of 64 bytes, one
+/// after another as they are asked for, each a tenth of a microsecond before the first copy.
 struct Args {
-  CUtensorMap k_map, v_map;  ///< unused where copies are by address
-  const int *seq_lens, *sequence_ids, *block_table, *page_indptr;
-  int table_row, table_page, last_page;  ///< last entry of a row of the table (page_indptr: of the table)
-  Divisor pieces;                        ///< into which each row of an even batch is dealt
+  const int *seq_lens, *block_table;
+  Divisor pieces;  ///< into which each row of an even batch is dealt
   Divisor num_kv_heads;
   Divisor tiles_per_page;
-  int batch, group;
+  int batch;
+  int table_row, table_page, last_page;  ///< last entry of a row of the table (page_indptr: of the table)
+  bool has_ids, has_indptr;
   bool streams;  ///< the batch is cut as one stream of tiles, even or not
   bool alone;    ///< one sequence: even
-  bool lse_double;
-  int slice;    ///< items of a row that each of `pieces` blocks joins
+  int group;
+
+  const int *sequence_ids, *page_indptr;
+  Heads q;
   float scale;  ///< softmax_scale * log2(e)
-  Heads q, out;
+  int slice;    ///< items of a row that each of `pieces` blocks joins
+
+  CUtensorMap k_map, v_map;  ///< unused where copies are by address
+  Heads out;
   Record* records;  ///< [block][2][item]
   void* lse;
   std::int64_t lse_batch, lse_head;
+  bool lse_double;
   int page_size;
   Cache k, v;
 };

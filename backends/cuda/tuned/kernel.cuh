@@ -15,7 +15,7 @@ class Pages {
  public:
   PAGODA_DEVICE void begin(const Args& a, const Segment& s, int lane) {
     next_ = s.first + lane * s.step, step_ = 32 * s.step, sequence_ = s.sequence;
-    row_ = a.page_indptr ? __ldg(a.page_indptr + s.sequence) : s.sequence * a.table_row;
+    row_ = a.has_indptr ? __ldg(a.page_indptr + s.sequence) : s.sequence * a.table_row;
     now_ = look_up(a);
   }
   PAGODA_DEVICE void ask_ahead(const Args& a) { ahead_ = look_up(a); }
@@ -28,7 +28,7 @@ class Pages {
     const int tile = next_;
     next_ += step_;
     if (!a.block_table) return {sequence_, tile * 16};
-    const int index = a.tiles_per_page.divide(tile), last = a.page_indptr ? a.last_page - row_ : a.last_page;
+    const int index = a.tiles_per_page.divide(tile), last = a.has_indptr ? a.last_page - row_ : a.last_page;
     return {__ldg(a.block_table + (row_ + min(index, last) * a.table_page)),
             (tile - index * a.tiles_per_page.value) * 16};
   }
@@ -42,7 +42,6 @@ class Pages {
 template <Type T, int D, class Copies, int Warps, int Stages>
 PAGODA_DEVICE void decode_block(const Args& args) {
   using Shape = Tile<T, D>;
-  Copies::prefetch(args);
   extern __shared__ __align__(1024) char memory[];
   const SharedLayout layout = shared_layout(Shape::bytes, D, args.group, Warps, Stages);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -75,6 +74,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
         args.q.head, args.group);
   };
   if (any) begin_rows();
+  Copies::prefetch(args);
   const Lengths lengths(args, lane);
   Copies copies(args, ring, shared_address(memory + layout.barriers) + warp * 8 * Stages, lane);
 

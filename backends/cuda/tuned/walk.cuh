@@ -22,7 +22,7 @@ struct Segment {
 };
 
 PAGODA_DEVICE int sequence_of(const Args& a, int batch) {
-  if (a.sequence_ids) [[unlikely]]
+  if (a.has_ids) [[unlikely]]
     return __ldg(a.sequence_ids + batch);
   return batch;
 }
