@@ -161,6 +161,11 @@ PAGODA_DEVICE void prefetch_map(const CUtensorMap* map) {
 }
 /// Orders what threads wrote to shared memory before copies that overwrite it.
 PAGODA_DEVICE void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// Programmatic launches: waits until the kernels before have ended and what they wrote can be read; lets the kernel
+/// behind start, once all blocks have said so.
+PAGODA_DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+PAGODA_DEVICE void let_kernel_behind_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 #else
 PAGODA_DEVICE void barrier_init(std::uint32_t) {}
 PAGODA_DEVICE void barrier_init_done() {}
@@ -169,6 +174,8 @@ PAGODA_DEVICE void barrier_wait(std::uint32_t, std::uint32_t) {}
 PAGODA_DEVICE void copy_box(std::uint32_t, const CUtensorMap*, int, int, int, std::uint32_t, std::uint64_t) {}
 PAGODA_DEVICE void prefetch_map(const CUtensorMap*) {}
 PAGODA_DEVICE void fence_copies() {}
+PAGODA_DEVICE void wait_for_kernel_before() {}
+PAGODA_DEVICE void let_kernel_behind_start() {}
 #endif
 
 /// Loads and stores that other blocks' ones can be seen by and see, each word for itself.

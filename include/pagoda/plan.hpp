@@ -41,6 +41,11 @@ struct DecodeOptions {
   /// can run) or "generic"; decodes that cannot run so are refused with the reason. Default: PAGODA_BACKEND in the
   /// environment, or else tuned where that can carry out the problem, and generic everywhere else.
   std::string backend{};
+  /// Lets a tuned decode on sm_90 start while the kernel before it on the stream still runs (CUDA's programmatic
+  /// dependent launch; that kernel says from when on, or else it is when it ends). Until that kernel has ended the
+  /// decode reads lengths, page tables and tokens older than each sequence's newest 16: these must stand before it
+  /// starts. Queries, the newest tokens, outputs and the workspace are not touched before. No effect elsewhere.
+  bool programmatic_launch = false;
 };
 
 namespace detail {
@@ -92,6 +97,7 @@ struct PlanState {
   // by which kernels
   bool tuned{};                     ///< the hand-tuned ones, where they take the problem
   std::optional<Backend> forced{};  ///< these, or none
+  bool programmatic{};              ///< may start before the kernel before has ended
   WorkspaceLayout layout{};
 };
 
@@ -137,6 +143,7 @@ struct OptionsRef {
   const int* cu_seqlens_q{};
   int alibi_extent = 0, sinks_extent = 0, cu_seqlens_extent = 0;
   std::string backend{};
+  bool programmatic_launch = false;
 };
 
 template <class MemorySpace>
@@ -146,11 +153,12 @@ OptionsRef options_ref(const DecodeOptions<MemorySpace>& o) {
   r.max_query_len = o.max_query_len, r.max_query_tokens = o.max_query_tokens;
   r.softmax_scale = o.softmax_scale;
   r.score = {o.causal, o.window_left, o.num_initial_tokens, o.logit_soft_cap, o.alibi_slopes.data(), o.sinks.data()};
-  r.cu_seqlens_q      = o.cu_seqlens_q.data();
-  r.alibi_extent      = static_cast<int>(o.alibi_slopes.extent(0));
-  r.sinks_extent      = static_cast<int>(o.sinks.extent(0));
-  r.cu_seqlens_extent = static_cast<int>(o.cu_seqlens_q.extent(0));
-  r.backend           = o.backend;
+  r.cu_seqlens_q        = o.cu_seqlens_q.data();
+  r.alibi_extent        = static_cast<int>(o.alibi_slopes.extent(0));
+  r.sinks_extent        = static_cast<int>(o.sinks.extent(0));
+  r.cu_seqlens_extent   = static_cast<int>(o.cu_seqlens_q.extent(0));
+  r.backend             = o.backend;
+  r.programmatic_launch = o.programmatic_launch;
   return r;
 }
 

@@ -182,7 +182,8 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
   require(values < 0x1p31, "pagoda::plan: max_seq_len ", s.max_seq_len, " and max_query_tokens ", s.max_query_tokens,
           " ask for ", values, " partial values of head_dim_v ", s.head_dim_v, "; allowed: fewer than 2^31");
   choose_backend<ExecutionSpace>(kv, o.backend, s);
-  s.layout = lay_out(s, s.tuned ? tuned_workspace_bytes<ExecutionSpace>(s) : 0);
+  s.programmatic = o.programmatic_launch;
+  s.layout       = lay_out(s, s.tuned ? tuned_workspace_bytes<ExecutionSpace>(s) : 0);
   return s;
 }
 

@@ -135,6 +135,7 @@ struct Cuda {
     t.lse = p.lse.data, t.lse_double = p.lse.type == DType::fp64;
     t.lse_batch = p.lse.stride[0], t.lse_head = p.lse.stride[1];
     t.softmax_scale = s.softmax_scale;
+    t.programmatic  = s.programmatic;
     return nullptr;
   }
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #if defined(KOKKOS_ENABLE_CUDA)
 #include "backends/cuda/tuned/decode.hpp"
+#include "tests/decode/late_writes.hpp"
 
 #include <random>
 #endif
@@ -219,6 +220,26 @@ TYPED_TEST(Tuned, RepeatsBitForBit) {
       scene.poison_outputs();
       scene.decode(plan);
       ASSERT_EQ(scene.results(), first) << "call " << i;
+    }
+  }
+}
+
+// The kernel before lets the decode start at once, and much later writes the queries and the newest tokens, which
+// are NaNs until then. Several tiles a sequence and one, whole rows and cut ones.
+TYPED_TEST(Tuned, ProgrammaticLaunchesReadNothingTooEarly) {
+  using T = typename TypeParam::type;
+  for (const std::vector<int>& lengths : {std::vector<int>{3000}, {5}, {900, 900, 897}, {700, 3000, 16, 0}}) {
+    const Shape shape = TestFixture::taken({.lengths = lengths, .num_q_heads = 8, .head_dim = 128});
+    const Sample<T> sample(shape);
+    Scene<Kokkos::Cuda, T> scene(sample, {.layout = Layout::paged, .page_size = 16});
+    scene.options().backend             = "tuned";
+    scene.options().programmatic_launch = true;
+    const auto plan                     = scene.plan();
+    for (int call = 0; call < 3; ++call) {
+      scene.poison_outputs();
+      const LateWrites late(scene);
+      scene.decode(plan);
+      EXPECT_TRUE(scene.right()) << describe(shape) << ", call " << call;
     }
   }
 }

@@ -49,6 +49,7 @@ struct Args {
   bool has_ids, has_indptr;
   bool streams;  ///< the batch is cut as one stream of tiles, even or not
   bool alone;    ///< one sequence: even
+  bool early;    ///< the kernel before may still run, and write queries and newest tokens; never of a stream
   int group;
 
   const int *sequence_ids, *page_indptr;

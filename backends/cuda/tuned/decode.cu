@@ -182,7 +182,7 @@ void decode(const Problem& p, const Device& d, void* workspace, CUstream_st* str
   a.num_kv_heads   = Divisor::of(p.num_kv_heads);
   a.pieces         = Divisor::of(shape.pieces);
   a.slice          = (group * (p.head_dim / 4) + shape.pieces - 1) / shape.pieces;
-  a.streams = shape.streams, a.alone = p.batch == 1;
+  a.streams = shape.streams, a.alone = p.batch == 1, a.early = p.programmatic && maps && !shape.streams;
   a.q = p.q, a.out = p.out, a.lse = p.lse, a.lse_double = p.lse_double;
   a.lse_batch = p.lse_batch, a.lse_head = p.lse_head;
   a.scale   = static_cast<float>(p.softmax_scale * 1.4426950408889634);
@@ -190,15 +190,17 @@ void decode(const Problem& p, const Device& d, void* workspace, CUstream_st* str
 
   const Block block        = block_of(shape.warps, tile_bytes(p), p.head_dim, group, d);
   const void* const kernel = find_kernel(p.type, p.head_dim, shape.warps, block.stages, maps);
-  cudaLaunchAttribute cooperative{};
-  cooperative.id              = cudaLaunchAttributeCooperative;
-  cooperative.val.cooperative = 1;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id                                         = cudaLaunchAttributeCooperative;
+  attributes[0].val.cooperative                            = 1;
+  attributes[1].id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim          = dim3(static_cast<unsigned>(blocks_launched(rows, p.batch, shape)));
   config.blockDim         = dim3(static_cast<unsigned>(shape.warps * 32));
   config.dynamicSmemBytes = static_cast<std::size_t>(block.shared);
   config.stream           = stream;
-  config.attrs = &cooperative, config.numAttrs = 1;
+  config.attrs = attributes, config.numAttrs = a.early ? 2 : 1;
   void* arguments[] = {&a};
   check(cudaLaunchKernelExC(&config, kernel, arguments), "launch");
 }

@@ -47,6 +47,10 @@ struct Problem {
   bool lse_double;
   std::int64_t lse_batch, lse_head;
   double softmax_scale;
+  /// sm_90: may start while the kernel before it on the stream still runs (CUDA's programmatic dependent launch). Until
+  /// that has ended it reads lengths, tables and tiles of tokens but the one with each sequence's newest: the kernel
+  /// before may write the newest token and the queries. No effect on older cards and on batches cut as one stream.
+  bool programmatic;
 };
 
 /// What the kernels are tuned to.

@@ -73,7 +73,8 @@ PAGODA_DEVICE void decode_block(const Args& args) {
         static_cast<const std::uint16_t*>(args.q.data) + s.batch * args.q.batch + s.head * args.group * args.q.head,
         args.q.head, args.group);
   };
-  if (any) begin_rows();
+  bool early = Copies::uses_maps && args.early;
+  if (any && !early) begin_rows();
   Copies::prefetch(args);
   const Lengths lengths(args, lane);
   Copies copies(args, ring, shared_address(memory + layout.barriers) + warp * 8 * Stages, lane);
@@ -105,7 +106,17 @@ PAGODA_DEVICE void decode_block(const Args& args) {
       if (any) begin_rows();
     }
 #pragma unroll 1
-    for (int i = 0; i < Stages; ++i) begin_copy();
+    for (int i = 0; i < Stages || early;) {
+      if (early && (i == Stages || (more && ahead.first == tiles_of(ahead.len) - 1))) [[unlikely]] {
+        wait_for_kernel_before();
+        let_kernel_behind_start();  // not sooner: it may rely on what the kernel before wrote
+        early = false;
+        if (any) begin_rows();
+        continue;
+      }
+      begin_copy();
+      ++i;
+    }
     if (streams || args.alone || lengths.count(args, lane).even) break;
     streams = true;
     copies.drain(used, issued);
