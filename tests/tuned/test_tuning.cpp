@@ -4,17 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 namespace pagoda::tuned {
 namespace {
 
 TEST(Tuning, BlocksFitTheirMultiprocessor) {
   for (const Card& card : cards)
-    for (const int tile : {half128, half64, byte128})
+    for (const auto& [tile, head_dim] :
+         {std::pair{half128, 128}, {half64, 64}, {byte128, 128}, {word128, 128}, {word64, 64}})
       for (int group = 1; group <= 8; ++group)
         for (const int warps : {8, 4, 2, 1}) {
           const Device& d      = card.device;
-          const int head_dim   = tile == half64 ? 64 : 128;
           const int bytes      = shared_layout(tile, head_dim, group, warps, stages_of(tile, uses_maps(d))).bytes;
           const int blocks     = blocks_resident(warps, tile, head_dim, group, d);
           const std::string in = std::string(card.name) + ", group " + std::to_string(group) + ", " +
@@ -23,6 +24,7 @@ TEST(Tuning, BlocksFitTheirMultiprocessor) {
           EXPECT_LE(blocks / d.num_sms * warps, warps_per_sm) << in;
           if (blocks == 0) {
             EXPECT_GT(bytes, d.shared_per_block) << in;
+            EXPECT_NE(warps, 1) << in << ": the kernels take groups up to 8 everywhere";
           } else {
             EXPECT_LE(bytes, d.shared_per_block) << in;
             EXPECT_LE(blocks / d.num_sms * (bytes + 1024), d.shared_per_sm) << in;
@@ -32,14 +34,16 @@ TEST(Tuning, BlocksFitTheirMultiprocessor) {
 
 TEST(Tuning, EnoughIsOnItsWay) {
   for (const Card& card : cards)
-    for (const int group : {1, 4, 8})
-      for (const int warps : {4, 2}) {
-        const Device& d  = card.device;
-        const int blocks = blocks_resident(warps, half128, 128, group, d) / d.num_sms;
-        // One stage of each warp is being used.
-        const int flying = blocks * warps * (stages_of(half128, uses_maps(d)) - 1) * 2 * half128;
-        EXPECT_GE(flying, card.needed_bytes()) << card.name << ", group " << group << ", " << warps << " warps";
-      }
+    for (const int tile : {half128, word128})
+      for (const int group : {1, 4, 8})
+        for (const int warps : {4, 2}) {
+          const Device& d  = card.device;
+          const int blocks = blocks_resident(warps, tile, 128, group, d) / d.num_sms;
+          if (blocks == 0) continue;  // such blocks are not launched
+          // One stage of each warp is being used.
+          const int flying = blocks * warps * (stages_of(tile, uses_maps(d)) - 1) * 2 * tile;
+          EXPECT_GE(flying, card.needed_bytes()) << card.name << ", group " << group << ", " << warps << " warps";
+        }
 }
 
 TEST(Tuning, RowsStayWholeWhereTheyFillTheMachine) {
@@ -74,6 +78,12 @@ TEST(Tuning, RowsThatFitBadlyAreStreamed) {
   EXPECT_FALSE(spread(1100, 1, half128, 128, 4, h100).streams);  // too little to read for it to matter
   for (int rows = 1; rows < 3000; ++rows)
     EXPECT_LE(spread(rows, 4096, half128, 128, 4, h100).us, 1.03 * read_us(rows, 4096, half128, h100) + 4) << rows;
+}
+
+TEST(Tuning, OneSequenceMayBeStreamed) {
+  const Shape s = spread(140, (700 + 15) / 16, half128, 128, 1, cards[3].device);
+  EXPECT_TRUE(s.streams);
+  EXPECT_EQ(blocks_launched(140, 1, s), s.blocks);
 }
 
 // The smaller the problem, the fewer parts it is worth cutting rows into.

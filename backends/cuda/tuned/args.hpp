@@ -46,7 +46,7 @@ struct Args {
   Divisor tiles_per_page;
   int batch, group;
   bool streams;  ///< the batch is cut as one stream of tiles, even or not
-  bool alone;    ///< one sequence: even
+  bool alone;    ///< one sequence, which is even: nobody needs to look at lengths before they start
   bool lse_double;
   int slice;    ///< items of a row that each of `pieces` blocks joins
   float scale;  ///< softmax_scale * log2(e)

@@ -18,13 +18,19 @@ namespace pagoda::tuned {
 
 /// A tile of keys and one of values are a stage. So many stages has every warp: what is on its way hides the memory's
 /// latency (24 KB a multiprocessor on an H200), and the next tile is there when one has been used. 24 KB a warp where
-/// there is room for eight such warps (sm_90, where tensor maps are), 16 KB elsewhere.
-constexpr int stages_of(int tile_bytes, bool tensor_maps) { return (tensor_maps ? 24576 : 16384) / (2 * tile_bytes); }
+/// there is room for eight such warps (sm_90, where tensor maps are), 16 KB elsewhere; and no fewer than three (two) of
+/// large tiles, with fewer warps.
+constexpr int stages_of(int tile_bytes, bool tensor_maps) {
+  return std::max((tensor_maps ? 24576 : 16384) / (2 * tile_bytes), tensor_maps ? 3 : 2);
+}
 
 constexpr bool uses_maps(const Device& d) { return d.sm >= 90; }
 
 /// Warps of all blocks of a multiprocessor, at most: each may take 255 registers.
 inline constexpr int warps_per_sm = 8;
+
+/// Shared memory of a block on the card that has the most (sm_90).
+inline constexpr int most_shared_per_block = 227 * 1024;
 
 /// Offsets in a block's shared memory: rings of all warps, then where they meet.
 struct SharedLayout {
