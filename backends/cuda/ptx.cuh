@@ -53,6 +53,20 @@ PAGODA_DEVICE void load_matrices(std::uint32_t* m, std::uint32_t at) {
   }
 }
 
+/// 16 bytes from shared memory.
+PAGODA_DEVICE float4 load_shared(std::uint32_t at) {
+  float4 r;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(r.x), "=f"(r.y), "=f"(r.z), "=f"(r.w)
+               : "r"(at)
+               : "memory");
+  return r;
+}
+/// 16 bytes of zeros there.
+PAGODA_DEVICE void clear_shared(std::uint32_t at) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
+}
+
 /// 2^x; 2^-infinity is 0.
 PAGODA_DEVICE float exp2_fast(float x) {
   float y;

@@ -10,6 +10,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -93,6 +94,17 @@ struct Output {
   }
 };
 
+/// rows, seq_len: what there is scratch for.
+template <class Q, class KV>
+void require_fits(const char* name, const Q& q, const KV& kv, std::size_t rows, std::size_t seq_len) {
+  const int heads = q.extent_int(1), kv_heads = kv.ref().num_kv_heads();
+  const auto asked = static_cast<std::size_t>(kv.batch()) * static_cast<std::size_t>(heads);
+  pagoda::detail::require(asked <= rows && static_cast<std::size_t>(kv.max_seq_len()) <= seq_len, name,
+                          ": the cache has ", asked, " rows of up to ", kv.max_seq_len(), " tokens; allowed: ", rows,
+                          " of ", seq_len);
+  pagoda::detail::require(heads % kv_heads == 0, name, ": q has ", heads, " heads; allowed: a multiple of ", kv_heads);
+}
+
 }  // namespace three_kernels
 
 /// One query token per batch entry. Rows are (batch entry, query head); the scores of all rows are kept between calls.
@@ -111,11 +123,7 @@ class ThreeKernels {
   template <class Q, KVLayout KV, class Out>
   void operator()(const Q& q, const KV& kv, const Out& out) const {
     const int heads = q.extent_int(1), rows = kv.batch() * heads, kv_heads = kv.ref().num_kv_heads();
-    pagoda::detail::require(rows <= scores_.extent_int(0) && kv.max_seq_len() <= scores_.extent_int(1),
-                            "pagoda::bench::ThreeKernels: the cache has ", rows, " rows of up to ", kv.max_seq_len(),
-                            " tokens; allowed: ", scores_.extent(0), " of ", scores_.extent(1));
-    pagoda::detail::require(heads % kv_heads == 0, "pagoda::bench::ThreeKernels: q has ", heads,
-                            " heads; allowed: a multiple of ", kv_heads);
+    three_kernels::require_fits("pagoda::bench::ThreeKernels", q, kv, scores_.extent(0), scores_.extent(1));
     if (rows == 0) return;
     using Rows       = three_kernels::Rows<Scores, Q, KV, Out>;
     using Range      = Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::int64_t>>;

@@ -6,7 +6,7 @@ lines that `--resume` writes, the JSON of pagoda-serve, and the JSON of ci/gpu.s
 
 A name like decode/generic/fp16/32x8x128/B32/S8192/page16 says in its second part who was measured: Pagoda's backends,
 or another library. Rows that agree in all other parts are the same problem. Names of the study (study/K1/...) have no
-such part; their label has it.
+such part; their label has it, and cuda- in front of what was measured (study/K1/cuda-flash/...) says no more than that.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def split_name(name: str, label: str = "") -> tuple[str, str]:
     if parts[0] in ("decode", "serve") and len(parts) > 2:
         return parts[1], "/".join([parts[0], *parts[2:]])
     found = re.search(r"backend: ([\w-]+)", label)
-    return found[1] if found else "generic", "/".join(parts)
+    return found[1] if found else "generic", "/".join(part.removeprefix("cuda-") for part in parts)
 
 
 def column_of(context: dict[str, Any], backend: str) -> Column:

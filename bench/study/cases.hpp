@@ -8,16 +8,20 @@
 #include <vector>
 
 /// The experiments of the A40 study, which this library grew out of: fp32, one head, head_dim 128. Knows no device.
+/// Kernels are Kokkos ones (of the library, its generic one) but where the name says cuda.
 /// Source: Heidari et al., "Efficient Decode Attention: Flash-Decoding with Paged KV Caches", sections VI and VII.
 namespace pagoda::bench::study {
 
 enum class Work {
   flash,                     ///< K1: the library's decode of one sequence
   three_kernels,             ///< K1: bench/baseline
+  cuda_flash,                ///< K1: the library's decode by its hand-tuned CUDA kernel
+  cuda_three_kernels,        ///< K1: bench/baseline in raw CUDA
   cpu_reference,             ///< K1: pagoda::reference, one core, float64
   flash_end_to_end,          ///< K1: with copies of keys and values to the device and of the output back
   three_kernels_end_to_end,  ///< K1
   splits,                    ///< K2: cut by hand into `splits` pieces, merged
+  cuda_splits,               ///< K2: the pieces by the hand-tuned CUDA kernel
   capacity,                  ///< K3: sequences of `tokens` that a pool of `budget` bytes admits
   serial_copy,               ///< K4: a call for each sequence, its block table copied to the device before it
   serial,                    ///< K4: a call for each sequence
@@ -32,7 +36,8 @@ struct StudyCase {
   int max_seq_len     = 0;  ///< K3
   std::int64_t budget = 0;  ///< K3: bytes
 
-  /// study/K1/flash/T4096, study/K2/splits128/T4096, study/K3/paged/max2048/4GiB, study/K4/batched/T512/page16
+  /// study/K1/flash/T4096, study/K1/cuda-flash/T4096, study/K2/splits128/T4096, study/K3/paged/max2048/4GiB,
+  /// study/K4/batched/T512/page16
   std::string name() const;
 };
 
@@ -41,8 +46,8 @@ constexpr int num_sequences = 64;  ///< of K4
 /// `batch` sequences of `tokens` as a problem of bench/decode.
 Case problem(int batch, int tokens, int page_size);
 
-/// Everything. Cases of one length stand together, as they share what is slow to make.
-std::vector<StudyCase> device_cases();
+/// Everything. Cases of one length stand together, as they share what is slow to make. cuda: with the kernels in CUDA.
+std::vector<StudyCase> device_cases(bool cuda);
 /// What two cores do in minutes.
 std::vector<StudyCase> host_cases();
 

@@ -34,7 +34,7 @@ int run_all(Harness& harness) {
   Session session;
   std::unique_ptr<OneHead> one_head;
   constexpr bool on_host = std::is_same_v<Memory, Kokkos::HostSpace>;
-  for (const StudyCase& c : on_host ? host_cases() : device_cases())
+  for (const StudyCase& c : on_host ? host_cases() : device_cases(on_cuda))
     harness.add(c.name(), [&session, &one_head, c] { return measure(session, one_head, c); });
   return harness.run();
 }

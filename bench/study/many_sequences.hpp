@@ -53,7 +53,8 @@ class ManySequences {
 
   template <class Layout>
   Outcome batched(const Reading& floor) {
-    const auto plan = pagoda::plan(session_.exec, p_.caches.template as<Layout>(0), {.num_q_heads = 1});
+    const auto plan =
+        pagoda::plan(session_.exec, p_.caches.template as<Layout>(0), {.num_q_heads = 1, .backend = "generic"});
     const auto call = [&](int i) {
       pagoda::decode(session_.exec, plan, p_.q, p_.caches.template as<Layout>(i), p_.out);
     };
@@ -72,7 +73,7 @@ class ManySequences {
         all.push_back(p_.caches.template as<Layout>(i));
         all.back().sequence_ids = Kokkos::subview(ids, std::make_pair(b, b + 1));
       }
-    const auto plan = pagoda::plan(session_.exec, all[0], {.num_q_heads = 1});
+    const auto plan = pagoda::plan(session_.exec, all[0], {.num_q_heads = 1, .backend = "generic"});
     const auto pass = [&](int i) {
       for (int b = 0; b < num_sequences; ++b)
         pagoda::decode(session_.exec, plan, row(p_.q, b), all[place(i, b)], row(p_.out, b));
@@ -98,7 +99,7 @@ class ManySequences {
       for (int b = 0; b < num_sequences; ++b)
         all.emplace_back(kv.k, kv.v, here_now, Kokkos::subview(kv.seq_lens, std::make_pair(b, b + 1)));
     }
-    const auto plan = pagoda::plan(session_.exec, all[0], {.num_q_heads = 1});
+    const auto plan = pagoda::plan(session_.exec, all[0], {.num_q_heads = 1, .backend = "generic"});
     const auto pass = [&](int i) {
       for (int b = 0; b < num_sequences; ++b) {
         const auto one = std::make_pair(b, b + 1);

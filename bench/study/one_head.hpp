@@ -4,6 +4,10 @@
 #include "bench/baseline/three_kernels.hpp"
 #include "bench/study/session.hpp"
 
+#if defined(KOKKOS_ENABLE_CUDA)
+#include "bench/baseline/cuda_three_kernels_of_views.hpp"
+#endif
+
 #include <pagoda/decode.hpp>
 #include <pagoda/merge.hpp>
 #include <pagoda/reference.hpp>
@@ -46,65 +50,75 @@ class OneHead {
   Outcome run(const StudyCase& c) {
     switch (c.work) {
       case Work::flash:
-        return flash();
+        return flash("generic");
       case Work::three_kernels:
-        return three_kernels();
+        return three_kernels<ThreeKernels<Exec>>("generic");
+#if defined(KOKKOS_ENABLE_CUDA)
+      case Work::cuda_flash:
+        return flash("tuned");
+      case Work::cuda_three_kernels:
+        return three_kernels<CudaThreeKernels>("tuned");
+      case Work::cuda_splits:
+        return splits(c.splits, "tuned");
+#endif
       case Work::cpu_reference:
         return cpu_reference();
       case Work::flash_end_to_end:
         return end_to_end([&](const Layout& kv) {
-          return [this, kv, plan = plan_for(kv)] { pagoda::decode(session_.exec, plan, p_.q, kv, p_.out); };
+          return [this, kv, plan = plan_for(kv, "generic")] { pagoda::decode(session_.exec, plan, p_.q, kv, p_.out); };
         });
       case Work::three_kernels_end_to_end:
         return end_to_end([&](const Layout& kv) {
           return [this, kv, baseline = ThreeKernels<Exec>(session_.exec, 1, tokens())] { baseline(p_.q, kv, p_.out); };
         });
       default:
-        return splits(c.splits);
+        return splits(c.splits, "generic");
     }
   }
 
  private:
   const Layout& cache(int i) const { return p_.caches.as<Layout>(i); }
-  Plan<Exec> plan_for(const Layout& kv) const { return plan(session_.exec, kv, {.num_q_heads = 1}); }
+  Plan<Exec> plan_for(const Layout& kv, const char* backend) const {
+    return plan(session_.exec, kv, {.num_q_heads = 1, .backend = backend});
+  }
 
   template <class Call>
-  Outcome kernel(const Call& call, double tolerances) {
-    return finish(seconds_of_call(session_.exec, p_.turns, p_.reader, call), call, tolerances);
+  Outcome kernel(const Call& call, double tolerances, const char* backend) {
+    return finish(seconds_of_call(session_.exec, p_.turns, p_.reader, call), call, tolerances, backend);
   }
   template <class Call>
-  Outcome finish(double seconds, const Call& call, double tolerances) {
+  Outcome finish(double seconds, const Call& call, double tolerances, const char* backend) {
     Outcome o = beside_the_read(seconds, p_.c.bytes(),
-                                session_.floors.of(p_.c.bytes(), p_.turns.calls, session_.arena.memory()), backend());
+                                session_.floors.of(p_.c.bytes(), p_.turns.calls, session_.arena.memory()), backend);
     p_.poison(session_.exec);
     call(0);
     check(o, tolerances);
     return o;
   }
-  std::string backend() const { return plan_for(cache(0)).backend(); }
 
-  Outcome flash() {
-    const auto plan = plan_for(cache(0));
-    return kernel([&](int i) { pagoda::decode(session_.exec, plan, p_.q, cache(i), p_.out); }, 1);
+  Outcome flash(const char* backend) {
+    const auto plan = plan_for(cache(0), backend);
+    return kernel([&](int i) { pagoda::decode(session_.exec, plan, p_.q, cache(i), p_.out); }, 1, backend);
   }
 
   /// Its rounding grows with the length, as each of its sums is one chain over all tokens: all that is asked of it is
   /// that it computes the same thing. Not in a graph: Kokkos brings the arguments of large kernels to a GPU by copies
   /// that a graph cannot hold. So many calls stand between two fences that these do not count.
-  Outcome three_kernels() {
-    const ThreeKernels<Exec> baseline(session_.exec, 1, tokens());
+  template <class Kernels>
+  Outcome three_kernels(const char* backend) {
+    const Kernels baseline(session_.exec, 1, tokens());
     const auto call   = [&](int i) { baseline(p_.q, cache(i), p_.out); };
     const double once = seconds_by_the_clock(session_.exec, [&](int) { call(0); }, 0, 1);
     const int calls   = std::clamp(static_cast<int>(5e-3 / once), 1, 64);
     const double all  = seconds_by_the_clock(session_.exec, [&](int i) {
       for (int j = 0; j < calls; ++j) call((i * calls + j + 1) % p_.turns.caches);  // cache 0 may be warm
     });
-    return finish(all / calls, call, baseline_tolerances);
+    return finish(all / calls, call, baseline_tolerances, backend);
   }
 
   /// The sequence as n batch entries of a plan that cuts none of them, as it was told that they are short (which only
   /// tunes; on a CPU entries beyond 4096 tokens are cut all the same), and merged: two launches, like the study's.
-  Outcome splits(int n) {
+  Outcome splits(int n, const char* backend) {
     const int each = tokens() / n, dim = p_.c.head_dim;
     pagoda::detail::require(each * n == tokens(), "T = ", tokens(), " cannot be cut into ", n, " equal pieces");
     using Pages = Kokkos::View<const float****, Kokkos::LayoutRight, Memory, Kokkos::MemoryUnmanaged>;
@@ -124,7 +138,7 @@ class OneHead {
                                                                                              dim);
     const Kokkos::View<float***, Kokkos::LayoutRight, Memory, Kokkos::MemoryUnmanaged> lses(lse.data(), n, 1, 1);
     const Kokkos::View<float**, Kokkos::LayoutRight, Memory> merged_lse("Pagoda::bench::merged_lse", 1, 1);
-    const auto plan = pagoda::plan(session_.exec, cut(0), {.num_q_heads = 1, .max_seq_len = 1});
+    const auto plan = pagoda::plan(session_.exec, cut(0), {.num_q_heads = 1, .max_seq_len = 1, .backend = backend});
     std::vector<Layout> caches;
     caches.reserve(static_cast<std::size_t>(p_.turns.caches));
     for (int i = 0; i < p_.turns.caches; ++i) caches.push_back(cut(i));
@@ -133,7 +147,7 @@ class OneHead {
           pagoda::decode(session_.exec, plan, q, caches[static_cast<std::size_t>(i)], parts, lse);
           pagoda::merge(session_.exec, outs, lses, p_.out, merged_lse);
         },
-        untuned_tolerances);
+        untuned_tolerances, backend);
   }
 
   /// The whole way: from pageable host memory to the device, attention, and back. make(kv) gives what is called.
@@ -166,7 +180,7 @@ class OneHead {
       Kokkos::deep_copy(exec, result, output);
     });
     Outcome o                 = beside_the_read(s, p_.c.bytes(),
-                                                session_.floors.of(p_.c.bytes(), p_.turns.calls, session_.arena.memory()), backend());
+                                                session_.floors.of(p_.c.bytes(), p_.turns.calls, session_.arena.memory()), "generic");
     o.counters["transfer_us"] = transfer * 1e6;
     check(o, baseline_tolerances);
     return o;
@@ -184,7 +198,7 @@ class OneHead {
             {{"bytes", static_cast<double>(p_.c.bytes())},
              {"us", least * 1e6},
              {"gb_per_s", static_cast<double>(p_.c.bytes()) / least * 1e-9}},
-            "backend: " + backend() + "; one core, float64",
+            "backend: generic; one core, float64",
             {}};
   }
 

@@ -22,6 +22,11 @@ using Exec   = Kokkos::DefaultExecutionSpace;
 using Memory = Exec::memory_space;
 using Rows   = Kokkos::View<float***, Kokkos::LayoutRight, Memory>;  ///< (query token, head, dim)
 using KV     = Caches<Exec, float>;
+#if defined(KOKKOS_ENABLE_CUDA)
+inline constexpr bool on_cuda = std::is_same_v<Exec, Kokkos::Cuda>;
+#else
+inline constexpr bool on_cuda = false;
+#endif
 
 /// What the benchmarks of one process share.
 struct Session {

@@ -4,12 +4,16 @@
 #include "tests/support/sample.hpp"
 #include "tests/support/scene.hpp"
 #include "tests/support/spaces.hpp"
+#if defined(KOKKOS_ENABLE_CUDA)
+#include "bench/baseline/cuda_three_kernels_of_views.hpp"
+#endif
 
 #include <pagoda/error.hpp>
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <variant>
 
 namespace pagoda::bench {
@@ -21,8 +25,24 @@ class Baseline : public testing::Test {
   using Space = typename On::space;
   using T     = typename On::type;
 
+  /// f.operator()<Kernels>() for each baseline that there is for this space and type.
+  template <class F>
+  static void for_each_baseline(const F& f) {
+    f.template operator()<ThreeKernels<Space, accumulator_t<T>>>();
+#if defined(KOKKOS_ENABLE_CUDA)
+    if constexpr (std::is_same_v<Space, Kokkos::Cuda> && std::is_same_v<T, float>)
+      f.template operator()<CudaThreeKernels>();
+#endif
+  }
+
   /// Runs the sample through the three kernels, in every placement.
   static void expect_right(const test::Shape& shape) {
+    for_each_baseline([&]<class Kernels>() { expect_right_by<Kernels>(shape); });
+  }
+
+ private:
+  template <class Kernels>
+  static void expect_right_by(const test::Shape& shape) {
     const test::Sample<T> sample(shape);
     for (const test::Placement& placement :
          {test::Placement{}, test::Placement{.strides = test::Strides::padded, .indirect = true},
@@ -35,8 +55,7 @@ class Baseline : public testing::Test {
       const auto q = scene.q().template view<T, 3>(), out = scene.out().template view<T, 3>();
       std::visit(
           [&](const auto& kv) {
-            ThreeKernels<Space, accumulator_t<T>> baseline(scene.exec(), sample.batch() * shape.num_q_heads,
-                                                           kv.max_seq_len());
+            const Kernels baseline(scene.exec(), sample.batch() * shape.num_q_heads, kv.max_seq_len());
             baseline(q, kv, out);
           },
           scene.cache());
@@ -64,9 +83,11 @@ TYPED_TEST(Baseline, RefusesWhatItHasNoScratchFor) {
   using On      = typename TypeParam::space;
   const test::Sample<Element> sample({.lengths = {20}});
   test::Scene<On, Element> scene(sample);
-  const ThreeKernels<On, accumulator_t<Element>> small(scene.exec(), 4, 19);
   const auto q = scene.q().template view<Element, 3>(), out = scene.out().template view<Element, 3>();
-  std::visit([&](const auto& kv) { EXPECT_THROW(small(q, kv, out), InvalidArgument); }, scene.cache());
+  TestFixture::for_each_baseline([&]<class Kernels>() {
+    const Kernels small(scene.exec(), 4, 19);
+    std::visit([&](const auto& kv) { EXPECT_THROW(small(q, kv, out), InvalidArgument); }, scene.cache());
+  });
 }
 
 }  // namespace

@@ -111,6 +111,18 @@ class Joining(unittest.TestCase):
         self.assertEqual(results.columns[0].backend, "tuned")
         self.assertEqual(list(results.rows), ["study/K1/flash/T4096"])
 
+    def test_cuda_kernels_of_the_study_stand_beside_the_kokkos_ones(self) -> None:
+        rows = [
+            row("study/K1/flash/T4096", 8, 2, label="backend: generic; floor: strided"),
+            row("study/K1/cuda-flash/T4096", 5, 2, label="backend: tuned; floor: strided"),
+            row("study/K2/cuda-splits16/T4096", 9, 2, label="backend: tuned; floor: strided"),
+        ]
+        results = results_of((context(), rows))
+        self.assertEqual(
+            {key: {c.backend for c in by} for key, by in results.rows.items()},
+            {"study/K1/flash/T4096": {"generic", "tuned"}, "study/K2/splits16/T4096": {"tuned"}},
+        )
+
 
 class Files(unittest.TestCase):
     def setUp(self) -> None:

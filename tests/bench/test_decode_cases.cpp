@@ -152,6 +152,7 @@ TEST(DecodeCases, BarsAreThoseOfTheProject) {
   EXPECT_DOUBLE_EQ(bar_us(Bar::latent16, "generic", 100).value(), 130);
   EXPECT_DOUBLE_EQ(bar_us(Bar::latent32, "generic", 100).value(), 160);
   EXPECT_DOUBLE_EQ(bar_us(Bar::streamed, "generic", 100).value(), 105);
+  EXPECT_DOUBLE_EQ(bar_us(Bar::streamed, "tuned", 100).value(), 104);
   EXPECT_DOUBLE_EQ(bar_us(Bar::batch, "tuned", 100).value(), 104);
   EXPECT_DOUBLE_EQ(bar_us(Bar::rows, "tuned", 100).value(), 105.5);
   EXPECT_DOUBLE_EQ(bar_us(Bar::small, "tuned", 2).value(), 5);

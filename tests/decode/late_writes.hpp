@@ -48,7 +48,7 @@ class LateWrites {
   template <class T>
   explicit LateWrites(Scene<Kokkos::Cuda, T>& scene) {
     using Query                = std::conditional_t<is_quantized_v<T>, half_t, T>;
-    const CacheRef kv  = std::visit([](const auto& cache) { return cache.ref(); }, scene.cache());
+    const CacheRef kv          = std::visit([](const auto& cache) { return cache.ref(); }, scene.cache());
     const auto q               = scene.q().template view<Query, 3>();
     const NewestRows places[2] = {NewestRows::of(kv, kv.k), NewestRows::of(kv, kv.v)};
     const std::int64_t rows    = std::int64_t(kv.batch) * kv.num_kv_heads();

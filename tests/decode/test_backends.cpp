@@ -78,7 +78,7 @@ TYPED_TEST(Backends, WhatTunedCannotDoIsRefusedWithTheReason) {
 #if defined(KOKKOS_ENABLE_CUDA)
 
 template <class T>
-constexpr bool has_tuned = std::is_same_v<T, half_t> || std::is_same_v<T, bfloat16_t> ||
+constexpr bool has_tuned = std::is_same_v<T, float> || std::is_same_v<T, half_t> || std::is_same_v<T, bfloat16_t> ||
                            std::is_same_v<T, fp8_e4m3_t> || std::is_same_v<T, fp8_e5m2_t>;
 
 /// The types among a list that there are hand-tuned kernels for; if there are none, one of the others, whose tests are
@@ -178,6 +178,12 @@ TYPED_TEST(Tuned, NumbersOfRows) {
                               {.layout = Layout::paged});
 }
 
+// More heads than multiprocessors: cut as one stream (Tuning.OneSequenceMayBeStreamed), for which its length is needed.
+TYPED_TEST(Tuned, OneSequenceOfManyHeads) {
+  for (const int heads : {140, 270})
+    TestFixture::expect_right({.lengths = {700}, .num_q_heads = heads, .num_kv_heads = heads, .head_dim = 128});
+}
+
 TYPED_TEST(Tuned, UnevenBatches) {
   TestFixture::expect_right({.lengths = {9000, 1, 0, 17, 500}, .num_q_heads = 8, .head_dim = 128},
                             {.layout = Layout::paged});
@@ -261,9 +267,10 @@ TYPED_TEST(Tuned, OtherQueriesTakeTheGenericKernel) {
   expect_refusal([&] { scene.decode(forced); }, {"cannot do this: "});
 }
 
-// The kernels for cards without tensor maps (A100, A40) run here too, through the kernels' own interface: the same sums
-// in the same order, to the last bit, whichever way the tiles come.
-TEST(TunedAlone, EitherWayOfCopying) {
+/// The kernels for cards without tensor maps (A100, A40) run here too, through the kernels' own interface: the same
+/// sums in the same order, to the last bit, whichever way the tiles come. T: of the cache, queries and outputs, `type`.
+template <class T>
+void expect_same_either_way(tuned::Type type) {
   constexpr int batch = 5, heads = 2, group = 4, head_dim = 128, page_size = 32, max_pages = 40;
   using Memory = Kokkos::CudaSpace;
   std::mt19937 random(7);
@@ -275,26 +282,26 @@ TEST(TunedAlone, EitherWayOfCopying) {
     return view;
   };
   constexpr std::size_t rows = std::size_t(batch) * max_pages * page_size * heads;
-  const auto number          = [&](std::size_t) { return half_t(normal(random)); };
-  const auto k               = upload(Kokkos::View<half_t*, Memory>("k", rows * head_dim), number);
-  const auto v               = upload(Kokkos::View<half_t*, Memory>("v", rows * head_dim), number);
-  const auto q               = upload(Kokkos::View<half_t*, Memory>("q", batch * heads * group * head_dim), number);
+  const auto number          = [&](std::size_t) { return T(normal(random)); };
+  const auto k               = upload(Kokkos::View<T*, Memory>("k", rows * head_dim), number);
+  const auto v               = upload(Kokkos::View<T*, Memory>("v", rows * head_dim), number);
+  const auto q               = upload(Kokkos::View<T*, Memory>("q", batch * heads * group * head_dim), number);
   const auto table           = upload(Kokkos::View<int*, Memory>("table", batch * max_pages), [](std::size_t i) {
     return static_cast<int>(i * 77 % (batch * max_pages));
   });  // 77 and 200: coprime
   for (const std::vector<int>& lengths : {std::vector<int>{1280, 1, 0, 333, 1000}, {1000, 1000, 990, 1000, 1000}}) {
     const auto seq_lens =
         upload(Kokkos::View<int*, Memory>("seq_lens", batch), [&](std::size_t i) { return lengths[i]; });
-    std::vector<std::vector<half_t>> outs;
+    std::vector<std::vector<T>> outs;
     for (const int sm : {90, 80}) {
       tuned::Device device = tuned::Device::current();
       device.sm            = std::min(device.sm, sm);
-      const Kokkos::View<half_t*, Memory> out("out", q.extent(0));
-      Kokkos::deep_copy(out, half_t(std::numeric_limits<float>::quiet_NaN()));
+      const Kokkos::View<T*, Memory> out("out", q.extent(0));
+      Kokkos::deep_copy(out, T(std::numeric_limits<float>::quiet_NaN()));
       const Kokkos::View<std::byte*, Memory> workspace("workspace", tuned::workspace_bytes(group, head_dim, device));
-      constexpr std::int64_t row = head_dim * sizeof(half_t);
+      constexpr std::int64_t row = head_dim * sizeof(T);
       tuned::Problem p{};
-      p.type = tuned::Type::fp16, p.batch = batch, p.num_q_heads = heads * group, p.num_kv_heads = heads;
+      p.type = type, p.batch = batch, p.num_q_heads = heads * group, p.num_kv_heads = heads;
       p.head_dim = p.head_dim_v = head_dim;
       p.page_size = page_size, p.max_seq_len = max_pages * page_size, p.num_pages = batch * max_pages;
       p.k           = {k.data(), page_size * heads * row, heads * row, row, nullptr, 0};
@@ -302,8 +309,8 @@ TEST(TunedAlone, EitherWayOfCopying) {
       p.seq_lens    = seq_lens.data();
       p.block_table = table.data(), p.table_row = max_pages, p.table_page = 1, p.table_pages = max_pages;
       p.table_entries = batch * max_pages;
-      p.q             = {q.data(), tuned::Type::fp16, heads * group * head_dim, head_dim};
-      p.out           = {out.data(), tuned::Type::fp16, heads * group * head_dim, head_dim};
+      p.q             = {q.data(), type, heads * group * head_dim, head_dim};
+      p.out           = {out.data(), type, heads * group * head_dim, head_dim};
       p.softmax_scale = 0.1;
       ASSERT_EQ(tuned::why_not(p, device), nullptr);
       const Kokkos::Cuda exec;
@@ -320,6 +327,10 @@ TEST(TunedAlone, EitherWayOfCopying) {
       ASSERT_EQ(static_cast<float>(outs[0][i]), static_cast<float>(outs[1][i])) << i;
     }
   }
+}
+TEST(TunedAlone, EitherWayOfCopying) {
+  expect_same_either_way<half_t>(tuned::Type::fp16);
+  expect_same_either_way<float>(tuned::Type::fp32);
 }
 
 #endif

@@ -25,5 +25,6 @@ inline constexpr Card cards[] = {{"A100 80 GB", {80, 108, 164 * 1024, 163 * 1024
 
 /// Bytes of a tile of 16 tokens.
 inline constexpr int half128 = 16 * 128 * 2, half64 = 16 * 64 * 2, byte128 = 16 * 128;
+inline constexpr int word128 = 16 * 128 * 4, word64 = 16 * 64 * 4;
 
 }  // namespace pagoda::tuned

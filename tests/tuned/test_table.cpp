@@ -20,7 +20,9 @@ struct Kind {
 };
 constexpr Kind kinds[] = {{"fp16, bf16, head_dim 128", half128, 128, false},
                           {"fp16, bf16, head_dim 64", half64, 64, false},
-                          {"fp8, head_dim 128", byte128, 128, true}};
+                          {"fp8, head_dim 128", byte128, 128, true},
+                          {"fp32, head_dim 128", word128, 128, false},
+                          {"fp32, head_dim 64", word64, 64, false}};
 
 struct Heads {
   int q, kv;

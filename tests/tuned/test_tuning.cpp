@@ -4,18 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 namespace pagoda::tuned {
 namespace {
 
 TEST(Tuning, BlocksFitTheirMultiprocessor) {
   for (const Card& card : cards)
-    for (const int tile : {half128, half64, byte128})
+    for (const auto& [tile, head_dim] :
+         {std::pair{half128, 128}, {half64, 64}, {byte128, 128}, {word128, 128}, {word64, 64}})
       for (int group = 1; group <= 8; ++group)
         for (const int warps : {8, 4, 2, 1}) {
-          const Device& d    = card.device;
-          const int head_dim = tile == half64 ? 64 : 128;
-          const Block block  = block_of(warps, tile, head_dim, group, d);
+          const Device& d   = card.device;
+          const Block block = block_of(warps, tile, head_dim, group, d);
           const int blocks = blocks_resident(warps, tile, head_dim, group, d), bytes = block.shared;
           const std::string in = std::string(card.name) + ", group " + std::to_string(group) + ", " +
                                  std::to_string(warps) + " warps, " + std::to_string(bytes) + " bytes";
@@ -24,6 +25,7 @@ TEST(Tuning, BlocksFitTheirMultiprocessor) {
           EXPECT_LE(blocks / d.num_sms * warps, warps_per_sm) << in;
           if (blocks == 0) {
             EXPECT_GT(bytes, d.shared_per_block) << in;
+            EXPECT_NE(warps, 1) << in << ": the kernels take groups up to 8 everywhere";
           } else {
             EXPECT_LE(bytes, d.shared_per_block) << in;
             EXPECT_LE(blocks / d.num_sms * (bytes + 1024), d.shared_per_sm) << in;
@@ -33,14 +35,16 @@ TEST(Tuning, BlocksFitTheirMultiprocessor) {
 
 TEST(Tuning, EnoughIsOnItsWay) {
   for (const Card& card : cards)
-    for (const int group : {1, 4, 8})
-      for (const int warps : {4, 2}) {
-        const Device& d  = card.device;
-        const int blocks = blocks_resident(warps, half128, 128, group, d) / d.num_sms;
-        // One stage of each warp is being used.
-        const int flying = blocks * warps * (block_of(warps, half128, 128, group, d).stages - 1) * 2 * half128;
-        EXPECT_GE(flying, card.needed_bytes()) << card.name << ", group " << group << ", " << warps << " warps";
-      }
+    for (const int tile : {half128, word128})
+      for (const int group : {1, 4, 8})
+        for (const int warps : {4, 2}) {
+          const Device& d  = card.device;
+          const int blocks = blocks_resident(warps, tile, 128, group, d) / d.num_sms;
+          if (blocks == 0) continue;  // such blocks are not launched
+          // One stage of each warp is being used.
+          const int flying = blocks * warps * (block_of(warps, tile, 128, group, d).stages - 1) * 2 * tile;
+          EXPECT_GE(flying, card.needed_bytes()) << card.name << ", group " << group << ", " << warps << " warps";
+        }
 }
 
 TEST(Tuning, RowsStayWholeWhereTheyFillTheMachine) {
@@ -87,6 +91,12 @@ TEST(Tuning, RowsThatAllFitAreNotDealtInRounds) {
     EXPECT_EQ(blocks_launched(512, 64, s), 512) << group;
   }
   EXPECT_LT(block_of(2, half128, 128, 8, h200).stages, block_of(2, half128, 128, 4, h200).stages);
+}
+
+TEST(Tuning, OneSequenceMayBeStreamed) {
+  const Shape s = spread(140, (700 + 15) / 16, half128, 128, 1, cards[3].device);
+  EXPECT_TRUE(s.streams);
+  EXPECT_EQ(blocks_launched(140, 1, s), s.blocks);
 }
 
 // The smaller the problem, the fewer parts it is worth cutting rows into.

@@ -48,7 +48,7 @@ struct Args {
   int table_row, table_page, last_page;  ///< last entry of a row of the table (page_indptr: of the table)
   bool has_ids, has_indptr;
   bool streams;  ///< the batch is cut as one stream of tiles, even or not
-  bool alone;    ///< one sequence: even
+  bool alone;    ///< one sequence, which is even: nobody needs to look at lengths before they start
   bool early;    ///< the kernel before may still run, and write queries and newest tokens; never of a stream
   int group;
 

@@ -21,18 +21,6 @@ void check(cudaError_t error, const char* what) {
     throw std::runtime_error(std::string("pagoda::tuned: ") + what + ": " + cudaGetErrorString(error));
 }
 
-int bytes_of(Type type) {
-  switch (type) {
-    case Type::fp32:
-      return 4;
-    case Type::fp16:
-    case Type::bf16:
-      return 2;
-    default:
-      return 1;
-  }
-}
-
 /// Tensor maps come from the driver, which the library is not linked to.
 using EncodeMap = decltype(&cuTensorMapEncodeTiled);
 EncodeMap encode_map() {
@@ -61,10 +49,12 @@ CUtensorMap map_of(const Problem& p, const Cache& c) {
   const cuuint64_t strides[4] = {distance(c.token, p.page_size), 128, distance(c.head, p.num_kv_heads),
                                  distance(c.page, p.num_pages)};
   const cuuint32_t box[5] = {cuuint32_t(run), 16, cuuint32_t(runs), 1, 1}, steps[5] = {1, 1, 1, 1, 1};
+  const CUtensorMapDataType bits = element == 4   ? CU_TENSOR_MAP_DATA_TYPE_UINT32
+                                   : element == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
+                                                  : CU_TENSOR_MAP_DATA_TYPE_UINT8;
   CUtensorMap map;
   const CUresult result =
-      encode_map()(&map, element == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8, 5,
-                   const_cast<void*>(c.data), dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      encode_map()(&map, bits, 5, const_cast<void*>(c.data), dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                    CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     throw std::runtime_error("pagoda::tuned: the driver refuses a tensor map (CUresult " + std::to_string(result) +
@@ -80,16 +70,18 @@ bool mappable(const Problem& p, const Cache& c) {
          c.head > 0 && c.page > 0 && c.token < far && c.head < far && c.page < far && p.num_pages > 0;
 }
 
-const void* find_kernel(Type type, int head_dim, int warps, int stages, bool maps) {
+const void* find_kernel(Type type, int head_dim, int group, int warps, int stages, bool maps) {
   switch (type) {
+    case Type::fp32:
+      return kernel_of<Type::fp32>(head_dim, group, warps, stages, maps);
     case Type::fp16:
-      return kernel_of<Type::fp16>(head_dim, warps, stages, maps);
+      return kernel_of<Type::fp16>(head_dim, group, warps, stages, maps);
     case Type::bf16:
-      return kernel_of<Type::bf16>(head_dim, warps, stages, maps);
+      return kernel_of<Type::bf16>(head_dim, group, warps, stages, maps);
     case Type::fp8_e4m3:
-      return kernel_of<Type::fp8_e4m3>(head_dim, warps, stages, maps);
+      return kernel_of<Type::fp8_e4m3>(head_dim, group, warps, stages, maps);
     default:
-      return kernel_of<Type::fp8_e5m2>(head_dim, warps, stages, maps);
+      return kernel_of<Type::fp8_e5m2>(head_dim, group, warps, stages, maps);
   }
 }
 
@@ -124,25 +116,26 @@ Device Device::current() {
 
 const char* why_not(const Problem& p, const Device& d) {
   if (d.sm < 80) return "the device is older than sm_80";
-  if (p.type == Type::fp32) return "keys and values are of 32 bits; taken are fp16, bf16, fp8";
   if (is_eight_bits(p.type) && d.sm < 90) return "8-bit keys and values need sm_90";
   if (p.head_dim != p.head_dim_v) return "head_dim and head_dim_v differ";
   if (p.head_dim != 128 && (p.head_dim != 64 || is_eight_bits(p.type)))
-    return "head_dim is not one of 64 (16-bit types), 128";
+    return "head_dim is not one of 64 (not of 8 bits), 128";
   const int group = p.num_q_heads / p.num_kv_heads;
   if (group > 8) return "more than 8 query heads share a kv head";
   if (p.block_table && p.page_size % 16 != 0) return "page_size is not a multiple of 16";
   const Type q = is_eight_bits(p.type) ? Type::fp16 : p.type;
   if (p.q.type != q) return "q is not of the keys' type (fp16 for 8-bit keys)";
   if (is_eight_bits(p.out.type)) return "out is of 8 bits";
-  if (!aligned(p.q.data, 16) || p.q.batch % 8 != 0 || p.q.head % 8 != 0) return "rows of q do not start on 16 bytes";
+  const int in_16 = 16 / bytes_of(q);
+  if (!aligned(p.q.data, 16) || p.q.batch % in_16 != 0 || p.q.head % in_16 != 0)
+    return "rows of q do not start on 16 bytes";
   if (!aligned(p.out.data, 16) || p.out.batch % 4 != 0 || p.out.head % 4 != 0)
     return "rows of out do not start on whole vectors";
   if (!mappable(p, p.k) || !mappable(p, p.v)) return "rows of keys or values do not start on 16 bytes, or overlap";
   if (p.block_table && std::max(p.table_entries, p.table_row) >= std::int64_t(1) << 31)
     return "2^31 entries of block_table or more";
   if (std::int64_t(p.batch) * p.num_kv_heads >= std::int64_t(1) << 28) return "2^28 rows or more";
-  if (blocks_resident(4, tile_bytes(p), p.head_dim, group, d) == 0) return "the device has too little shared memory";
+  if (blocks_resident(1, tile_bytes(p), p.head_dim, group, d) == 0) return "the device has too little shared memory";
   return nullptr;
 }
 
@@ -153,7 +146,8 @@ std::size_t workspace_bytes(int group, int head_dim, const Device& d) {
 void prepare(Type type, int group, int head_dim, const Device& d, void* workspace, CUstream_st* stream) {
   for (const int warps : {8, 4, 2, 1}) {
     const int stages         = block_of(warps, tile_bytes(type, head_dim), head_dim, group, d).stages;
-    const void* const kernel = find_kernel(type, head_dim, warps, stages, uses_maps(d));
+    const void* const kernel = find_kernel(type, head_dim, group, warps, stages, uses_maps(d));
+    if (!kernel) continue;
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, d.shared_per_block),
           "shared memory");
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
@@ -182,14 +176,15 @@ void decode(const Problem& p, const Device& d, void* workspace, CUstream_st* str
   a.num_kv_heads   = Divisor::of(p.num_kv_heads);
   a.pieces         = Divisor::of(shape.pieces);
   a.slice          = (group * (p.head_dim / 4) + shape.pieces - 1) / shape.pieces;
-  a.streams = shape.streams, a.alone = p.batch == 1, a.early = p.programmatic && maps && !shape.streams;
+  a.streams = shape.streams, a.alone = p.batch == 1 && !shape.streams;
+  a.early = p.programmatic && maps && !shape.streams;
   a.q = p.q, a.out = p.out, a.lse = p.lse, a.lse_double = p.lse_double;
   a.lse_batch = p.lse_batch, a.lse_head = p.lse_head;
   a.scale   = static_cast<float>(p.softmax_scale * 1.4426950408889634);
   a.records = static_cast<Record*>(workspace);
 
   const Block block        = block_of(shape.warps, tile_bytes(p), p.head_dim, group, d);
-  const void* const kernel = find_kernel(p.type, p.head_dim, shape.warps, block.stages, maps);
+  const void* const kernel = find_kernel(p.type, p.head_dim, group, shape.warps, block.stages, maps);
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id                                         = cudaLaunchAttributeCooperative;
   attributes[0].val.cooperative                            = 1;

@@ -7,11 +7,12 @@
 struct CUstream_st;
 
 /// Decode attention by hand-tuned CUDA kernels: pointers, strides and a stream, nothing of Kokkos. One query token for
-/// each sequence, no score options, keys and values of 16 or 8 bits. `why_not` says which problems are taken.
+/// each sequence, no score options, keys and values of 32, 16 or 8 bits. `why_not` says which problems are taken.
 namespace pagoda::tuned {
 
 enum class Type { fp16, bf16, fp8_e4m3, fp8_e5m2, fp32 };
 constexpr bool is_eight_bits(Type type) { return type == Type::fp8_e4m3 || type == Type::fp8_e5m2; }
+constexpr int bytes_of(Type type) { return type == Type::fp32 ? 4 : is_eight_bits(type) ? 1 : 2; }
 
 /// Keys or values: rows of head_dim dense elements; the others' distances in bytes.
 struct Cache {

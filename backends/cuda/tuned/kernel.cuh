@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backends/cuda/tuned/merge.cuh"
-#include "backends/cuda/tuned/product.cuh"
+#include "backends/cuda/tuned/product_fma.cuh"
 #include "backends/cuda/tuned/tile.cuh"
 #include "backends/cuda/tuned/tuning.hpp"
 #include "backends/cuda/tuned/walk.cuh"
@@ -39,9 +39,10 @@ class Pages {
 /// Decode attention in one launch. Every warp has a ring of stages of its own, tiles of keys and values, and waits for
 /// nobody but its copies; a stage is filled again as soon as it has been used, across rows. Warps of a block meet at
 /// the end of a row's part, blocks of a row at the kernel's end.
-template <Type T, int D, class Copies, int Warps, int Stages>
+template <Type T, int D, int QueryRows, class Copies, int Warps, int Stages>
 PAGODA_DEVICE void decode_block(const Args& args) {
   using Shape = Tile<T, D>;
+  using Query = typename Rows<T, D, QueryRows>::Query;
   extern __shared__ __align__(1024) char memory[];
   const SharedLayout layout = shared_layout(Shape::bytes, D, args.group, Warps, Stages);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -67,11 +68,10 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   auto walk = walk_ahead;
   Segment s = ahead;
   bool any  = more;
-  Rows<T, D> rows(lane);
+  Rows<T, D, QueryRows> rows(lane);
   const auto begin_rows = [&] {
-    rows.begin(
-        static_cast<const std::uint16_t*>(args.q.data) + s.batch * args.q.batch + s.head * args.group * args.q.head,
-        args.q.head, args.group);
+    rows.begin(static_cast<const Query*>(args.q.data) + s.batch * args.q.batch + s.head * args.group * args.q.head,
+               args.q.head, args.group);
   };
   bool early = Copies::uses_maps && args.early;
   if (any && !early) begin_rows();
@@ -186,11 +186,11 @@ PAGODA_DEVICE void decode_block(const Args& args) {
 }
 
 /// An architecture that lacks what a kernel needs gets no code for it, and is never given it (Device, why_not).
-template <Type T, int D, class Copies, int Warps, int Stages>
+template <Type T, int D, int QueryRows, class Copies, int Warps, int Stages>
 __global__ void __launch_bounds__(Warps * 32, warps_per_sm / Warps) decode_kernel(const __grid_constant__ Args args) {
 #if defined(__CUDA_ARCH__)
   if constexpr (__CUDA_ARCH__ >= (Copies::uses_maps || Tile<T, D>::element_bytes == 1 ? 900 : 800))
-    decode_block<T, D, Copies, Warps, Stages>(args);
+    decode_block<T, D, QueryRows, Copies, Warps, Stages>(args);
   else
     __trap();
 #endif

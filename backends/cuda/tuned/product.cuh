@@ -9,10 +9,14 @@ namespace pagoda::tuned {
 /// Scores are computed with query rows as rows (Q is A of mma.m16n8k16, keys are B). Their accumulators are laid out as
 /// the B operand of the second product, so probabilities never move between lanes; values are A, transposed as they are
 /// loaded. 8-bit elements become halves in registers.
-template <Type T, int D>
+///
+/// QueryRows: room for so many. The other types are in product_fma.cuh.
+template <Type T, int D, int QueryRows>
 class Rows {
  public:
+  static_assert(QueryRows == 8);
   using Shape                   = Tile<T, D>;
+  using Query                   = std::uint16_t;
   static constexpr bool bf16    = T == Type::bf16;
   static constexpr bool bytes   = Shape::element_bytes == 1;
   static constexpr bool e5m2    = T == Type::fp8_e5m2;
@@ -26,8 +30,8 @@ class Rows {
 
   /// Begins new rows: q is of the group's first head. Rows from `count` on are the last once more: they change nothing
   /// of the others, and nobody asks for them.
-  PAGODA_DEVICE void begin(const void* q, std::int64_t head_stride, int count) {
-    const auto* const from = static_cast<const std::uint16_t*>(q) + min(row_, count - 1) * head_stride;
+  PAGODA_DEVICE void begin(const Query* q, std::int64_t head_stride, int count) {
+    const Query* const from = q + min(row_, count - 1) * head_stride;
 #pragma unroll
     for (int j = 0; j < steps; ++j) {
       if constexpr (bytes) {  // dims 4 column .. + 4 of each 16: as their bytes come out of the keys
@@ -73,7 +77,7 @@ class Rows {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if (token_at(i) >= count) x[i] = -INFINITY;
-      clear_rows<Copies>(values, count);
+      clear_rows<Shape, Copies>(values, count, lane_);
     }
     raise(x);
 #pragma unroll
@@ -122,19 +126,6 @@ class Rows {
  private:
   /// Which token of a tile the lane's i-th score is of.
   PAGODA_DEVICE int token_at(int i) const { return 2 * column_ + (i & 1) + (i >> 1) * 8; }
-
-  /// Memory behind the last token may hold anything, and 0 times that is not 0.
-  template <class Copies>
-  PAGODA_DEVICE void clear_rows(std::uint32_t values, int count) const {
-    constexpr int chunks = Shape::row_bytes / 16;
-    for (int i = lane_; i < (Shape::tokens - count) * chunks; i += 32)
-      asm volatile(
-          "st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(values + Shape::place(count + i / chunks, i % chunks)),
-          "r"(0)
-          : "memory");
-    Copies::written();
-    __syncwarp();
-  }
 
   /// The running maximum is raised only when a score exceeds it by more than 2^8; until then probabilities are up to
   /// 2^8, and nothing is rescaled.

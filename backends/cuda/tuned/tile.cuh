@@ -15,7 +15,7 @@ using namespace ptx;
 template <Type T, int D>
 struct Tile {
   static constexpr int tokens        = 16;
-  static constexpr int element_bytes = T == Type::fp16 || T == Type::bf16 ? 2 : 1;
+  static constexpr int element_bytes = bytes_of(T);
   static constexpr int row_bytes     = D * element_bytes;
   static constexpr int bytes         = tokens * row_bytes;
   static_assert(row_bytes % 128 == 0);
@@ -23,6 +23,17 @@ struct Tile {
     return (chunk >> 3) * (128 * tokens) + row * 128 + (((chunk & 7) ^ (row & 7)) << 4);
   }
 };
+
+/// Clears the rows of a tile of values from `count` on: memory behind the last token may hold anything, and 0 times
+/// that is not 0. Copies: is told.
+template <class TileShape, class Copies>
+PAGODA_DEVICE void clear_rows(std::uint32_t tile, int count, int lane) {
+  constexpr int chunks = TileShape::row_bytes / 16;
+  for (int i = lane; i < (TileShape::tokens - count) * chunks; i += 32)
+    clear_shared(tile + TileShape::place(count + i / chunks, i % chunks));
+  Copies::written();
+  __syncwarp();
+}
 
 /// Where a tile lies in the cache.
 struct Source {
@@ -115,7 +126,7 @@ class LaneCopies {
     constexpr int chunks = TileShape::row_bytes / 16, rows = 32 / chunks;
     const int row0 = lane_ / chunks, chunk = lane_ % chunks;
     const char* const base = static_cast<const char*>(from.data) + page * from.page + head * from.head + 16 * chunk;
-#pragma unroll
+#pragma unroll 8
     for (int i = 0; i < TileShape::tokens; i += rows) {
       const int row = row0 + i;  // a page may end within a tile: nothing behind it is read
       copy_async(to + TileShape::place(row, chunk), base + min(token + row, args_.page_size - 1) * from.token, policy_);

@@ -21,6 +21,9 @@ constexpr bool uses_maps(const Device& d) { return d.sm >= 90; }
 /// Warps of all blocks of a multiprocessor, at most: each may take 255 registers.
 inline constexpr int warps_per_sm = 8;
 
+/// Shared memory of a block on the card that has the most (sm_90).
+inline constexpr int most_shared_per_block = 227 * 1024;
+
 /// Offsets in a block's shared memory: rings of all warps, then where they meet.
 struct SharedLayout {
   int values, states, barriers, bytes;
@@ -51,8 +54,11 @@ constexpr Block block_with(int stages, int warps, int tile_bytes, int head_dim, 
 
 /// A tile of keys and one of values are a stage. So many stages has every warp: what is on its way hides the memory's
 /// latency (24 KB a multiprocessor on an H200), and the next tile is there when one has been used. 24 KB a warp (more:
-/// sm_90, where tensor maps are), 16 KB where there is less room.
-constexpr int stages_of(int tile_bytes, bool more) { return (more ? 24576 : 16384) / (2 * tile_bytes); }
+/// sm_90, where tensor maps are), 16 KB where there is less room; and no fewer than three (two) of large tiles, with
+/// fewer warps.
+constexpr int stages_of(int tile_bytes, bool more) {
+  return std::max((more ? 24576 : 16384) / (2 * tile_bytes), more ? 3 : 2);
+}
 
 /// Small blocks have the shorter ring where more of them fit with it: rows that all run at once beat rounds of them.
 constexpr bool may_have_shorter_ring(int warps) { return warps <= 2; }

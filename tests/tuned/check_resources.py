@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Holds what the tuning counts on against what the compiler made of the kernels, card by card, without a GPU.
+
+    check_resources.py PROGRAM [--need SM...]
+
+PROGRAM is tests/tuned/planned.cpp, linked with the kernels. It says how many blocks of which kernel are to run on a
+multiprocessor at the same time; cuobjdump reads registers, stack and shared memory of the same kernels from it. Every
+kernel that a card may be given must be there, have no stack (nothing spilled), and fit as many blocks as planned. Cards
+whose architecture PROGRAM was not compiled for are passed over, unless --need names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any, Iterable
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a multiprocessor: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"."""
+
+    warps: int
+    blocks: int
+    registers: int = 65536
+    registers_unit: int = 256  #: a warp gets a multiple of it
+    warps_unit: int = 4  #: of what the registers have room for: one to each quarter of a multiprocessor
+    shared_unit: int = 128
+    shared_reserved: int = 1024  #: of every block, by the system
+
+
+LIMITS = {80: Limits(64, 32), 86: Limits(48, 16), 90: Limits(64, 32)}
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of a kernel, as compiled for one architecture."""
+
+    registers: int
+    stack: int
+    local: int
+    shared: int  #: static; with or without what the system reserves
+
+
+Usages = dict[int, dict[str, Usage]]  #: by architecture and name
+
+
+def plain(name: str) -> str:
+    """A mangled name without the mark of internal linkage, which nvcc gives kernels on the host only."""
+    return re.sub(r"^(_ZN(?:\d+[a-z_]+?)*)L(?=\d)", r"\1", name)
+
+
+def parse_usage(text: str) -> Usages:
+    """Output of cuobjdump -res-usage. Code for sm_90a is for the cards of sm_90."""
+    found: Usages = {}
+    sm, name = 0, ""
+    for line in text.splitlines():
+        if match := re.match(r"arch = sm_(\d+)a?$", line.strip()):
+            sm = int(match[1])
+        elif match := re.match(r"\s*Function (\S+):", line):
+            name = plain(match[1])
+        elif name and "REG:" in line:
+            at = {key: int(value) for key, value in re.findall(r"(\w+):(\d+)", line)}
+            found.setdefault(sm, {})[name] = Usage(at["REG"], at["STACK"], at["LOCAL"], at["SHARED"])
+            name = ""
+    return found
+
+
+def parse_symbols(text: str) -> dict[int, str]:
+    """Output of nm: names by address."""
+    rows = (line.split() for line in text.splitlines())
+    return {int(row[0], 16): plain(row[2]) for row in rows if len(row) == 3 and row[1] in "tTwWuV"}
+
+
+def parse_planned(text: str, symbols: dict[int, str]) -> list[dict[str, Any]]:
+    """Output of PROGRAM, with the kernels' names for their addresses ("" for null)."""
+    rows = [json.loads(line) for line in text.splitlines()]
+    main = next(address for address, name in symbols.items() if name == "main")
+    moved = rows.pop(0)["main"] - main
+    for row in rows:
+        row["kernel"] = symbols.get(row["kernel"] - moved, "") if row["kernel"] else ""
+    return rows
+
+
+def up(n: int, unit: int) -> int:
+    return -(-n // unit) * unit
+
+
+def blocks_that_fit(row: dict[str, Any], usage: Usage, limits: Limits) -> tuple[int, str]:
+    """Of a multiprocessor, and what there is no room for beyond them."""
+    of_warp = up(usage.registers * 32, limits.registers_unit)
+    warps = limits.registers // of_warp // limits.warps_unit * limits.warps_unit
+    static = max(usage.shared - limits.shared_reserved, 0)
+    shared = up(row["shared"] + static, limits.shared_unit) + limits.shared_reserved
+    return min(
+        (warps // row["warps"], "registers"),
+        (row["shared_per_sm"] // shared, "shared memory"),
+        (limits.warps // row["warps"], "warps"),
+        (limits.blocks, "blocks"),
+    )
+
+
+def faults(rows: Iterable[dict[str, Any]], usages: Usages) -> Iterable[str]:
+    for row in rows:
+        if row["sm"] not in usages:
+            continue
+        what = f"{row['card']}, {row['type']}, head_dim {row['head_dim']}, group {row['group']}, {row['warps']} warps"
+        usage = usages[row["sm"]].get(row["kernel"])
+        if usage is None:
+            yield f"{what}: there is no such kernel for sm_{row['sm']} ({row['kernel'] or 'null'})"
+            continue
+        if usage.stack or usage.local:
+            yield f"{what}: spills ({usage.stack} bytes of stack, {usage.local} of local memory)"
+        if row["shared"] > row["shared_per_block"]:
+            yield f"{what}: {row['shared']} bytes of shared memory; a block may have {row['shared_per_block']}"
+        fit, short = blocks_that_fit(row, usage, LIMITS[row["sm"]])
+        if fit < row["blocks"]:
+            yield f"{what}: {row['blocks']} blocks are planned, {fit} fit ({short}; {usage.registers} registers)"
+
+
+def summary(rows: list[dict[str, Any]], usages: Usages) -> Iterable[str]:
+    for card in dict.fromkeys(row["card"] for row in rows):
+        own = [row for row in rows if row["card"] == card]
+        sm = own[0]["sm"]
+        if sm not in usages:
+            yield f"{card}: not compiled for sm_{sm}"
+            continue
+        kernels = {row["kernel"] for row in own}
+        most = max(usages[sm][k].registers for k in kernels if k in usages[sm])
+        yield f"{card}: {len(own)} choices of {len(kernels)} kernels, at most {most} registers, occupancy as planned"
+
+
+def output_of(*command: str) -> str:
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("program")
+    parser.add_argument("--need", type=int, nargs="*", default=[], metavar="SM")
+    parser.add_argument("--cuobjdump", default="cuobjdump")
+    parser.add_argument("--nm", default="nm")
+    args = parser.parse_args()
+    usages = parse_usage(output_of(args.cuobjdump, "-res-usage", args.program))
+    rows = parse_planned(output_of(args.program), parse_symbols(output_of(args.nm, args.program)))
+    found = [f"{args.program} has no code for sm_{sm}" for sm in args.need if sm not in usages]
+    found += faults(rows, usages)
+    for line in found or summary(rows, usages):
+        print(line)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

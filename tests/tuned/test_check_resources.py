@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""check_resources.py finds what it is there to find."""
+
+from __future__ import annotations
+
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import check_resources as c
+
+KERNEL = "_ZN6pagoda5tuned13decode_kernelILi128EEEvNS0_4ArgsE"
+HOST = "_ZN6pagoda5tunedL13decode_kernelILi128EEEvNS0_4ArgsE"
+
+
+def usage(registers: int = 128, stack: int = 0, local: int = 0, shared: int = 1024) -> c.Usage:
+    return c.Usage(registers, stack, local, shared)
+
+
+def planned(**other: Any) -> dict[str, Any]:
+    return {
+        "card": "H200",
+        "sm": 90,
+        "type": "fp16",
+        "head_dim": 128,
+        "group": 1,
+        "warps": 8,
+        "blocks": 1,
+        "shared": 200_000,
+        "shared_per_sm": 228 * 1024,
+        "shared_per_block": 227 * 1024,
+        "kernel": KERNEL,
+        **other,
+    }
+
+
+def faults(row: dict[str, Any], of_kernel: c.Usage, sm: int = 90) -> list[str]:
+    return list(c.faults([row], {sm: {KERNEL: of_kernel}}))
+
+
+class Reading(unittest.TestCase):
+    def test_usage(self) -> None:
+        text = f"""
+Fatbin elf code:
+================
+arch = sm_80
+code version = [1,8]
+
+Resource usage:
+ Common:
+  GLOBAL:0
+ Function {KERNEL}:
+  REG:245 STACK:16 SHARED:0 LOCAL:8 CONSTANT[0]:1280 TEXTURE:0 SURFACE:0 SAMPLER:0
+
+Fatbin elf code:
+================
+arch = sm_90a
+ Function {KERNEL}:
+  REG:168 STACK:0 SHARED:1024 LOCAL:0 CONSTANT[0]:1280 TEXTURE:0 SURFACE:0 SAMPLER:0
+"""
+        self.assertEqual(
+            c.parse_usage(text), {80: {KERNEL: usage(245, 16, 8, 0)}, 90: {KERNEL: usage(168, 0, 0, 1024)}}
+        )
+
+    def test_kernels_are_found_by_their_address(self) -> None:
+        symbols = c.parse_symbols(f"0000000000001000 T main\n0000000000001960 t {HOST}\n                 U printf\n")
+        self.assertEqual(symbols, {0x1000: "main", 0x1960: KERNEL})
+        text = '{"main": 20480}\n{"kernel": 22880, "sm": 90}\n{"kernel": 0, "sm": 80}\n'  # loaded at 0x4000
+        self.assertEqual(
+            c.parse_planned(text, symbols), [{"kernel": KERNEL, "sm": 90}, {"kernel": "", "sm": 80}]
+        )
+
+
+class Judging(unittest.TestCase):
+    def test_what_is_as_planned_passes(self) -> None:
+        self.assertEqual(faults(planned(), usage(255)), [])
+        self.assertEqual(faults(planned(warps=1, blocks=8, shared=27_000), usage(255)), [])
+
+    def test_spills(self) -> None:
+        self.assertIn("spills", faults(planned(), usage(stack=8))[0])
+        self.assertIn("spills", faults(planned(), usage(local=8))[0])
+
+    def test_registers_are_given_in_whole_units_to_each_quarter(self) -> None:
+        # 168 registers: 12 warps. 169, rounded up to 176: 11 fit the register file, but no quarter holds a third.
+        row = planned(warps=4, blocks=3, shared=1000)
+        self.assertEqual(faults(row, usage(168)), [])
+        self.assertIn("3 blocks are planned, 2 fit (registers; 169 registers)", faults(row, usage(169))[0])
+
+    def test_shared_memory_with_what_the_system_takes(self) -> None:
+        row = planned(warps=4, blocks=2, shared=113 * 1024)
+        self.assertEqual(faults(row, usage()), [])
+        self.assertIn("1 fit (shared memory", faults({**row, "shared": 113 * 1024 + 1}, usage())[0])
+        self.assertIn("1 fit (shared memory", faults(row, usage(shared=1024 + 4))[0])
+        self.assertIn("a block may have", faults(planned(shared=227 * 1024 + 4), usage())[0])
+
+    def test_blocks_and_warps_of_a_multiprocessor(self) -> None:
+        row = planned(card="A40", sm=86, warps=1, blocks=17, shared=0, shared_per_sm=102400, shared_per_block=101376)
+        self.assertIn("16 fit (blocks", faults(row, usage(32), 86)[0])
+        self.assertIn("6 fit (warps", faults({**row, "warps": 8, "blocks": 7}, usage(32), 86)[0])
+
+    def test_kernels_that_are_not_there(self) -> None:
+        self.assertIn("no such kernel", faults(planned(kernel=""), usage())[0])
+        self.assertIn("no such kernel", faults(planned(kernel="_Zother"), usage())[0])
+
+    def test_architectures_that_were_not_compiled_are_passed_over_and_said(self) -> None:
+        row = planned(card="A100", sm=80)
+        self.assertEqual(faults(row, usage()), [])
+        self.assertEqual(list(c.summary([row], {90: {}})), ["A100: not compiled for sm_80"])
+
+
+if __name__ == "__main__":
+    unittest.main()
