@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <Kokkos_Core.hpp>
+#include "src/kernel/anywhere.hpp"
 
 #include <cstdint>
 
@@ -19,10 +19,10 @@ struct Divisor {
     while ((std::int64_t(1) << bits) < d) ++bits;
     return {d, static_cast<std::uint32_t>((std::uint64_t(1) << (31 + bits)) / d + 1), 31 + bits};
   }
-  KOKKOS_FUNCTION int divide(int n) const {
+  PAGODA_ANYWHERE int divide(int n) const {
     return static_cast<int>((static_cast<std::uint64_t>(static_cast<std::uint32_t>(n)) * factor) >> shift);
   }
-  KOKKOS_FUNCTION int rest(int n) const { return n - divide(n) * value; }
+  PAGODA_ANYWHERE int rest(int n) const { return n - divide(n) * value; }
 };
 
 }  // namespace pagoda::detail

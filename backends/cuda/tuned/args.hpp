@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/cuda/tuned/decode.hpp"
+#include "src/kernel/divisor.hpp"
 
 #include <cuda.h>
 #include <vector_types.h>
@@ -10,24 +11,7 @@
 
 namespace pagoda::tuned {
 
-/// n / value for n < 2^31, without a division (Granlund and Montgomery, "Division by invariant integers using
-/// multiplication", 1994).
-struct Divisor {
-  int value;
-  std::uint32_t multiplier, shift;
-
-  static Divisor of(int value) {
-    std::uint32_t shift = 0;
-    while ((std::int64_t(1) << shift) < value) ++shift;
-    const std::uint64_t m = ((std::uint64_t(1) << (31 + shift)) + value - 1) / value;
-    return {value, static_cast<std::uint32_t>(m), shift};
-  }
-#if defined(__CUDACC__)
-  __device__ __forceinline__ int divide(int n) const {
-    return static_cast<int>(__umulhi(static_cast<std::uint32_t>(n) << 1, multiplier) >> shift);
-  }
-#endif
-};
+using detail::Divisor;
 
 /// One record of a part of a row: four dims of a head's weighted values, then maximum (base 2) and sum.
 struct alignas(32) Record {
