@@ -21,15 +21,14 @@ namespace pagoda::detail {
 ///
 ///  - Keys and values come by asynchronous copies into the worker's own part of scratch, a tile ahead: the next keys as
 ///    soon as the scores are out, the next values as soon as the output is. Nobody but the worker waits for them.
-///  - Scores are computed with query rows as rows (Q is A, keys are B). Their accumulators are laid out as the B
-///  operand
-///    of the second product, so probabilities never move between lanes. Values are A, transposed as they are loaded.
-///  - Of A's 16 rows the queries fill 8. Where a query does not fit the cache's type, the other 8 hold what its
-///    rounding left, so that a second product costs nothing.
+///  - In both products A, with its 16 rows, is what comes from the cache (keys as they lie, values transposed as they
+///    are loaded), and the 8 query rows are the columns of B. A lane has scores of two tokens and two query rows, and
+///    outputs of the same rows; one instruction makes probabilities the second product's operand.
+///  - Where a query does not fit the cache's type, what its rounding left is multiplied too.
 ///  - The running maximum is raised only when a score exceeds it by more than 2^8; until then probabilities are up to
 ///    2^8 and nothing is rescaled.
 ///
-/// Quantized caches are expanded to fp16 on their way into registers (mma_storage.hpp). Scales of tokens come beside
+/// Quantized caches become fp16 on their way into registers (mma_storage.hpp). Scales of tokens come beside
 /// the keys; the weights of value rows are probabilities times scales, and it is them that the running maximum bounds.
 ///
 /// DimTile: a power of two; head dims up to this many, with zeros beyond the actual ones. AnyQuery: queries of other
@@ -45,7 +44,7 @@ class MmaFragment {
   static constexpr bool foresees          = true;
   static constexpr bool any_query         = AnyQuery;
   static constexpr int rows               = 8;
-  static constexpr int lane_rows          = 1;
+  static constexpr int lane_rows          = 2;
   static constexpr int scratch_alignment  = 512;  ///< the longest row of a tile
   static constexpr int tile_tokens        = 16;
   using Storage                           = MmaStorage<T>;
@@ -55,6 +54,8 @@ class MmaFragment {
   static constexpr DType query_type       = dtype_v<Operand>;
   /// Of four warps, so that their scratch and registers fit: what is in flight on an SM hides the memory's latency.
   static constexpr int teams_per_sm = DimTile <= 64 ? 4 : DimTile <= 128 ? 3 : 2;
+
+  static constexpr int many_joined = 16;  ///< states, at once: there are registers for it
 
   static constexpr std::int64_t max_row_units = (std::int64_t(1) << 32) - 1;
 
@@ -76,12 +77,12 @@ class MmaFragment {
     const std::uint32_t keys = cuda::shared_address(keys_);
     const int row0 = lane_ / copy_lanes, first = lane_ & (copy_lanes - 1);
     copy_at_   = keys + row0 * row_bytes + ((first ^ swizzle(row0)) << 4);
-    keys_at_   = keys + (lane_ & 7) * row_bytes + (((lane_ >> 3) ^ swizzle(lane_ & 7)) << 4);
+    keys_at_   = keys + (lane_ & 15) * row_bytes + (((lane_ >> 4) ^ swizzle(lane_ & 7)) << 4);
     values_at_ = keys + tile_bytes + ((lane_ & 7) | (lane_ >> 4 << 3)) * row_bytes +
                  (((lane_ >> 3 & 1) ^ swizzle(lane_ & 7)) << 4);
   }
 
-  KOKKOS_FUNCTION int lane_row(int) const { return row_; }
+  KOKKOS_FUNCTION int lane_row(int j) const { return 2 * column_ + j; }
 
   /// Team-wide: into scratch, as rows of Operands. Of other types, rounded to it, and what the rounding left beside it.
   template <class Rows>
@@ -119,14 +120,15 @@ class MmaFragment {
 
   /// The first tile's copies begin here; then the queries are taken from scratch.
   template <class Where>
-  KOKKOS_FUNCTION void begin(const Where& where, int u, int step, int end, int pages = -1) {
-    step_ = step, ahead_ = u, kv_head_ = where.kv_head;
+  KOKKOS_FUNCTION void begin(const Where& where, int u, int step, int end, bool known_pages = false, int page = 0) {
+    step_ = step, ahead_ = u;
+    if constexpr (scaled) begin_scales(where.kv_head);
     if (u < end) {
       keys_from_   = source(args_.k, args_.k_units, where.kv_head, args_.head_dim);
       values_from_ = source(args_.v, args_.v_units, where.kv_head, args_.head_dim_v);
       by_tile_     = where.in_pages(tile_tokens) && args_.near_tokens;
-      if (by_tile_ && pages >= 0) {
-        place_.page = pages;
+      if (by_tile_ && known_pages) {
+        place_.page = page;
         ahead_ += 32 * step_;
       } else {
         look_up(where, end);
@@ -145,6 +147,7 @@ class MmaFragment {
     fetch_queries(q_, 0);
     if constexpr (AnyQuery)
       if (!args_.wide_queries) fetch_queries(rest_, query_bytes);
+    if constexpr (lowered) lower_scores();
   }
 
   template <class Where>
@@ -153,39 +156,32 @@ class MmaFragment {
     if (more_) turn(where, u + stages * step_, end);
     cuda::wait_copies<2 * stages - 1>();
     cuda::sync_warp();
-    float s[4][4] = {};  // of eight tokens each, twice: shorter chains
+    float s[2][4] = {};  // over even and odd steps: shorter chains
     PAGODA_UNROLL_ALL
-    for (int i = 0; i < chunks; i += 4) {
-      PAGODA_UNROLL_ALL
-      for (int half = 0; half < 2; ++half) {
-        std::uint32_t k[4];
-        cuda::load_matrices<false>(k, (keys_at_ ^ (i << 4)) + stage_ + 8 * half * row_bytes);
-        if constexpr (scaled) {
+    for (int i = 0; i < chunks; i += 2) {
+      std::uint32_t k[4];  // a chunk of tokens 0 .. 7 and 8 .. 15, then the next
+      cuda::load_matrices<false>(k, (keys_at_ ^ (i << 4)) + stage_);
+      if constexpr (scaled) {
+        PAGODA_UNROLL_ALL
+        for (int j = 0; j < 2; ++j) {
+          std::uint32_t a[Storage::steps][4];
+          Storage::keys(k[2 * j], k[2 * j + 1], a);
           PAGODA_UNROLL_ALL
-          for (int j = 0; j < 4; ++j) {
-            std::uint32_t b[Storage::steps][2];
-            Storage::keys(k[j], b);
-            PAGODA_UNROLL_ALL
-            for (int step = 0; step < Storage::steps; ++step)
-              multiply(s[2 * half + j % 2], Storage::steps * (i + j) + step, b[step][0], b[step][1]);
-          }
-        } else {
-          multiply(s[2 * half], i / 2, k[0], k[1]);
-          multiply(s[2 * half + 1], i / 2 + 1, k[2], k[3]);
+          for (int step = 0; step < Storage::steps; ++step) multiply(s, Storage::steps * (i + j) + step, a[step]);
         }
+      } else {
+        multiply(s, i / 2, k);
       }
     }
-    float key_scale[4] = {1, 1, 1, 1};
+    [[maybe_unused]] float key_scale[2] = {1, 1};
     if constexpr (scaled) load_scales(key_scale);
     cuda::sync_warp();
     copy_keys();
     PAGODA_UNROLL_ALL
     for (int i = 0; i < 4; ++i) {
-      const float* const even = s[i / 2 * 2];
-      const float* const odd  = s[i / 2 * 2 + 1];
-      float sum               = even[i % 2] + odd[i % 2];
-      if constexpr (AnyQuery) sum += even[2 + i % 2] + odd[2 + i % 2];  // rows 8 to 15 are the queries' rests
-      x_[i] = token_at(i) < end - u ? sum * (scale_ * key_scale[i]) : -infinity;
+      float sum = s[0][i] + s[1][i];
+      if constexpr (lowered) sum = in_numbers(s[0][i], s[1][i], lowered_[i % 2]);
+      x_[i] = token_at(i) < end - u ? sum * (scale_ * key_scale[i / 2]) : -infinity;
     }
   }
 
@@ -193,33 +189,34 @@ class MmaFragment {
   KOKKOS_FUNCTION void for_each_score(int count, const Change& change) {
     PAGODA_UNROLL_ALL
     for (int i = 0; i < 4; ++i)
-      if (token_at(i) < count) change(0, token_at(i), x_[i]);
+      if (token_at(i) < count) change(i % 2, token_at(i), x_[i]);
   }
 
   KOKKOS_FUNCTION void softmax() {
 #if defined(__CUDA_ARCH__)
     // Of the weights of value rows: with scales of tokens, the largest is not the most probable token's.
-    float most = -infinity;
+    float most[2];
     PAGODA_UNROLL_ALL
-    for (int i = 0; i < 4; ++i) most = fmaxf(most, x_[i] + weight_log2(i));
-    if (__any_sync(~0u, most > base_ + 8.0f)) {
-      most             = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-      most             = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      const float base = fmaxf(base_, most), kept = cuda::exp2(base_ - base);
-      base_ = base;
-      sum_ *= kept;
-      // Output columns are query rows 2 column and 2 column + 1.
-      const float kept0 = __shfl_sync(~0u, kept, 8 * column_), kept1 = __shfl_sync(~0u, kept, 8 * column_ + 4);
+    for (int e = 0; e < 2; ++e) most[e] = fmaxf(x_[e] + weight_log2(0), x_[2 + e] + weight_log2(1));
+    if (__any_sync(~0u, most[0] > base_[0] + 8.0f || most[1] > base_[1] + 8.0f)) {
       PAGODA_UNROLL_ALL
-      for (auto& o : out_) o[0] *= kept0, o[1] *= kept1, o[2] *= kept0, o[3] *= kept1;
+      for (int e = 0; e < 2; ++e) {
+        for (int d = 4; d < 32; d *= 2) most[e] = fmaxf(most[e], __shfl_xor_sync(~0u, most[e], d));
+        const float base = fmaxf(base_[e], most[e]), kept = cuda::exp2(base_[e] - base);
+        base_[e] = base;
+        sum_[e] *= kept;
+        PAGODA_UNROLL_ALL
+        for (auto& o : out_) o[e] *= kept, o[2 + e] *= kept;
+      }
     }
     PAGODA_UNROLL_ALL
-    for (float& x : x_) {
-      x = cuda::exp2(x - base_);
-      sum_ += x;
+    for (int i = 0; i < 4; ++i) {
+      x_[i] = cuda::exp2(x_[i] - base_[i % 2]);
+      sum_[i % 2] += x_[i];
     }
-    p_[0] = cuda::pack<Operand>(x_[0] * weight(0), x_[1] * weight(1));
-    p_[1] = cuda::pack<Operand>(x_[2] * weight(2), x_[3] * weight(3));
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < 2; ++i)
+      p_[i] = cuda::transpose(cuda::pack<Operand>(x_[2 * i] * weight(i), x_[2 * i + 1] * weight(i)));
 #endif
   }
 
@@ -237,9 +234,13 @@ class MmaFragment {
           std::uint32_t a[Storage::steps][4];
           Storage::values(v[j], v[2 + j], a);
           PAGODA_UNROLL_ALL
-          for (int step = 0; step < Storage::steps; ++step)
-            cuda::mma<Operand>(out_[Storage::steps * (2 * i + j) + step], a[step][0], a[step][1], a[step][2],
-                               a[step][3], p_[0], p_[1]);
+          for (int step = 0; step < Storage::steps; ++step) {
+            float (&o)[4]                = out_[Storage::steps * (2 * i + j) + step];
+            const std::uint32_t constant = Storage::lower(step);
+            cuda::mma<Operand>(o, a[step][0], a[step][1], a[step][2], a[step][3], p_[0], p_[1]);
+            // Tile by tile, so that rounding is that of sums as small as the numbers themselves make.
+            if constexpr (lowered) cuda::mma<Operand>(o, constant, constant, constant, constant, p_[0], p_[1]);
+          }
         }
       } else {
         cuda::mma<Operand>(out_[i], v[0], v[1], v[2], v[3], p_[0], p_[1]);
@@ -252,19 +253,22 @@ class MmaFragment {
 
   KOKKOS_FUNCTION StateArray<float> finish() {
 #if defined(__CUDA_ARCH__)
-    sum_ += __shfl_xor_sync(~0u, sum_, 1);
-    sum_ += __shfl_xor_sync(~0u, sum_, 2);
     // Into the worker's own part, which no copy needs any more. A base that was never raised: the row has seen no
     // token.
-    if (column_ == 0)
-      reinterpret_cast<RowState<float>*>(keys_ + states_at)[row_] = {sum_ > 0.0f ? base_ : -infinity, sum_};
+    PAGODA_UNROLL_ALL
+    for (int e = 0; e < 2; ++e) {
+      for (int d = 4; d < 32; d *= 2) sum_[e] += __shfl_xor_sync(~0u, sum_[e], d);
+      if (row_ == 0)
+        reinterpret_cast<RowState<float>*>(keys_ + states_at)[lane_row(e)] = {sum_[e] > 0.0f ? base_[e] : -infinity,
+                                                                              sum_[e]};
+    }
     PAGODA_UNROLL_ALL
     for (int e = 0; e < 2; ++e) {
       float* const to = reinterpret_cast<float*>(keys_) + (2 * column_ + e) * value_stride;
       PAGODA_UNROLL_ALL
       for (int i = 0; i < DimTile / 16; ++i) {
-        to[Storage::dim(i, row_, 0)] = out_[i][e];
-        to[Storage::dim(i, row_, 1)] = out_[i][2 + e];
+        to[Storage::dim(i, row_, 0)] = out_[i][e] * (1 / Storage::unit(i));
+        to[Storage::dim(i, row_, 1)] = out_[i][2 + e] * (1 / Storage::unit(i));
       }
     }
     team_.team_barrier();
@@ -291,6 +295,7 @@ class MmaFragment {
   static constexpr int query_chunks = DimTile / 8;
   static constexpr int query_bytes  = rows * 16 * query_chunks;
   static_assert(chunks >= 4 && query_chunks >= 8);
+  static constexpr bool lowered   = Storage::lower(0) != 0;  ///< operands are larger than the numbers, by a constant
   static constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
 
   /// Eight rows' chunks i lie in different banks at places i ^ swizzle(row). For multiples of copy_rows, swizzle(row +
@@ -320,31 +325,53 @@ class MmaFragment {
       for (int i = 0; i < query_chunks; i += 4) cuda::load_matrices<false>(&q[i], at ^ (i << 4));
     }
   }
-  /// s += queries x keys over the 16 dims of a step.
-  KOKKOS_FUNCTION void multiply(float (&s)[4], int step, std::uint32_t b0, std::uint32_t b1) {
-    cuda::mma<Operand>(s, q_[2 * step], rest(2 * step), q_[2 * step + 1], rest(2 * step + 1), b0, b1);
+  /// What the keys' offsets add to each score of the lane's rows, taken off them again.
+  KOKKOS_FUNCTION void lower_scores() {
+    float s[2][4] = {};
+    PAGODA_UNROLL_ALL
+    for (int step = 0; step < DimTile / 16; ++step) {
+      const std::uint32_t a = Storage::lower(step);
+      multiply(s, step, {a, a, a, a});
+    }
+    PAGODA_UNROLL_ALL
+    for (int e = 0; e < 2; ++e) lowered_[e] = in_numbers(s[0][e], s[1][e], 0);
+  }
+  /// x and what was summed over even and over odd steps, in units of the numbers.
+  KOKKOS_FUNCTION static float in_numbers(float even, float odd, float x) {
+    return x + even * (1 / Storage::unit(0)) + odd * (1 / Storage::unit(1));
+  }
+  /// s[step % 2] += keys x queries over the 16 dims of a step.
+  KOKKOS_FUNCTION void multiply(float (&s)[2][4], int step, const std::uint32_t (&a)[4]) {
+    cuda::mma<Operand>(s[step % 2], a[0], a[1], a[2], a[3], q_[2 * step], q_[2 * step + 1]);
+    if constexpr (AnyQuery)
+      cuda::mma<Operand>(s[step % 2], a[0], a[1], a[2], a[3], rest_[2 * step], rest_[2 * step + 1]);
   }
 
-  /// Scales of the lane's four tokens: of keys into k, of values into value_scale_.
-  KOKKOS_FUNCTION void load_scales(float (&k)[4]) {
-    const float* const at = reinterpret_cast<const float*>(keys_ + stage_ + 2 * tile_bytes);
-    if (args_.k_scale.per_token()) {
+  /// Where the lane copies scales from: the first half of the lanes those of keys, the others those of values. Where
+  /// tokens have none, scratch holds ones.
+  KOKKOS_FUNCTION void begin_scales(int kv_head) {
+    const ScaleArray& scales = lane_ < tile_tokens ? args_.k_scale : args_.v_scale;
+    scales_from_             = nullptr;
+    if (scales.per_token()) {
+      scales_from_ = scales.at + static_cast<std::int64_t>(kv_head) * scales.head;
+      scale_page_ = scales.page, scale_token_ = scales.token;
+    } else {
       PAGODA_UNROLL_ALL
-      for (int i = 0; i < 4; ++i) k[i] = at[token_at(i)];
+      for (int s = 0; s < stages; ++s) scales_at(s * stage_bytes)[lane_] = 1;
     }
-    if (args_.v_scale.per_token()) {
-      PAGODA_UNROLL_ALL
-      for (int i = 0; i < 4; ++i) value_scale_[i] = at[tile_tokens + token_at(i)];
-    }
+  }
+  KOKKOS_FUNCTION float* scales_at(int stage) const { return reinterpret_cast<float*>(keys_ + stage + 2 * tile_bytes); }
+  /// Scales of the lane's two tokens: of keys into k, of values into value_scale_.
+  KOKKOS_FUNCTION void load_scales(float (&k)[2]) {
+    const float* const at = scales_at(stage_) + row_;
+    k[0] = at[0], k[1] = at[8], value_scale_[0] = at[tile_tokens], value_scale_[1] = at[tile_tokens + 8];
   }
   /// What a probability is multiplied with, and its logarithm, or a lower number if that is none.
   KOKKOS_FUNCTION float weight(int i) const { return scaled ? value_scale_[i] : 1.0f; }
   KOKKOS_FUNCTION float weight_log2(int i) const { return scaled ? cuda::log2(greatest(weight(i), 0x1p-60f)) : 0.0f; }
 
-  KOKKOS_FUNCTION std::uint32_t rest(int i) const { return AnyQuery ? rest_[AnyQuery ? i : 0] : 0; }
-
   /// Which token of a tile the lane's i-th score is of.
-  KOKKOS_FUNCTION int token_at(int i) const { return 2 * column_ + (i & 1) + (i >> 1) * 8; }
+  KOKKOS_FUNCTION int token_at(int i) const { return row_ + (i >> 1) * 8; }
 
   /// Where the lane copies from: its chunk of a kv head's row `row0` of a page 0, and the steps from there.
   struct Source {
@@ -391,11 +418,12 @@ class MmaFragment {
   /// With the scales, those of the values included: the softmax needs them before the values.
   KOKKOS_FUNCTION void copy_keys() {
     if constexpr (scaled) {
-      const ScaleArray& scales = lane_ < tile_tokens ? args_.k_scale : args_.v_scale;
-      if (more_ && scales.per_token()) {
-        const int slot = whole_ ? slot_ + (lane_ & (tile_tokens - 1)) : slot_;
-        cuda::copy_word_async(cuda::shared_address(keys_) + stage_ + 2 * tile_bytes + 4 * lane_,
-                              scales.at + scales.offset(page_, slot) + std::int64_t(kv_head_) * scales.head);
+      if (more_ && scales_from_) {
+        const auto page = static_cast<std::uint32_t>(page_);
+        const auto slot = static_cast<std::uint32_t>(whole_ ? slot_ + (lane_ & (tile_tokens - 1)) : slot_);
+        cuda::copy_word_async(cuda::shared_address(scales_at(stage_) + lane_),
+                              scales_from_ + (static_cast<std::uint64_t>(page) * scale_page_ +
+                                              static_cast<std::uint64_t>(slot) * scale_token_));
       }
     }
     copy(0, keys_from_);
@@ -453,14 +481,16 @@ class MmaFragment {
   Source keys_from_{}, values_from_{};
   std::uint32_t copy_at_, keys_at_, values_at_;  ///< the lane's, in shared memory
   std::uint64_t policy_;
-  int kv_head_          = 0;
-  float value_scale_[4] = {1, 1, 1, 1};  ///< of the lane's tokens
+  const float* scales_from_ = nullptr;
+  std::uint32_t scale_page_ = 0, scale_token_ = 0;
+  float value_scale_[2] = {1, 1};  ///< of the lane's tokens
   std::uint32_t q_[query_chunks], rest_[AnyQuery ? query_chunks : 1] = {};
-  float x_[4];
+  float x_[4];  ///< of the lane's first token, both rows, then of its second
   std::uint32_t p_[2];
   float out_[DimTile / 16][4] = {};
   /// Lower than any score, and finite, so that differences with it are numbers.
-  float base_ = -1e30f, sum_ = 0, scale_ = 1;
+  float base_[2] = {-1e30f, -1e30f}, sum_[2] = {}, scale_ = 1;
+  float lowered_[2] = {};  ///< what is added to scores of integers that were made non-negative
 };
 
 }  // namespace pagoda::detail

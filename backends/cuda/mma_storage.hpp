@@ -14,11 +14,19 @@
 /// dims of a product of keys and queries may be in any order if it is the same for both, and the dims of the output may
 /// come out in any order and be put right at the end, so no storage type is ever shuffled between lanes.
 ///
+/// Integers are not converted at all: a few bits in the lowest places of a half are a number already, a subnormal one,
+/// which matrix instructions multiply exactly and at full speed. What stands there is the integer made non-negative,
+/// times a power of two; both are put right in the sums. (That few instructions do for several integers at a time is
+/// from Kim et al., "Who says elephants can't run", and Lin et al., "QServe"; they subtract the offset at once.)
+///
 ///  dims            of a 16-byte chunk of a row
-///  keys(w, b)      a word of a key row: operands b of so many steps of 16 dims
-///  values(w, w8, a) words of the same chunk of tokens 0 .. 7 and 8 .. 15: operands a of so many outputs of 16 dims
+///  keys(w, w8, a)  words of the same chunk of tokens 0 .. 7 and 8 .. 15: operands a of so many steps of 16 dims
+///  values(w, w8, a) the same, transposed: operands a of so many outputs of 16 dims
 ///  queries(row, swizzle, i, c, q) what meets chunk i of the keys in lane c of a row, from a row of Operands
 ///  dim(o, row, half) which dim of the row output o holds: rows `row` (half 0) and `row + 8` of its operand a
+///  unit(step)      what the number 1 is in operands of a step, or of an output
+///  lower(step)     a word of twice what, added to operands of a step, leaves the number in its units; 0: nothing to
+///  add
 namespace pagoda::detail {
 
 /// fp16 and bf16 as they are: one chunk is half a step.
@@ -28,34 +36,52 @@ struct MmaStorage {
   static constexpr int dims  = 8;
   static constexpr int steps = 0;  ///< of a chunk: see MmaFragment
   KOKKOS_FUNCTION static constexpr int dim(int o, int row, int half) { return 16 * o + row + 8 * half; }
+  KOKKOS_FUNCTION static constexpr float unit(int) { return 1; }
+  KOKKOS_FUNCTION static constexpr std::uint32_t lower(int) { return 0; }
 };
 
-/// Of 8 bits: `pairs(x)` makes two numbers of the lower half of a word, and of the upper.
+/// Of 8 bits. Convert::pairs(w, x) makes two words of two numbers each: of bytes 0 and 2 and of bytes 1 and 3 where it
+/// takes them in turn, of the lower half and of the upper otherwise.
 template <class Convert>
 struct MmaBytes {
   using Operand              = half_t;
   static constexpr int dims  = 16;
   static constexpr int steps = 1;
   KOKKOS_FUNCTION static constexpr int dim(int o, int row, int half) { return 16 * o + 2 * row + half; }
+  KOKKOS_FUNCTION static constexpr float unit(int) { return Convert::unit; }
+  KOKKOS_FUNCTION static constexpr std::uint32_t lower(int) { return Convert::lower; }
 
   /// Lane c of a row holds dims 4 c .. 4 c + 3.
-  KOKKOS_FUNCTION static void keys(std::uint32_t w, std::uint32_t (&b)[steps][2]) { Convert::pairs(w, b[0]); }
+  KOKKOS_FUNCTION static void keys(std::uint32_t w, std::uint32_t w8, std::uint32_t (&a)[steps][4]) {
+    std::uint32_t low[2], high[2];
+    Convert::pairs(w, low);
+    Convert::pairs(w8, high);
+    a[0][0] = low[0], a[0][1] = high[0], a[0][2] = low[1], a[0][3] = high[1];
+  }
   KOKKOS_FUNCTION static void queries(const char* row, int chunk_swizzle, int i, int c, std::uint32_t (&q)[2 * steps]) {
     const int chunk = 2 * i + (c >> 1);
     const std::uint32_t* from =
         reinterpret_cast<const std::uint32_t*>(row + ((chunk ^ chunk_swizzle) << 4)) + 2 * (c & 1);
-    q[0] = from[0], q[1] = from[1];
+    q[0] = Convert::in_turn ? cuda::permute(from[0], from[1], 0x5410) : from[0];
+    q[1] = Convert::in_turn ? cuda::permute(from[0], from[1], 0x7632) : from[1];
   }
   /// The word holds two dims of one token, and the same of the next.
   KOKKOS_FUNCTION static void values(std::uint32_t w, std::uint32_t w8, std::uint32_t (&a)[steps][4]) {
     std::uint32_t low[2], high[2];
-    Convert::pairs(cuda::permute(w, 0, 0x3120), low);
-    Convert::pairs(cuda::permute(w8, 0, 0x3120), high);
+    Convert::pairs(Convert::in_turn ? w : cuda::permute(w, 0, 0x3120), low);
+    Convert::pairs(Convert::in_turn ? w8 : cuda::permute(w8, 0, 0x3120), high);
     a[0][0] = low[0], a[0][1] = low[1], a[0][2] = high[0], a[0][3] = high[1];
   }
 };
 
-struct E4m3Pairs {
+/// Numbers as they are.
+struct MmaPlainNumbers {
+  static constexpr float unit          = 1;
+  static constexpr std::uint32_t lower = 0;
+};
+
+struct E4m3Pairs : MmaPlainNumbers {
+  static constexpr bool in_turn = false;
   KOKKOS_FUNCTION static void pairs([[maybe_unused]] std::uint32_t w, [[maybe_unused]] std::uint32_t (&x)[2]) {
 #if defined(__CUDA_ARCH__)
     const __half2_raw low  = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(w & 0xffff), __NV_E4M3);
@@ -67,18 +93,20 @@ struct E4m3Pairs {
 };
 
 /// The upper half of an fp16.
-struct E5m2Pairs {
+struct E5m2Pairs : MmaPlainNumbers {
+  static constexpr bool in_turn = true;
   KOKKOS_FUNCTION static void pairs(std::uint32_t w, std::uint32_t (&x)[2]) {
-    x[0] = cuda::permute(w, 0, 0x1404), x[1] = cuda::permute(w, 0, 0x3424);
+    x[0] = cuda::permute(w, 0, 0x2404), x[1] = w & 0xff00ff00u;
   }
 };
 
-/// Behind the byte 0x64, n + 128 is the fp16 1024 + n + 128.
+/// n + 128 in the lower byte of a half.
 struct Int8Pairs {
+  static constexpr float unit          = 0x1p-24f;
+  static constexpr std::uint32_t lower = 0x80808080u;  ///< -128 units
+  static constexpr bool in_turn        = true;
   KOKKOS_FUNCTION static void pairs(std::uint32_t w, std::uint32_t (&x)[2]) {
-    const std::uint32_t n = w ^ 0x80808080u;
-    x[0]                  = cuda::subtract_halves(cuda::permute(n, 0x64646464u, 0x4140), 0x64806480u);
-    x[1]                  = cuda::subtract_halves(cuda::permute(n, 0x64646464u, 0x4342), 0x64806480u);
+    x[0] = cuda::masked_xor<0x00ff00ffu>(w, 0x00800080u), x[1] = cuda::masked_xor<0x00ff00ffu>(w >> 8, 0x00800080u);
   }
 };
 
@@ -89,32 +117,39 @@ struct MmaStorage<fp8_e5m2_t> : MmaBytes<E5m2Pairs> {};
 template <>
 struct MmaStorage<std::int8_t> : MmaBytes<Int8Pairs> {};
 
-/// Of 4 bits: of the eight in a word, the n-th and the one four behind it make a pair.
+/// Of 4 bits: n + 8 in the lowest ones of a half, or in the four above. Of the eight numbers in a word, the n-th and
+/// the one four behind it make a pair; those of even n are one step, the others, 16 times as large, the second.
 template <>
 struct MmaStorage<int4x2_t> {
   using Operand              = half_t;
   static constexpr int dims  = 32;
   static constexpr int steps = 2;
   KOKKOS_FUNCTION static constexpr int dim(int o, int row, int half) {
-    return 16 * (o & ~1) + 4 * row + 2 * (o & 1) + half;
+    return 16 * (o & ~1) + 4 * row + 2 * half + (o & 1);
   }
-  /// n + 8 in the lowest bits of 1024 is the fp16 1024 + n + 8.
-  KOKKOS_FUNCTION static std::uint32_t pair(std::uint32_t w, int n) {
-    return cuda::subtract_halves(((w >> 4 * n) & 0x000f000fu) ^ 0x64086408u, 0x64086408u);
+  KOKKOS_FUNCTION static constexpr float unit(int step) { return (step & 1) == 0 ? 0x1p-24f : 0x1p-20f; }
+  /// -8 units
+  KOKKOS_FUNCTION static constexpr std::uint32_t lower(int step) { return (step & 1) == 0 ? 0x80088008u : 0x80808080u; }
+  /// Numbers n, n + 4 of even n in the first place, of the odd ones behind them in the second.
+  KOKKOS_FUNCTION static void pairs(std::uint32_t w, std::uint32_t& even, std::uint32_t& odd) {
+    even = cuda::masked_xor<0x000f000fu>(w, 0x00080008u), odd = cuda::masked_xor<0x00f000f0u>(w, 0x00800080u);
   }
-  KOKKOS_FUNCTION static void keys(std::uint32_t w, std::uint32_t (&b)[steps][2]) {
-    for (int s = 0; s < steps; ++s) b[s][0] = pair(w, 2 * s), b[s][1] = pair(w, 2 * s + 1);
+  KOKKOS_FUNCTION static void keys(std::uint32_t w, std::uint32_t w8, std::uint32_t (&a)[steps][4]) {
+    pairs(w, a[0][0], a[1][0]);
+    pairs(w8, a[0][1], a[1][1]);
+    pairs(w >> 8, a[0][2], a[1][2]);
+    pairs(w8 >> 8, a[0][3], a[1][3]);
   }
   KOKKOS_FUNCTION static void queries(const char* row, int chunk_swizzle, int i, int c, std::uint32_t (&q)[2 * steps]) {
     const auto* const from = reinterpret_cast<const std::uint32_t*>(row + (((4 * i + c) ^ chunk_swizzle) << 4));
-    q[0] = cuda::permute(from[0], from[2], 0x5410), q[1] = cuda::permute(from[0], from[2], 0x7632);
-    q[2] = cuda::permute(from[1], from[3], 0x5410), q[3] = cuda::permute(from[1], from[3], 0x7632);
+    q[0] = cuda::permute(from[0], from[2], 0x5410), q[1] = cuda::permute(from[1], from[3], 0x5410);
+    q[2] = cuda::permute(from[0], from[2], 0x7632), q[3] = cuda::permute(from[1], from[3], 0x7632);
   }
   KOKKOS_FUNCTION static void values(std::uint32_t w, std::uint32_t w8, std::uint32_t (&a)[steps][4]) {
-    for (int s = 0; s < steps; ++s) {
-      a[s][0] = pair(w, 2 * s), a[s][1] = pair(w, 2 * s + 1);
-      a[s][2] = pair(w8, 2 * s), a[s][3] = pair(w8, 2 * s + 1);
-    }
+    pairs(w, a[0][0], a[1][0]);
+    pairs(w >> 8, a[0][1], a[1][1]);
+    pairs(w8, a[0][2], a[1][2]);
+    pairs(w8 >> 8, a[0][3], a[1][3]);
   }
 };
 

@@ -37,9 +37,18 @@ KOKKOS_INLINE_FUNCTION void load_matrices([[maybe_unused]] std::uint32_t* m, [[m
   KOKKOS_IF_ON_DEVICE((ptx::load_matrices<Transposed>(m, at);))
 }
 
+/// On sm_90 as the constant that the instruction makes (CUTLASS has the same): known to the compiler, it need not be
+/// brought from a lane's registers for every copy.
 KOKKOS_INLINE_FUNCTION std::uint64_t read_once_policy() {
-  KOKKOS_IF_ON_DEVICE((return ptx::read_once_policy();))
-  KOKKOS_IF_ON_HOST((return 0;))
+#if defined(__CUDA_ARCH__)
+#if __CUDA_ARCH__ == 900
+  return 0x12f0000000000000u;
+#else
+  return ptx::read_once_policy();
+#endif
+#else
+  return 0;
+#endif
 }
 
 /// Begins to copy 16 bytes from global to shared memory, or to clear them there.
@@ -91,14 +100,25 @@ KOKKOS_INLINE_FUNCTION std::uint32_t permute([[maybe_unused]] std::uint32_t low,
 #endif
 }
 
-/// Both fp16 halves of a word less those of another.
-KOKKOS_INLINE_FUNCTION std::uint32_t subtract_halves([[maybe_unused]] std::uint32_t a,
-                                                     [[maybe_unused]] std::uint32_t b) {
-  std::uint32_t word = 0;
+/// Of an 8 x 8 matrix of 16-bit elements, of which lane i holds (i / 4, 2 (i % 4)) and the one behind it, the same of
+/// the transposed one.
+KOKKOS_INLINE_FUNCTION std::uint32_t transpose([[maybe_unused]] std::uint32_t word) {
+  std::uint32_t x = 0;
 #if defined(__CUDA_ARCH__)
-  asm("sub.f16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(x) : "r"(word));
 #endif
-  return word;
+  return x;
+}
+
+/// (word & Mask) ^ flipped as one instruction; the compiler would make it two.
+template <std::uint32_t Mask>
+KOKKOS_INLINE_FUNCTION std::uint32_t masked_xor([[maybe_unused]] std::uint32_t word,
+                                                [[maybe_unused]] std::uint32_t flipped) {
+  std::uint32_t x = 0;
+#if defined(__CUDA_ARCH__)
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(x) : "r"(word), "n"(Mask), "r"(flipped));
+#endif
+  return x;
 }
 
 /// The same number, but not to the compiler: what is worked out from it is worked out where it is needed, and takes no

@@ -60,6 +60,16 @@ void check_cache_views(const char* who, const K& k, const V& v) {
           k.extent(2), ", ", k.extent(3), "), v has head_dim ", v.extent(3));
 }
 
+/// The layout with these scales.
+template <class KV, class Scales>
+KV with_scales(const char* who, const KV& kv, const Scales& scales) {
+  static_assert(is_quantized_v<typename KV::value_type>, "scales are for caches of fp8, int8 or int4 elements");
+  KV scaled      = kv;
+  scaled.k_scale = scale_ref(who, "k", scales.k, kv.k);
+  scaled.v_scale = scale_ref(who, "v", scales.v, kv.v);
+  return scaled;
+}
+
 /// What a layout gives for an element: the element itself or, of a quantized cache, the number that is meant.
 template <class T>
 using NumberOf = std::conditional_t<is_quantized_v<T>, float, const T&>;
@@ -137,11 +147,7 @@ struct ContiguousKV {
 
   /// The same cache with these scales. Throws InvalidArgument where an axis of them fits neither the cache nor all.
   ContiguousKV with_scales(const KVScales<MemorySpace>& scales) const {
-    static_assert(is_quantized_v<T>, "scales are for caches of fp8, int8 or int4 elements");
-    ContiguousKV scaled = *this;
-    scaled.k_scale      = detail::scale_ref("pagoda::ContiguousKV::with_scales", "k", scales.k, k);
-    scaled.v_scale      = detail::scale_ref("pagoda::ContiguousKV::with_scales", "v", scales.v, v);
-    return scaled;
+    return detail::with_scales("pagoda::ContiguousKV::with_scales", *this, scales);
   }
 
   CacheRef ref() const {
@@ -236,11 +242,7 @@ struct PagedKV {
 
   /// As for ContiguousKV.
   PagedKV with_scales(const KVScales<MemorySpace>& scales) const {
-    static_assert(is_quantized_v<T>, "scales are for caches of fp8, int8 or int4 elements");
-    PagedKV scaled = *this;
-    scaled.k_scale = detail::scale_ref("pagoda::PagedKV::with_scales", "k", scales.k, k);
-    scaled.v_scale = detail::scale_ref("pagoda::PagedKV::with_scales", "v", scales.v, v);
-    return scaled;
+    return detail::with_scales("pagoda::PagedKV::with_scales", *this, scales);
   }
 
   CacheRef ref() const {

@@ -75,32 +75,25 @@ using Float8E5M2 = Float8<2>;
 #endif
 #endif
 
-KOKKOS_INLINE_FUNCTION float e4m3_to_float(std::uint8_t bits) {
 #if defined(PAGODA_NATIVE_FP8)
-  return __half2float(__half(__nv_cvt_fp8_to_halfraw(bits, __NV_E4M3)));
+template <class Format>
+inline constexpr __nv_fp8_interpretation_t native_format = Format::has_infinity ? __NV_E5M2 : __NV_E4M3;
+#endif
+
+template <class Format>
+KOKKOS_INLINE_FUNCTION float float8_to_float(std::uint8_t bits) {
+#if defined(PAGODA_NATIVE_FP8)
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(bits, native_format<Format>)));
 #else
-  return Float8E4M3::to_float(bits);
+  return Format::to_float(bits);
 #endif
 }
-KOKKOS_INLINE_FUNCTION std::uint8_t float_to_e4m3(float value) {
+template <class Format>
+KOKKOS_INLINE_FUNCTION std::uint8_t float_to_float8(float value) {
 #if defined(PAGODA_NATIVE_FP8)
-  return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);
+  return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, native_format<Format>);
 #else
-  return Float8E4M3::from_float(value);
-#endif
-}
-KOKKOS_INLINE_FUNCTION float e5m2_to_float(std::uint8_t bits) {
-#if defined(PAGODA_NATIVE_FP8)
-  return __half2float(__half(__nv_cvt_fp8_to_halfraw(bits, __NV_E5M2)));
-#else
-  return Float8E5M2::to_float(bits);
-#endif
-}
-KOKKOS_INLINE_FUNCTION std::uint8_t float_to_e5m2(float value) {
-#if defined(PAGODA_NATIVE_FP8)
-  return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E5M2);
-#else
-  return Float8E5M2::from_float(value);
+  return Format::from_float(value);
 #endif
 }
 #undef PAGODA_NATIVE_FP8
@@ -113,8 +106,8 @@ struct fp8_e4m3_t {
   std::uint8_t bits;
 
   fp8_e4m3_t() = default;
-  KOKKOS_INLINE_FUNCTION explicit fp8_e4m3_t(float value) : bits(detail::float_to_e4m3(value)) {}
-  KOKKOS_INLINE_FUNCTION operator float() const { return detail::e4m3_to_float(bits); }
+  KOKKOS_INLINE_FUNCTION explicit fp8_e4m3_t(float value) : bits(detail::float_to_float8<detail::Float8E4M3>(value)) {}
+  KOKKOS_INLINE_FUNCTION operator float() const { return detail::float8_to_float<detail::Float8E4M3>(bits); }
 };
 
 /// OCP E5M2: 5 bits of exponent, 2 of mantissa, up to 57344, infinities and NaN as in IEEE 754; the bits of
@@ -123,8 +116,8 @@ struct fp8_e5m2_t {
   std::uint8_t bits;
 
   fp8_e5m2_t() = default;
-  KOKKOS_INLINE_FUNCTION explicit fp8_e5m2_t(float value) : bits(detail::float_to_e5m2(value)) {}
-  KOKKOS_INLINE_FUNCTION operator float() const { return detail::e5m2_to_float(bits); }
+  KOKKOS_INLINE_FUNCTION explicit fp8_e5m2_t(float value) : bits(detail::float_to_float8<detail::Float8E5M2>(value)) {}
+  KOKKOS_INLINE_FUNCTION operator float() const { return detail::float8_to_float<detail::Float8E5M2>(bits); }
 };
 
 /// Two integers from -8 to 7 in one byte, as two's complements: that of the even dim in the lower half, that of the odd

@@ -70,18 +70,20 @@ ScaledKernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p)
   a.q = device_array(p.q), a.out = device_array(p.out), a.lse = device_array(p.lse);
   a.cu_seqlens_q      = s.cu_seqlens_q;
   a.uniform_query_len = kv.batch > 0 ? static_cast<int>(p.q.extent[0] / kv.batch) : 0;
-  a.batch = kv.batch, a.num_kv_heads = s.num_kv_heads, a.group = Divisor::of(s.num_q_heads / s.num_kv_heads);
+  a.batch = kv.batch, a.group = Divisor::of(s.num_q_heads / s.num_kv_heads);
   a.head_dim = s.head_dim, a.head_dim_v = s.head_dim_v;
   a.softmax_scale = s.softmax_scale, a.softmax_scale32 = static_cast<float>(s.softmax_scale);
   a.score    = s.score;
-  a.row_tile = Divisor::of(s.row_tile), a.split = s.split, a.slots = s.max_slots;
+  a.row_tile = Divisor::of(s.row_tile), a.slots = s.max_slots;
   a.heads_per_item = s.heads_per_item, a.head_groups = s.num_kv_heads / s.heads_per_item;
-  a.tiles_per_head        = ceil_div(s.num_q_heads / s.num_kv_heads, s.row_tile);
-  const int tiles         = a.tiles_per_head * a.head_groups;
-  const std::int64_t rows = std::int64_t(kv.batch) * tiles;
-  a.tiles_per_entry       = Divisor::of(tiles);
-  a.split.teams           = teams_for(rows, s.split);
-  a.grid_pieces           = Divisor::of(grid_for(rows, a.split.teams * a.split.even_waves));
+  a.tiles_per_head = ceil_div(s.num_q_heads / s.num_kv_heads, s.row_tile);
+  const int tiles  = a.tiles_per_head * a.head_groups;
+  // Of the batch's query tokens; where entries have several, and not equally many, of an average one.
+  const std::int64_t rows = std::int64_t(kv.batch) * a.head_groups *
+                            ceil_div(std::max(a.uniform_query_len, 1) * (s.num_q_heads / s.num_kv_heads), s.row_tile);
+  a.tiles_per_entry = Divisor::of(tiles);
+  a.split           = manned(rows, s.split);
+  a.grid_pieces     = Divisor::of(grid_for(rows, a.split.teams * a.split.even_waves));
   if (s.split.deals_tiles) a.split.teams = teams_launched(rows * a.grid_pieces.value, a.split.teams);
   a.value_stride     = padded_to_quads(s.head_dim_v);
   a.value_quads      = Divisor::of(a.value_stride / 4);

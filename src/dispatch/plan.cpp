@@ -169,15 +169,18 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
       std::int64_t(head_groups) * (s.max_query_tokens * group / s.row_tile + std::min(s.max_batch, s.max_query_tokens));
   const auto uniform_rows =
       std::int64_t(head_groups) * s.max_batch * ((s.max_query_len * group + s.row_tile - 1) / s.row_tile);
-  const std::int64_t rows     = s.cu_seqlens_q ? ragged_rows : std::min(ragged_rows, uniform_rows);
-  const std::int64_t pieces   = s.max_seq_len / min_piece + 1;  // of a row, at most
-  const std::int64_t for_busy = std::int64_t(std::max(s.split.waves, s.split.even_waves)) * s.split.teams;
-  const std::int64_t for_long = rows * s.max_seq_len / max_piece + 1;
-  const std::int64_t cuts     = std::min(std::max(for_busy, for_long), rows * std::max<std::int64_t>(pieces - 1, 1));
-  s.split.max_cuts            = static_cast<int>(std::max<std::int64_t>(cuts, 1));
+  const std::int64_t rows       = s.cu_seqlens_q ? ragged_rows : std::min(ragged_rows, uniform_rows);
+  const std::int64_t pieces     = s.max_seq_len / min_piece + 1;                // of a row, at most
+  const bool may_be_smaller     = s.split.deals_tiles && rows > s.split.teams;  // teams, and more of them (manned)
+  const std::int64_t all_teams  = std::int64_t(s.split.teams) << (may_be_smaller ? s.split.round_shift : 0);
+  const std::int64_t most_teams = std::min(all_teams, rows * std::max<std::int64_t>(pieces, 1));
+  const std::int64_t for_busy   = std::max(s.split.waves, s.split.even_waves) * all_teams;
+  const std::int64_t for_long   = rows * s.max_seq_len / max_piece + 1;
+  const std::int64_t cuts       = std::min(std::max(for_busy, for_long), rows * std::max<std::int64_t>(pieces - 1, 1));
+  s.split.max_cuts              = static_cast<int>(std::max<std::int64_t>(cuts, 1));
   s.split.teams = static_cast<int>(std::min<std::int64_t>(s.split.teams, rows * std::max<std::int64_t>(pieces, 1)));
   // A row of n pieces has n - 1 cuts; and where items are numbered through, there are no more than teams.
-  s.max_slots         = std::max(2 * s.split.max_cuts, s.split.teams);
+  s.max_slots         = std::max(2 * s.split.max_cuts, static_cast<int>(most_teams));
   const double values = double(s.max_slots) * s.row_tile * s.heads_per_item * padded_to_quads(s.head_dim_v);
   require(values < 0x1p31, "pagoda::plan: max_seq_len ", s.max_seq_len, " and max_query_tokens ", s.max_query_tokens,
           " ask for ", values, " partial values of head_dim_v ", s.head_dim_v, "; allowed: fewer than 2^31");

@@ -111,7 +111,8 @@ struct DecodeKernel {
 
   struct Foreseen {
     bool queries = false;  ///< are loaded
-    int pages    = -1;     ///< -1: not foreseen; of the worker's tiles, the lane's of its lane-th
+    bool pages   = false;  ///< the worker's are known: page is that of the lane-th of its tiles
+    int page     = 0;
   };
   KOKKOS_FUNCTION Foreseen foresee(const Member& team, const WorkItem& item, Fragment& fragment) const {
     Foreseen f;
@@ -119,7 +120,8 @@ struct DecodeKernel {
       const int tile =
           (Machine::lane(team) * args.grid_pieces.value + item.piece) * team.team_size() + team.team_rank();
       const int index = args.page_size.divide(tile * int(Fragment::tile_tokens));
-      f.pages         = args.pages_of(
+      f.pages         = true;
+      f.page          = args.pages_of(
           args.sequence(item.batch))[std::int64_t(least(index, args.table_pages - 1)) * args.table_page_stride];
     }
     const TileRows<All> rows(args, item);
@@ -145,11 +147,7 @@ struct DecodeKernel {
     StateArray<Acc> from = partials(item.slot + first, 0, 1), to = partials(item.slot + first, 1, 1);
     PAGODA_UNROLL(1)
     for (;;) {
-      if (!shared_tiles && args.group.value > 4 && args.value_quads.value % 2 == 0) {
-        join<join_block, 2>(team, item, from, count, last, to);  // all loads at once, not in two turns
-      } else {
-        join<join_block, join_quads>(team, item, from, count, last, to);
-      }
+      join_pieces(team, item, from, count, last, to);
       if (last) return;
       if (!last_to_arrive(team, args.arrived + args.slots + item.slot, groups, notes)) return;
       from  = partials(item.slot, 1, group);
@@ -181,6 +179,17 @@ struct DecodeKernel {
         join_states<Machine, Block, Quads>(team, all.head(h), count, count_rows, args.value_quads, emit);
       }
     }
+  }
+
+  /// The same, of other teams' states, with as many loads at once as there are registers for.
+  KOKKOS_FUNCTION void join_pieces(const Member& team, const WorkItem& item, const StateArray<Acc>& from, int count,
+                                   bool last, const StateArray<Acc>& to) const {
+    if constexpr (!shared_tiles)
+      if (args.group.value > 4 && args.value_quads.value % 2 == 0)
+        return join<join_block, 2>(team, item, from, count, last, to);
+    if constexpr (requires { Fragment::many_joined; })
+      if (count > join_block) return join<Fragment::many_joined, 1>(team, item, from, count, last, to);
+    join<join_block, join_quads>(team, item, from, count, last, to);
   }
 
   /// What the team has of the item becomes a piece's state, or outputs. The item is read only once the fragment has
@@ -229,7 +238,7 @@ struct DecodeKernel {
           fragment.forget_queries();
           fragment.load_queries(rows, score.query_scale);
         }
-        fragment.begin(where, first, step, item.end, foreseen.pages);
+        fragment.begin(where, first, step, item.end, foreseen.pages, foreseen.page);
       } else {
         if constexpr (!All) fragment.begin(where, first, step, item.end);  // what takes longest, first
         fragment.load_queries(rows, score.query_scale);

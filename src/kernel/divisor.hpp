@@ -1,28 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <Kokkos_Core.hpp>
+#include "src/kernel/anywhere.hpp"
 
+#include <bit>
 #include <cstdint>
 
 namespace pagoda::detail {
 
 /// Division of a non-negative int by a constant that only the host knows, as a multiplication (Granlund and Montgomery,
-/// "Division by invariant integers using multiplication").
+/// "Division by invariant integers using multiplication", 1994). Two words: kernel arguments are read one line after
+/// another, and how far to shift follows from the value.
 struct Divisor {
   int value;
   std::uint32_t factor;
-  int shift;
 
-  static Divisor of(int d) {
-    int bits = 0;
-    while ((std::int64_t(1) << bits) < d) ++bits;
-    return {d, static_cast<std::uint32_t>((std::uint64_t(1) << (31 + bits)) / d + 1), 31 + bits};
+  static Divisor of(int d) { return {d, static_cast<std::uint32_t>((std::uint64_t(1) << (31 + bits(d))) / d + 1)}; }
+  PAGODA_ANYWHERE int divide(int n) const {
+    const std::uint64_t product = std::uint64_t(2 * static_cast<std::uint32_t>(n)) * factor;
+    return static_cast<int>(static_cast<std::uint32_t>(product >> 32) >> bits(value));
   }
-  KOKKOS_FUNCTION int divide(int n) const {
-    return static_cast<int>((static_cast<std::uint64_t>(static_cast<std::uint32_t>(n)) * factor) >> shift);
+  PAGODA_ANYWHERE int rest(int n) const { return n - divide(n) * value; }
+
+ private:
+  /// Of d - 1.
+  PAGODA_ANYWHERE static int bits(int d) {
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+    return 32 - __clz(d - 1);
+#else
+    return static_cast<int>(std::bit_width(static_cast<std::uint32_t>(d - 1)));
+#endif
   }
-  KOKKOS_FUNCTION int rest(int n) const { return n - divide(n) * value; }
 };
 
 }  // namespace pagoda::detail

@@ -16,7 +16,7 @@ namespace pagoda::detail {
 /// One piece of work: the query rows of one tile over a range of visible tokens, and where the result goes.
 struct WorkItem {
   int batch;          ///< batch entry
-  int kv_head;        ///< the first of KernelArgs::heads_per_item
+  int kv_head;        ///< the first of KernelArgs::heads_per_item, as many of which make an item
   int row_tile;       ///< which tile of the entry's query rows (query token x head of the group)
   int begin, end;     ///< visible-token indices
   int step;           ///< workers take a tile each from begin on, and again from begin + step on, up to end
@@ -100,50 +100,48 @@ KOKKOS_INLINE_FUNCTION void store_element(void* data, DType type, std::int64_t i
 /// functors of up to 4096 bytes to the device as plain kernel arguments; otherwise, from 512 bytes on with their
 /// policy, they would go through constant memory, which costs a wait and which a graph capture refuses.
 struct KernelArgs {
-  // Keys and values: strides of (page, token in page, kv head, dim), in elements.
-  const void* k;
-  const void* v;
-  std::int64_t k_page, k_token, k_head, k_dim;
-  std::int64_t v_page, v_token, v_head, v_dim;
-  const int* table;        ///< null: contiguous, page = sequence
-  const int* page_indptr;  ///< null: dense table
+  // What every team needs before its first copy stands together: constants come in lines, and a team waits for each.
   const int* seq_lens;
   const int* sequence_ids;  ///< null: batch entry b is sequence b
-  int table_row_stride, table_page_stride;
-  int table_pages;            ///< entries of a row of a dense table
-  RowSteps k_units, v_units;  ///< the same strides in units of row_unit bytes, for fragments that ask for it
-  std::uint32_t row_unit;     ///< a power of two that divides the distance between any two rows
-  bool near_tokens;           ///< tokens of a page lie less than 2^26 bytes from each other
+  const int* table;         ///< null: contiguous, page = sequence
+  const int* page_indptr;   ///< null: dense table
+  int batch, heads_per_item;
+  int tiles_per_head;       ///< of an entry of one query token
+  Divisor tiles_per_entry;  ///< the same
+  Divisor grid_pieces;      ///< of every row of an even batch, see Share
   Divisor page_size;
-  int num_pages;
-  bool paged;
+  int table_row_stride, table_page_stride;
+  int table_pages;                  ///< entries of a row of a dense table
+  bool paged, near_tokens;          ///< tokens of a page lie less than 2^26 bytes from each other
+  bool wide_queries, wide_outputs;  ///< rows can be read or written in aligned vectors
+  int head_dim, head_dim_v;
+  float softmax_scale32;  ///< softmax_scale: a GPU would round it again and again
+  SplitBounds split;
+  Divisor group, row_tile;
+  DeviceArray q;
+  const void* k;
+  const void* v;
+  RowSteps k_units, v_units;  ///< strides in units of row_unit bytes, for fragments that ask for it
+  std::uint32_t row_unit;     ///< a power of two that divides the distance between any two rows
 
-  // Queries, outputs.
-  DeviceArray q, out, lse;
+  // Strides of keys and values by (page, token in page, kv head, dim), in elements.
+  std::int64_t k_page, k_token, k_head, k_dim;
+  std::int64_t v_page, v_token, v_head, v_dim;
+  int num_pages;
+  int head_groups;  ///< of heads_per_item kv heads, that an entry has
   const int* cu_seqlens_q;
   int uniform_query_len;
-
-  // Shape.
-  int batch, num_kv_heads, head_dim, head_dim_v;
-  Divisor group;
   double softmax_scale;
-  float softmax_scale32;  ///< the same: a GPU would round it again and again
   ScoreOptions score;
 
-  // Plan and workspace.
-  SplitBounds split;
-  Divisor row_tile;
-  int heads_per_item, head_groups;  ///< an item is so many kv heads, of which an entry has so many groups
-  int tiles_per_head;               ///< of an entry of one query token
-  Divisor tiles_per_entry;          ///< the same
-  Divisor grid_pieces;              ///< of every row of an even batch, see Share
+  // Outputs and workspace.
+  DeviceArray out, lse;
   TeamCounters* teams;
   int* arrived;          ///< [2][slots]: pieces of a group, groups of a row; zero between decodes
   void* partial_state;   ///< accumulator type, [2][slot][head of the item][row of the tile][2]: maximum in base 2, sum
   void* partial_values;  ///< accumulator type, [slot][head][row][value_stride], not normalised
   int slots, value_stride;
-  Divisor value_quads;              ///< of an output row
-  bool wide_queries, wide_outputs;  ///< rows can be read or written in aligned vectors
+  Divisor value_quads;  ///< of an output row
 
   template <class Acc>
   KOKKOS_FUNCTION Acc softmax_scale_as() const {

@@ -4,6 +4,7 @@
 #include <pagoda/plan.hpp>
 
 #include "src/kernel/arithmetic.hpp"
+#include "src/plan/launched.hpp"
 
 #include <Kokkos_Core.hpp>
 
@@ -31,9 +32,7 @@ struct PieceLimit {
 };
 
 /// No row is much longer than the others.
-KOKKOS_INLINE_FUNCTION bool even(const RowTotals& t) {
-  return static_cast<float>(t.longest) * static_cast<float>(t.rows) <= 1.25f * static_cast<float>(t.chunks);
-}
+KOKKOS_INLINE_FUNCTION bool even(const RowTotals& t) { return even_lengths(t.longest, t.rows, t.chunks); }
 
 ///  - Even rows, as most batches have: as many pieces as fit `even_waves` rounds of the resident teams; none are cut
 ///    where there are enough rows, since a cut costs a merge and buys nothing.
@@ -53,13 +52,20 @@ KOKKOS_INLINE_FUNCTION PieceLimit limit_pieces(const RowTotals& t, const SplitBo
   return limit;
 }
 
-/// Teams to launch for so many rows, of `bounds.teams` = three (or any number) for each multiprocessor. Where rows stay
-/// whole, their last round may leave many of them idle; two for each then run faster.
-inline int teams_for(std::int64_t rows, const SplitBounds& bounds) {
-  if (2 * rows <= bounds.teams) return bounds.teams;
+/// The bounds as they are for so many rows: which teams run. `bounds.teams` are so many of all a team's workers, three
+/// (or any number) for each multiprocessor.
+///
+///  - Rows that outnumber them would take turns, and between two rows a team has nothing in flight, while at the end
+///    those that are left work alone. Where teams of fewer workers, which are more, take all rows at once, they do.
+///  - Where rows stay whole, their last round may leave many teams idle; two for each multiprocessor then run faster.
+inline SplitBounds manned(std::int64_t rows, SplitBounds bounds) {
+  if (bounds.deals_tiles && rows > bounds.teams && rows <= std::int64_t(bounds.teams) << bounds.round_shift)
+    for (; rows > bounds.teams; --bounds.round_shift) bounds.teams *= 2;
+  if (2 * rows <= bounds.teams) return bounds;
   const auto busy = [&](double teams) { return rows / (teams * std::ceil(rows / teams)); };
   const int fewer = 2 * bounds.teams / 3;
-  return busy(fewer) > busy(bounds.teams) + 0.15 ? fewer : bounds.teams;
+  if (busy(fewer) > busy(bounds.teams) + 0.15) bounds.teams = fewer;
+  return bounds;
 }
 
 /// Into how many pieces a row is cut. At most chunks * density cuts, or chunks / max_chunks where that asks for more.

@@ -114,6 +114,24 @@ TEST(Split, FewEvenRowsFillOneRound) {
   }
 }
 
+TEST(Split, RowsThatOutnumberTeamsOfAllWorkersRunAtOnceInSmallerOnes) {
+  SplitBounds dealt = bounds;
+  dealt.deals_tiles = true, dealt.round_shift = 2;
+  for (int rows = 1; rows < 5000; ++rows) {
+    const SplitBounds b = manned(rows, dealt);
+    const int workers   = 4 >> (2 - b.round_shift);
+    ASSERT_LE(b.teams * workers, 4 * 396) << rows;
+    if (rows <= 396 || rows > 4 * 396) {
+      ASSERT_EQ(workers, 4) << rows;
+    } else {
+      ASSERT_LE(rows, b.teams) << rows;
+    }
+  }
+  EXPECT_EQ(manned(512, dealt).teams, 528);
+  EXPECT_EQ(manned(1024, dealt).teams, 1056);
+  EXPECT_EQ(manned(1024, bounds).round_shift, bounds.round_shift);
+}
+
 TEST(Split, ManyEvenRowsStayWholeAndUnevenOnesDoNot) {
   std::vector<int> rows(512, 128);
   EXPECT_EQ(pieces_of(128, limit_pieces(totals(rows), bounds), bounds), 1);

@@ -434,15 +434,15 @@ Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
     totals.rows += tiles[b];
     totals.longest = std::max(totals.longest, chunks[b]);
   }
-  int grid = 0;  // of even batches on machines that deal out tiles
-  if (s.split.deals_tiles && !s.all && detail::even(totals)) {
-    const std::int64_t rows = std::accumulate(tiles.begin(), tiles.end(), std::int64_t(0));
-    grid                    = detail::grid_for(rows, detail::teams_for(rows, s.split) * s.split.even_waves);
-  }
+  const std::int64_t rows          = std::accumulate(tiles.begin(), tiles.end(), std::int64_t(0));
+  const detail::SplitBounds bounds = detail::manned(rows, s.split);
+  int grid                         = 0;  // of even batches on machines that deal out tiles
+  if (s.split.deals_tiles && !s.all && detail::even(totals))
+    grid = detail::grid_for(rows, bounds.teams * bounds.even_waves);
   Cuts cuts;
   for (int b = 0; b < sample_.batch(); ++b) {
-    const int pieces = grid > 0 ? detail::grid_pieces_of(chunks[b], grid, s.split)
-                                : detail::pieces_of(chunks[b], detail::limit_pieces(totals, s.split), s.split);
+    const int pieces = grid > 0 ? detail::grid_pieces_of(chunks[b], grid, bounds)
+                                : detail::pieces_of(chunks[b], detail::limit_pieces(totals, bounds), bounds);
     cuts.items += tiles[b] * pieces * s.heads_per_item;
     cuts.merges += pieces > 1 ? tiles[b] * s.heads_per_item : 0;
   }

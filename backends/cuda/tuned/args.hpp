@@ -2,34 +2,16 @@
 #pragma once
 
 #include "backends/cuda/tuned/decode.hpp"
+#include "src/kernel/divisor.hpp"
 
 #include <cuda.h>
 #include <vector_types.h>
 
-#include <bit>
 #include <cstdint>
 
 namespace pagoda::tuned {
 
-/// n / value for n < 2^31, without a division (Granlund and Montgomery, "Division by invariant integers using
-/// multiplication", 1994).
-struct Divisor {
-  int value;
-  std::uint32_t multiplier;
-
-  static Divisor of(int value) {
-    const std::uint64_t m = ((std::uint64_t(1) << (31 + bits(value))) + value - 1) / value;
-    return {value, static_cast<std::uint32_t>(m)};
-  }
-#if defined(__CUDACC__)
-  __device__ __forceinline__ int divide(int n) const {
-    return static_cast<int>(__umulhi(static_cast<std::uint32_t>(n) << 1, multiplier) >> (32 - __clz(value - 1)));
-  }
-#endif
-
- private:
-  static int bits(int value) { return std::bit_width(static_cast<std::uint32_t>(value - 1)); }
-};
+using detail::Divisor;
 
 /// One record of a part of a row: four dims of a head's weighted values, then maximum (base 2) and sum.
 struct alignas(32) Record {

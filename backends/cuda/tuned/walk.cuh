@@ -3,6 +3,7 @@
 
 #include "backends/cuda/ptx.cuh"
 #include "backends/cuda/tuned/args.hpp"
+#include "src/plan/launched.hpp"
 
 /// Which tiles are a block's: worked out from the lengths when the kernel runs, by every warp for itself.
 namespace pagoda::tuned {
@@ -61,7 +62,7 @@ class Lengths {
     }
     tiles = __reduce_add_sync(~0u, tiles), longest = __reduce_max_sync(~0u, longest);
     sequences = __reduce_add_sync(~0u, sequences);
-    return {tiles, static_cast<float>(longest) * static_cast<float>(sequences) <= 1.25f * static_cast<float>(tiles)};
+    return {tiles, detail::even_lengths(longest, sequences, tiles)};
   }
 
  private:
