@@ -147,7 +147,6 @@ class MmaFragment {
     fetch_queries(q_, 0);
     if constexpr (AnyQuery)
       if (!args_.wide_queries) fetch_queries(rest_, query_bytes);
-    if constexpr (lowered) lower_scores();
   }
 
   template <class Where>
@@ -179,9 +178,8 @@ class MmaFragment {
     copy_keys();
     PAGODA_UNROLL_ALL
     for (int i = 0; i < 4; ++i) {
-      float sum = s[0][i] + s[1][i];
-      if constexpr (lowered) sum = in_numbers(s[0][i], s[1][i], lowered_[i % 2]);
-      x_[i] = token_at(i) < end - u ? sum * (scale_ * key_scale[i / 2]) : -infinity;
+      const float sum = s[0][i] + s[1][i];
+      x_[i]           = token_at(i) < end - u ? sum * (scale_ * key_scale[i / 2]) : -infinity;
     }
   }
 
@@ -295,7 +293,7 @@ class MmaFragment {
   static constexpr int query_chunks = DimTile / 8;
   static constexpr int query_bytes  = rows * 16 * query_chunks;
   static_assert(chunks >= 4 && query_chunks >= 8);
-  static constexpr bool lowered   = Storage::lower(0) != 0;  ///< operands are larger than the numbers, by a constant
+  static constexpr bool lowered   = Storage::lower(0) != 0;  ///< values are larger than the numbers, by a constant
   static constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
 
   /// Eight rows' chunks i lie in different banks at places i ^ swizzle(row). For multiples of copy_rows, swizzle(row +
@@ -324,21 +322,6 @@ class MmaFragment {
       PAGODA_UNROLL_ALL
       for (int i = 0; i < query_chunks; i += 4) cuda::load_matrices<false>(&q[i], at ^ (i << 4));
     }
-  }
-  /// What the keys' offsets add to each score of the lane's rows, taken off them again.
-  KOKKOS_FUNCTION void lower_scores() {
-    float s[2][4] = {};
-    PAGODA_UNROLL_ALL
-    for (int step = 0; step < DimTile / 16; ++step) {
-      const std::uint32_t a = Storage::lower(step);
-      multiply(s, step, {a, a, a, a});
-    }
-    PAGODA_UNROLL_ALL
-    for (int e = 0; e < 2; ++e) lowered_[e] = in_numbers(s[0][e], s[1][e], 0);
-  }
-  /// x and what was summed over even and over odd steps, in units of the numbers.
-  KOKKOS_FUNCTION static float in_numbers(float even, float odd, float x) {
-    return x + even * (1 / Storage::unit(0)) + odd * (1 / Storage::unit(1));
   }
   /// s[step % 2] += keys x queries over the 16 dims of a step.
   KOKKOS_FUNCTION void multiply(float (&s)[2][4], int step, const std::uint32_t (&a)[4]) {
@@ -490,7 +473,6 @@ class MmaFragment {
   float out_[DimTile / 16][4] = {};
   /// Lower than any score, and finite, so that differences with it are numbers.
   float base_[2] = {-1e30f, -1e30f}, sum_[2] = {}, scale_ = 1;
-  float lowered_[2] = {};  ///< what is added to scores of integers that were made non-negative
 };
 
 }  // namespace pagoda::detail

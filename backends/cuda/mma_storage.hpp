@@ -14,19 +14,19 @@
 /// dims of a product of keys and queries may be in any order if it is the same for both, and the dims of the output may
 /// come out in any order and be put right at the end, so no storage type is ever shuffled between lanes.
 ///
-/// Integers are not converted at all: a few bits in the lowest places of a half are a number already, a subnormal one,
-/// which matrix instructions multiply exactly and at full speed. What stands there is the integer made non-negative,
-/// times a power of two; both are put right in the sums. (That few instructions do for several integers at a time is
-/// from Kim et al., "Who says elephants can't run", and Lin et al., "QServe"; they subtract the offset at once.)
+/// Integers of keys become fp16 exactly: behind the exponent of 1024 a few bits are a number plus 1024 (Kim et al.,
+/// "Who says elephants can't run"; Lin et al., "QServe"). Those of values are not converted at all: in the lowest
+/// places of a half, without an exponent, they are a subnormal number, which matrix instructions multiply exactly and
+/// at full speed. What stands there is the integer made non-negative, times a power of two; both are put right in the
+/// sums. (Scores do not go so: sums of what is only positive lose a few bits, and in an exponent every bit shows.)
 ///
 ///  dims            of a 16-byte chunk of a row
 ///  keys(w, w8, a)  words of the same chunk of tokens 0 .. 7 and 8 .. 15: operands a of so many steps of 16 dims
 ///  values(w, w8, a) the same, transposed: operands a of so many outputs of 16 dims
 ///  queries(row, swizzle, i, c, q) what meets chunk i of the keys in lane c of a row, from a row of Operands
 ///  dim(o, row, half) which dim of the row output o holds: rows `row` (half 0) and `row + 8` of its operand a
-///  unit(step)      what the number 1 is in operands of a step, or of an output
-///  lower(step)     a word of twice what, added to operands of a step, leaves the number in its units; 0: nothing to
-///  add
+///  unit(o)         what the number 1 is in operand a of output o
+///  lower(o)        two halves that, added to those of operand a, leave the number in its units; 0: nothing to add
 namespace pagoda::detail {
 
 /// fp16 and bf16 as they are: one chunk is half a step.
@@ -40,36 +40,36 @@ struct MmaStorage {
   KOKKOS_FUNCTION static constexpr std::uint32_t lower(int) { return 0; }
 };
 
-/// Of 8 bits. Convert::pairs(w, x) makes two words of two numbers each: of bytes 0 and 2 and of bytes 1 and 3 where it
-/// takes them in turn, of the lower half and of the upper otherwise.
-template <class Convert>
+/// Of 8 bits. pairs(w, x) of Keys or Values makes two words of two numbers each: of bytes 0 and 2 and of bytes 1 and 3
+/// where it takes them in turn, of the lower half and of the upper otherwise.
+template <class Keys, class Values = Keys>
 struct MmaBytes {
   using Operand              = half_t;
   static constexpr int dims  = 16;
   static constexpr int steps = 1;
   KOKKOS_FUNCTION static constexpr int dim(int o, int row, int half) { return 16 * o + 2 * row + half; }
-  KOKKOS_FUNCTION static constexpr float unit(int) { return Convert::unit; }
-  KOKKOS_FUNCTION static constexpr std::uint32_t lower(int) { return Convert::lower; }
+  KOKKOS_FUNCTION static constexpr float unit(int) { return Values::unit; }
+  KOKKOS_FUNCTION static constexpr std::uint32_t lower(int) { return Values::lower; }
 
   /// Lane c of a row holds dims 4 c .. 4 c + 3.
   KOKKOS_FUNCTION static void keys(std::uint32_t w, std::uint32_t w8, std::uint32_t (&a)[steps][4]) {
     std::uint32_t low[2], high[2];
-    Convert::pairs(w, low);
-    Convert::pairs(w8, high);
+    Keys::pairs(w, low);
+    Keys::pairs(w8, high);
     a[0][0] = low[0], a[0][1] = high[0], a[0][2] = low[1], a[0][3] = high[1];
   }
   KOKKOS_FUNCTION static void queries(const char* row, int chunk_swizzle, int i, int c, std::uint32_t (&q)[2 * steps]) {
     const int chunk = 2 * i + (c >> 1);
     const std::uint32_t* from =
         reinterpret_cast<const std::uint32_t*>(row + ((chunk ^ chunk_swizzle) << 4)) + 2 * (c & 1);
-    q[0] = Convert::in_turn ? cuda::permute(from[0], from[1], 0x5410) : from[0];
-    q[1] = Convert::in_turn ? cuda::permute(from[0], from[1], 0x7632) : from[1];
+    q[0] = Keys::in_turn ? cuda::permute(from[0], from[1], 0x5410) : from[0];
+    q[1] = Keys::in_turn ? cuda::permute(from[0], from[1], 0x7632) : from[1];
   }
   /// The word holds two dims of one token, and the same of the next.
   KOKKOS_FUNCTION static void values(std::uint32_t w, std::uint32_t w8, std::uint32_t (&a)[steps][4]) {
     std::uint32_t low[2], high[2];
-    Convert::pairs(Convert::in_turn ? w : cuda::permute(w, 0, 0x3120), low);
-    Convert::pairs(Convert::in_turn ? w8 : cuda::permute(w8, 0, 0x3120), high);
+    Values::pairs(Values::in_turn ? w : cuda::permute(w, 0, 0x3120), low);
+    Values::pairs(Values::in_turn ? w8 : cuda::permute(w8, 0, 0x3120), high);
     a[0][0] = low[0], a[0][1] = low[1], a[0][2] = high[0], a[0][3] = high[1];
   }
 };
@@ -100,8 +100,17 @@ struct E5m2Pairs : MmaPlainNumbers {
   }
 };
 
+/// n + 128 behind 1024, less both.
+struct Int8Pairs : MmaPlainNumbers {
+  static constexpr bool in_turn = true;
+  KOKKOS_FUNCTION static void pairs(std::uint32_t w, std::uint32_t (&x)[2]) {
+    x[0] = cuda::subtract_halves(cuda::masked_xor<0x00ff00ffu>(w, 0x64806480u), 0x64806480u);
+    x[1] = cuda::subtract_halves(cuda::masked_xor<0x00ff00ffu>(w >> 8, 0x64806480u), 0x64806480u);
+  }
+};
+
 /// n + 128 in the lower byte of a half.
-struct Int8Pairs {
+struct Int8RawPairs {
   static constexpr float unit          = 0x1p-24f;
   static constexpr std::uint32_t lower = 0x80808080u;  ///< -128 units
   static constexpr bool in_turn        = true;
@@ -115,10 +124,10 @@ struct MmaStorage<fp8_e4m3_t> : MmaBytes<E4m3Pairs> {};
 template <>
 struct MmaStorage<fp8_e5m2_t> : MmaBytes<E5m2Pairs> {};
 template <>
-struct MmaStorage<std::int8_t> : MmaBytes<Int8Pairs> {};
+struct MmaStorage<std::int8_t> : MmaBytes<Int8Pairs, Int8RawPairs> {};
 
-/// Of 4 bits: n + 8 in the lowest ones of a half, or in the four above. Of the eight numbers in a word, the n-th and
-/// the one four behind it make a pair; those of even n are one step, the others, 16 times as large, the second.
+/// Of 4 bits. Of the eight numbers in a word, the n-th and the one four behind it make a pair; those of even n are one
+/// step or output, the others the second.
 template <>
 struct MmaStorage<int4x2_t> {
   using Operand              = half_t;
@@ -127,11 +136,16 @@ struct MmaStorage<int4x2_t> {
   KOKKOS_FUNCTION static constexpr int dim(int o, int row, int half) {
     return 16 * (o & ~1) + 4 * row + 2 * half + (o & 1);
   }
-  KOKKOS_FUNCTION static constexpr float unit(int step) { return (step & 1) == 0 ? 0x1p-24f : 0x1p-20f; }
+  KOKKOS_FUNCTION static constexpr float unit(int o) { return (o & 1) == 0 ? 0x1p-24f : 0x1p-20f; }
   /// -8 units
-  KOKKOS_FUNCTION static constexpr std::uint32_t lower(int step) { return (step & 1) == 0 ? 0x80088008u : 0x80808080u; }
-  /// Numbers n, n + 4 of even n in the first place, of the odd ones behind them in the second.
+  KOKKOS_FUNCTION static constexpr std::uint32_t lower(int o) { return (o & 1) == 0 ? 0x80088008u : 0x80808080u; }
+  /// Numbers n, n + 4 of n = 0 and of n = 1: n + 8, or 16 times that, behind 1024; less both.
   KOKKOS_FUNCTION static void pairs(std::uint32_t w, std::uint32_t& even, std::uint32_t& odd) {
+    even = cuda::subtract_halves(cuda::masked_xor<0x000f000fu>(w, 0x64086408u), 0x64086408u);
+    odd  = cuda::multiply_add_halves(cuda::masked_xor<0x00f000f0u>(w, 0x64806480u), 0x2c002c00u, 0xd480d480u);
+  }
+  /// The same as they stand.
+  KOKKOS_FUNCTION static void raw_pairs(std::uint32_t w, std::uint32_t& even, std::uint32_t& odd) {
     even = cuda::masked_xor<0x000f000fu>(w, 0x00080008u), odd = cuda::masked_xor<0x00f000f0u>(w, 0x00800080u);
   }
   KOKKOS_FUNCTION static void keys(std::uint32_t w, std::uint32_t w8, std::uint32_t (&a)[steps][4]) {
@@ -146,10 +160,10 @@ struct MmaStorage<int4x2_t> {
     q[2] = cuda::permute(from[0], from[2], 0x7632), q[3] = cuda::permute(from[1], from[3], 0x7632);
   }
   KOKKOS_FUNCTION static void values(std::uint32_t w, std::uint32_t w8, std::uint32_t (&a)[steps][4]) {
-    pairs(w, a[0][0], a[1][0]);
-    pairs(w >> 8, a[0][1], a[1][1]);
-    pairs(w8, a[0][2], a[1][2]);
-    pairs(w8 >> 8, a[0][3], a[1][3]);
+    raw_pairs(w, a[0][0], a[1][0]);
+    raw_pairs(w >> 8, a[0][1], a[1][1]);
+    raw_pairs(w8, a[0][2], a[1][2]);
+    raw_pairs(w8 >> 8, a[0][3], a[1][3]);
   }
 };
 

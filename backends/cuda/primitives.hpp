@@ -100,6 +100,27 @@ KOKKOS_INLINE_FUNCTION std::uint32_t permute([[maybe_unused]] std::uint32_t low,
 #endif
 }
 
+/// Both fp16 halves of a word less those of another.
+KOKKOS_INLINE_FUNCTION std::uint32_t subtract_halves([[maybe_unused]] std::uint32_t a,
+                                                     [[maybe_unused]] std::uint32_t b) {
+  std::uint32_t word = 0;
+#if defined(__CUDA_ARCH__)
+  asm("sub.f16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+#endif
+  return word;
+}
+
+/// a b + c of both halves.
+KOKKOS_INLINE_FUNCTION std::uint32_t multiply_add_halves([[maybe_unused]] std::uint32_t a,
+                                                         [[maybe_unused]] std::uint32_t b,
+                                                         [[maybe_unused]] std::uint32_t c) {
+  std::uint32_t word = 0;
+#if defined(__CUDA_ARCH__)
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(a), "r"(b), "r"(c));
+#endif
+  return word;
+}
+
 /// Of an 8 x 8 matrix of 16-bit elements, of which lane i holds (i / 4, 2 (i % 4)) and the one behind it, the same of
 /// the transposed one.
 KOKKOS_INLINE_FUNCTION std::uint32_t transpose([[maybe_unused]] std::uint32_t word) {

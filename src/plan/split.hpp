@@ -56,16 +56,25 @@ KOKKOS_INLINE_FUNCTION PieceLimit limit_pieces(const RowTotals& t, const SplitBo
 /// (or any number) for each multiprocessor.
 ///
 ///  - Rows that outnumber them would take turns, and between two rows a team has nothing in flight, while at the end
-///    those that are left work alone. Where teams of fewer workers, which are more, take all rows at once, they do.
+///    those that are left work alone. Where teams of fewer workers, which are more, take all rows at once, or in two
+///    full rounds, they do.
 ///  - Where rows stay whole, their last round may leave many teams idle; two for each multiprocessor then run faster.
-inline SplitBounds manned(std::int64_t rows, SplitBounds bounds) {
-  if (bounds.deals_tiles && rows > bounds.teams && rows <= std::int64_t(bounds.teams) << bounds.round_shift)
-    for (; rows > bounds.teams; --bounds.round_shift) bounds.teams *= 2;
+inline SplitBounds manned(std::int64_t rows, const SplitBounds& bounds) {
   if (2 * rows <= bounds.teams) return bounds;
-  const auto busy = [&](double teams) { return rows / (teams * std::ceil(rows / teams)); };
-  const int fewer = 2 * bounds.teams / 3;
-  if (busy(fewer) > busy(bounds.teams) + 0.15) bounds.teams = fewer;
-  return bounds;
+  const auto busy       = [&](double teams) { return rows / (teams * std::ceil(rows / teams)); };
+  const auto least_idle = [&](SplitBounds b) {
+    const int fewer = 2 * b.teams / 3;
+    if (busy(fewer) > busy(b.teams) + 0.15) b.teams = fewer;
+    return b;
+  };
+  for (int rounds = 1; bounds.deals_tiles && rounds <= 2; ++rounds) {
+    SplitBounds b = bounds;
+    for (; b.round_shift > 0 && rows > std::int64_t(rounds) * b.teams; --b.round_shift) b.teams *= 2;
+    if (rows > std::int64_t(rounds) * b.teams) continue;
+    b = least_idle(b);
+    if (rounds == 1 || busy(b.teams) > 0.9) return b;
+  }
+  return least_idle(bounds);
 }
 
 /// Into how many pieces a row is cut. At most chunks * density cuts, or chunks / max_chunks where that asks for more.

@@ -121,14 +121,18 @@ TEST(Split, RowsThatOutnumberTeamsOfAllWorkersRunAtOnceInSmallerOnes) {
     const SplitBounds b = manned(rows, dealt);
     const int workers   = 4 >> (2 - b.round_shift);
     ASSERT_LE(b.teams * workers, 4 * 396) << rows;
-    if (rows <= 396 || rows > 4 * 396) {
+    if (rows <= 396 || rows > 8 * 396) {
       ASSERT_EQ(workers, 4) << rows;
-    } else {
+    } else if (rows <= 4 * 396) {
       ASSERT_LE(rows, b.teams) << rows;
+    } else if (workers < 4) {
+      ASSERT_LE(rows, 2 * b.teams) << rows;
     }
   }
   EXPECT_EQ(manned(512, dealt).teams, 528);
   EXPECT_EQ(manned(1024, dealt).teams, 1056);
+  EXPECT_EQ(manned(2048, dealt).teams, 1056);
+  EXPECT_EQ(manned(1600, dealt).round_shift, dealt.round_shift);
   EXPECT_EQ(manned(1024, bounds).round_shift, bounds.round_shift);
 }
 
