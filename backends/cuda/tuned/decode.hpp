@@ -52,7 +52,8 @@ struct Problem {
   double softmax_scale;
   /// sm_90: may start while the kernel before it on the stream still runs (CUDA's programmatic dependent launch). Until
   /// that has ended it reads lengths, tables and tiles of tokens but the one with each sequence's newest: the kernel
-  /// before may write the newest token and the queries. No effect on older cards and on batches cut as one stream.
+  /// before may write the newest token and the queries. No effect on older cards, on latent caches and on
+  /// batches cut as one stream.
   bool programmatic;
 };
 
