@@ -142,13 +142,16 @@ PAGODA_DEVICE void wait_copies() {
 
 // Barriers that count bytes, and copies by tensor maps: sm_90 and newer.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-PAGODA_DEVICE void barrier_init(std::uint32_t barrier) {
-  asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barrier) : "memory");
+PAGODA_DEVICE void barrier_init(std::uint32_t barrier, int arrivals = 1) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 /// Makes barriers known to the copy engine.
 PAGODA_DEVICE void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 PAGODA_DEVICE void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+PAGODA_DEVICE void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 PAGODA_DEVICE void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
@@ -181,9 +184,10 @@ PAGODA_DEVICE void fence_copies() { asm volatile("fence.proxy.async.shared::cta;
 PAGODA_DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 PAGODA_DEVICE void let_kernel_behind_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 #else
-PAGODA_DEVICE void barrier_init(std::uint32_t) {}
+PAGODA_DEVICE void barrier_init(std::uint32_t, int = 1) {}
 PAGODA_DEVICE void barrier_init_done() {}
 PAGODA_DEVICE void barrier_expect(std::uint32_t, std::uint32_t) {}
+PAGODA_DEVICE void barrier_arrive(std::uint32_t) {}
 PAGODA_DEVICE void barrier_wait(std::uint32_t, std::uint32_t) {}
 PAGODA_DEVICE void copy_box(std::uint32_t, const CUtensorMap*, int, int, int, std::uint32_t, std::uint64_t) {}
 PAGODA_DEVICE void prefetch_map(const CUtensorMap*) {}

@@ -1,66 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/tuned/args.hpp"
 #include "backends/cuda/tuned/decode.hpp"
+#include "backends/cuda/tuned/driver.hpp"
 #include "backends/cuda/tuned/kernels.hpp"
+#include "backends/cuda/tuned/many.hpp"
 #include "backends/cuda/tuned/tuning.hpp"
-
-#include <cuda.h>
-#include <cuda_runtime.h>
 
 #include <algorithm>
 #include <initializer_list>
-#include <stdexcept>
-#include <string>
 
 namespace pagoda::tuned {
 
 namespace {
-
-void check(cudaError_t error, const char* what) {
-  if (error != cudaSuccess)
-    throw std::runtime_error(std::string("pagoda::tuned: ") + what + ": " + cudaGetErrorString(error));
-}
-
-/// Tensor maps come from the driver, which the library is not linked to.
-using EncodeMap = decltype(&cuTensorMapEncodeTiled);
-EncodeMap encode_map() {
-  static const EncodeMap encode = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-#if CUDART_VERSION >= 12050
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
-          "cuTensorMapEncodeTiled");
-#else
-    check(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found),
-          "cuTensorMapEncodeTiled");
-#endif
-    if (!entry) throw std::runtime_error("pagoda::tuned: the driver has no cuTensorMapEncodeTiled");
-    return reinterpret_cast<EncodeMap>(entry);
-  }();
-  return encode;
-}
-
-/// Boxes are tiles: 16 tokens of one head of one page, as runs of 128 bytes.
-CUtensorMap map_of(const Problem& p, const Cache& c) {
-  const int element    = bytes_of(p.type);
-  const cuuint64_t run = 128 / element, runs = p.head_dim / run;
-  const auto distance = [](std::int64_t bytes, std::int64_t extent) { return cuuint64_t(extent > 1 ? bytes : 128); };
-  const cuuint64_t dims[5] = {run, cuuint64_t(p.page_size), runs, cuuint64_t(p.num_kv_heads), cuuint64_t(p.num_pages)};
-  const cuuint64_t strides[4] = {distance(c.token, p.page_size), 128, distance(c.head, p.num_kv_heads),
-                                 distance(c.page, p.num_pages)};
-  const cuuint32_t box[5] = {cuuint32_t(run), 16, cuuint32_t(runs), 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-  const CUtensorMapDataType bits = element == 4   ? CU_TENSOR_MAP_DATA_TYPE_UINT32
-                                   : element == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
-                                                  : CU_TENSOR_MAP_DATA_TYPE_UINT8;
-  CUtensorMap map;
-  const CUresult result =
-      encode_map()(&map, bits, 5, const_cast<void*>(c.data), dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS)
-    throw std::runtime_error("pagoda::tuned: the driver refuses a tensor map (CUresult " + std::to_string(result) +
-                             ")");
-  return map;
-}
 
 bool aligned(const void* p, std::int64_t bytes) { return reinterpret_cast<std::uintptr_t>(p) % bytes == 0; }
 
@@ -103,7 +54,8 @@ Device Device::current() {
   };
   check(cudaGetDevice(&device), "cudaGetDevice");
   major = ask(cudaDevAttrComputeCapabilityMajor), minor = ask(cudaDevAttrComputeCapabilityMinor);
-  d.sm = 10 * major + minor;
+  d.sm    = 10 * major + minor;
+  d.sm90a = d.sm == 90;
   // Code for an older card runs on a newer one too, but has nothing that the older one lacks.
   cudaFuncAttributes compiled{};
   check(cudaFuncGetAttributes(&compiled, probe), "cudaFuncGetAttributes");
@@ -117,12 +69,17 @@ Device Device::current() {
 const char* why_not(const Problem& p, const Device& d) {
   if (d.sm < 80) return "the device is older than sm_80";
   if (is_eight_bits(p.type) && d.sm < 90) return "8-bit keys and values need sm_90";
-  if (p.head_dim != p.head_dim_v) return "head_dim and head_dim_v differ";
-  if (p.head_dim != 128 && (p.head_dim != 64 || is_eight_bits(p.type)))
-    return "head_dim is not one of 64 (not of 8 bits), 128";
   const int group = p.num_q_heads / p.num_kv_heads;
-  if (group > 8) return "more than 8 query heads share a kv head";
-  if (p.block_table && p.page_size % 16 != 0) return "page_size is not a multiple of 16";
+  const bool many = many::takes(p.type, p.head_dim, p.head_dim_v);
+  if (many) {
+    if (const char* reason = many::why_not(p, d)) return reason;
+  } else {
+    if (p.head_dim != p.head_dim_v) return "head_dim and head_dim_v differ";
+    if (p.head_dim != 128 && (p.head_dim != 64 || is_eight_bits(p.type)))
+      return "head_dim is not one of 64 (not of 8 bits), 128";
+    if (group > 8) return "more than 8 query heads share a kv head";
+    if (p.block_table && p.page_size % 16 != 0) return "page_size is not a multiple of 16";
+  }
   const Type q = is_eight_bits(p.type) ? Type::fp16 : p.type;
   if (p.q.type != q) return "q is not of the keys' type (fp16 for 8-bit keys)";
   if (is_eight_bits(p.out.type)) return "out is of 8 bits";
@@ -135,15 +92,18 @@ const char* why_not(const Problem& p, const Device& d) {
   if (p.block_table && std::max(p.table_entries, p.table_row) >= std::int64_t(1) << 31)
     return "2^31 entries of block_table or more";
   if (std::int64_t(p.batch) * p.num_kv_heads >= std::int64_t(1) << 28) return "2^28 rows or more";
-  if (blocks_resident(1, tile_bytes(p), p.head_dim, group, d) == 0) return "the device has too little shared memory";
+  if (!many && blocks_resident(1, tile_bytes(p), p.head_dim, group, d) == 0)
+    return "the device has too little shared memory";
   return nullptr;
 }
 
 std::size_t workspace_bytes(int group, int head_dim, const Device& d) {
+  if (many::is_head_dim(head_dim)) return many::workspace_bytes(group, d);
   return sizeof(Record) * 2 * std::size_t(d.num_sms) * warps_per_sm * group * (head_dim / 4);
 }
 
 void prepare(Type type, int group, int head_dim, const Device& d, void* workspace, CUstream_st* stream) {
+  if (many::is_head_dim(head_dim)) return many::prepare(type, group, d, workspace, stream);
   for (const int warps : {8, 4, 2, 1}) {
     const int stages         = block_of(warps, tile_bytes(type, head_dim), head_dim, group, d).stages;
     const void* const kernel = find_kernel(type, head_dim, group, warps, stages, uses_maps(d));
@@ -157,6 +117,7 @@ void prepare(Type type, int group, int head_dim, const Device& d, void* workspac
 }
 
 void decode(const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
+  if (many::is_head_dim(p.head_dim)) return many::decode(p, d, workspace, stream);
   const int group   = p.num_q_heads / p.num_kv_heads;
   const bool maps   = uses_maps(d);
   const auto rows   = std::int64_t(p.batch) * p.num_kv_heads;
@@ -164,7 +125,7 @@ void decode(const Problem& p, const Device& d, void* workspace, CUstream_st* str
   const Shape shape =
       spread(rows, (std::min<std::int64_t>(tokens, p.max_seq_len) + 15) / 16, tile_bytes(p), p.head_dim, group, d);
   Args a{};
-  if (maps) a.k_map = map_of(p, p.k), a.v_map = map_of(p, p.v);
+  if (maps) a.k_map = map_of(p, p.k, bytes_of(p.type), 16), a.v_map = map_of(p, p.v, bytes_of(p.type), 16);
   a.k = p.k, a.v = p.v;
   a.seq_lens = p.seq_lens, a.sequence_ids = p.sequence_ids, a.block_table = p.block_table;
   a.page_indptr = p.page_indptr, a.table_row = static_cast<int>(p.table_row),

@@ -7,7 +7,9 @@
 struct CUstream_st;
 
 /// Decode attention by hand-tuned CUDA kernels: pointers, strides and a stream, nothing of Kokkos. One query token for
-/// each sequence, no score options, keys and values of 32, 16 or 8 bits. `why_not` says which problems are taken.
+/// each sequence, no score options, keys and values of 32, 16 or 8 bits; and latent caches (head_dim 576, head_dim_v
+/// 512 of the same memory, up to 128 query heads a kv head) of 16 bits on sm_90. `why_not` says which problems are
+/// taken.
 namespace pagoda::tuned {
 
 enum class Type { fp16, bf16, fp8_e4m3, fp8_e5m2, fp32 };
@@ -32,10 +34,10 @@ struct Heads {
 struct Problem {
   Type type;  ///< of keys and values
   int batch, num_q_heads, num_kv_heads, head_dim, head_dim_v;
-  int page_size;             ///< tokens; contiguous: what one sequence has room for
-  std::int64_t max_seq_len;  ///< bound on every length; only tunes
-  std::int64_t num_pages;    ///< contiguous: sequences
-  Cache k, v;
+  int page_size;                       ///< tokens; contiguous: what one sequence has room for
+  std::int64_t max_seq_len;            ///< bound on every length; only tunes
+  std::int64_t num_pages;              ///< contiguous: sequences
+  Cache k, v;                          ///< the same data and strides: values are the first dims of the keys
   const int* seq_lens;                 ///< [sequences], read when the kernel runs, like all of the below
   const int* sequence_ids;             ///< [batch]; null: batch entry b is sequence b
   const int* block_table;              ///< page ids; null: contiguous, page = sequence
@@ -50,7 +52,8 @@ struct Problem {
   double softmax_scale;
   /// sm_90: may start while the kernel before it on the stream still runs (CUDA's programmatic dependent launch). Until
   /// that has ended it reads lengths, tables and tiles of tokens but the one with each sequence's newest: the kernel
-  /// before may write the newest token and the queries. No effect on older cards and on batches cut as one stream.
+  /// before may write the newest token and the queries. No effect on older cards, on latent caches and on
+  /// batches cut as one stream.
   bool programmatic;
 };
 
@@ -59,6 +62,7 @@ struct Device {
   int sm;  ///< 80, 86, 90: of the card, or what the code was compiled for if that is older
   int num_sms;
   int shared_per_sm, shared_per_block;  ///< bytes
+  bool sm90a = false;                   ///< the card itself is of sm_90: what is compiled for sm_90a runs there alone
   static Device current();
 };
 

@@ -36,18 +36,29 @@ struct Quad {
     most             = base, sum *= kept;
     values.x *= kept, values.y *= kept, values.z *= kept, values.w *= kept;
   }
-  /// Over groups of so many lanes, a power of two.
-  PAGODA_DEVICE void add_lanes(int lanes) {
+  /// Over groups of so many lanes, a power of two, that are `step` lanes apart.
+  PAGODA_DEVICE void add_lanes(int lanes, int step = 1) {
     float base = most;
-    for (int d = lanes / 2; d > 0; d /= 2) base = fmaxf(base, __shfl_xor_sync(~0u, base, d));
+    for (int d = lanes * step / 2; d >= step; d /= 2) base = fmaxf(base, __shfl_xor_sync(~0u, base, d));
     rescale(base);
-    for (int d = lanes / 2; d > 0; d /= 2) {
+    for (int d = lanes * step / 2; d >= step; d /= 2) {
       sum += __shfl_xor_sync(~0u, sum, d);
       values.x += __shfl_xor_sync(~0u, values.x, d), values.y += __shfl_xor_sync(~0u, values.y, d);
       values.z += __shfl_xor_sync(~0u, values.z, d), values.w += __shfl_xor_sync(~0u, values.w, d);
     }
   }
 };
+
+/// The log-sum-exp of a finished row.
+PAGODA_DEVICE void store_lse(const Args& a, int batch, int head, float most, float sum) {
+  const std::int64_t i = batch * a.lse_batch + head * a.lse_head;
+  const float lse      = sum > 0 ? (most + __log2f(sum)) * 0.693147180559945f : -INFINITY;
+  if (a.lse_double) {
+    static_cast<double*>(a.lse)[i] = lse;
+  } else {
+    static_cast<float*>(a.lse)[i] = lse;
+  }
+}
 
 /// Dims 4 quad .. + 4 of a finished row, and with the first of them its log-sum-exp.
 PAGODA_DEVICE void store_output(const Args& a, int batch, int kv_head, int r, int quad, const Quad& x) {
@@ -64,15 +75,7 @@ PAGODA_DEVICE void store_output(const Args& a, int batch, int kv_head, int r, in
         bf16 ? make_uint2(pack<true>(y.x, y.y), pack<true>(y.z, y.w))
              : make_uint2(pack<false>(y.x, y.y), pack<false>(y.z, y.w));
   }
-  if (quad == 0 && a.lse) {
-    const std::int64_t i = batch * a.lse_batch + head * a.lse_head;
-    const float lse      = x.sum > 0 ? (x.most + __log2f(x.sum)) * 0.693147180559945f : -INFINITY;
-    if (a.lse_double) {
-      static_cast<double*>(a.lse)[i] = lse;
-    } else {
-      static_cast<float*>(a.lse)[i] = lse;
-    }
-  }
+  if (quad == 0 && a.lse) store_lse(a, batch, head, x.most, x.sum);
 }
 
 /// Parts of rows travel without flags or fences: every word of a record is overwritten by its reader with a number that

@@ -8,19 +8,24 @@
 /// Which tiles are a block's: worked out from the lengths when the kernel runs, by every warp for itself.
 namespace pagoda::tuned {
 
-PAGODA_DEVICE int tiles_of(int len) { return (len + 15) >> 4; }
+template <int Tokens>
+PAGODA_DEVICE int tiles_of(int len) {
+  return static_cast<int>(static_cast<unsigned>(len + Tokens - 1) / Tokens);
+}
 
 /// A block's part of one row (batch entry and kv head), as one warp sees it. The length is on its way when a segment is
 /// found: whatever follows from it is worked out when it is needed.
-struct Segment {
+template <int Tokens>
+struct SegmentOf {
   int batch, head, sequence, len;
   int first, step;  ///< tiles of the warp
   int limit;        ///< tiles from here on are other blocks'
   bool begins;      ///< it has the row's first tile
   int from, to;     ///< blocks that have a part, first and last; dealt: if the row is long enough for all
 
-  PAGODA_DEVICE int end() const { return min(tiles_of(len), limit); }
+  PAGODA_DEVICE int end() const { return min(tiles_of<Tokens>(len), limit); }
 };
+using Segment = SegmentOf<16>;
 
 PAGODA_DEVICE int sequence_of(const Args& a, int batch) {
   if (a.has_ids) [[unlikely]]
@@ -46,10 +51,11 @@ class Lengths {
       for (int i = 1; i < early; ++i) first_[i] = length_of(a, min(lane + 32 * i, a.batch - 1));
     }
   }
+  template <int Tokens = 16>
   PAGODA_DEVICE Totals count(const Args& a, int lane) const {
     int tiles = 0, longest = 0, sequences = 0;
     const auto add = [&](int len) {
-      const int n = tiles_of(len);
+      const int n = tiles_of<Tokens>(len);
       tiles += n, longest = max(longest, n), sequences += n > 0;
     };
     if (lane < a.batch) add(first_[0]);
@@ -76,27 +82,33 @@ class Lengths {
 ///    follow in further rounds.
 ///  - streamed: the tiles of all rows, one row after another, are cut into as many runs as there are blocks
 ///    (stream-K: Osama et al., 2023), whatever the lengths.
-template <int Warps>
+/// Together: so many blocks, side by side in the grid, walk as one.
+template <int Warps, int Tokens = 16, int Together = 1>
 class Walk {
  public:
+  using Segment = SegmentOf<Tokens>;
+
+  PAGODA_DEVICE static int block() { return static_cast<int>(blockIdx.x / Together); }
+  PAGODA_DEVICE static int blocks() { return static_cast<int>(gridDim.x / Together); }
+
   PAGODA_DEVICE static Walk dealt(const Args& args, int warp) {
     Walk w(warp);
-    w.row_   = args.pieces.divide(blockIdx.x);
-    w.piece_ = blockIdx.x - w.row_ * args.pieces.value;
+    w.row_   = args.pieces.divide(block());
+    w.piece_ = block() - w.row_ * args.pieces.value;
     return w;
   }
   /// tiles: of all sequences, for one kv head.
   PAGODA_DEVICE static Walk streamed(const Args& args, int warp, int lane, int tiles) {
     Walk w(warp);
-    const int heads = args.num_kv_heads.value, all = tiles * heads, blocks = gridDim.x, block = blockIdx.x;
+    const int heads = args.num_kv_heads.value, all = tiles * heads;
     w.piece_ = -1;
-    w.each_ = all / blocks, w.longer_ = all - w.each_ * blocks;
-    w.at_  = w.each_ * block + min(block, w.longer_);
-    w.end_ = w.at_ + w.each_ + (block < w.longer_);
+    w.each_ = all / blocks(), w.longer_ = all - w.each_ * blocks();
+    w.at_  = w.each_ * block() + min(block(), w.longer_);
+    w.end_ = w.at_ + w.each_ + (block() < w.longer_);
     if (w.at_ == w.end_) return w;
     int before = 0;  // tiles of earlier sequences
     for (int first = 0;; first += 32) {
-      const int mine = first + lane < args.batch ? tiles_of(length_of(args, first + lane)) * heads : 0;
+      const int mine = first + lane < args.batch ? tiles_of<Tokens>(length_of(args, first + lane)) * heads : 0;
       int sum        = mine;
 #pragma unroll
       for (int d = 1; d < 32; d *= 2) {
@@ -140,7 +152,7 @@ class Walk {
     s.begins   = piece_ == 0;
     s.from     = row_ * pieces;
     s.to       = s.from + pieces - 1;
-    row_ += pieces == 1 ? static_cast<int>(gridDim.x) : beyond_all;
+    row_ += pieces == 1 ? blocks() : beyond_all;
     return true;
   }
 
@@ -149,12 +161,12 @@ class Walk {
     s.batch = batch_, s.head = head_;
     s.sequence   = sequence_of(args, batch_);
     s.len        = __ldg(args.seq_lens + s.sequence);
-    const int nt = tiles_of(s.len), begin = at_ - row_;
+    const int nt = tiles_of<Tokens>(s.len), begin = at_ - row_;
     s.first  = begin + warp_;
     s.step   = Warps;
     s.limit  = min(nt, end_ - row_);
     s.begins = begin == 0;
-    s.from = s.to = blockIdx.x;
+    s.from = s.to = block();
     if (begin > 0 || s.limit < nt) s.from = block_of(row_), s.to = block_of(row_ + nt - 1);
     at_ = row_ + s.limit;
     if (s.limit == nt && at_ < end_) {

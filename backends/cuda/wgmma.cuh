@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/ptx.cuh"
+
+/// Products by warpgroups of four warps, and what goes with them. For sm_90a alone: code for any other architecture,
+/// sm_90 included, gets no bodies.
+namespace pagoda::ptx {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define PAGODA_SM90A 1
+#endif
+
+/// An operand in shared memory that a tensor map's 128-byte swizzle wrote: runs of 128 bytes of eight rows each
+/// (1 KiB), `eights` bytes from eight rows to the next eight. Transposed operands (rows are what is summed over) also
+/// have `runs` bytes from each run of 64 elements to the next.
+PAGODA_DEVICE std::uint64_t operand(std::uint32_t at, int eights, int runs = 16) {
+  return static_cast<std::uint64_t>(at >> 4) | static_cast<std::uint64_t>(runs >> 4) << 16 |
+         static_cast<std::uint64_t>(eights >> 4) << 32 | std::uint64_t(1) << 62;
+}
+/// The same operand from so many bytes further on.
+PAGODA_DEVICE std::uint64_t operand_at(std::uint64_t operand, int bytes) { return operand + (bytes >> 4); }
+/// The same operand, hidden from the compiler: or it works out all places of all products before a loop, and has no
+/// registers left.
+PAGODA_DEVICE std::uint64_t fresh(std::uint64_t operand) {
+  asm volatile("" : "+l"(operand));
+  return operand;
+}
+
+/// Orders what the warpgroup wrote to registers before products that use them.
+PAGODA_DEVICE void wgmma_begin() {
+#if PAGODA_SM90A
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+/// What was asked for since the last commit is one group.
+PAGODA_DEVICE void wgmma_commit() {
+#if PAGODA_SM90A
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+/// Until all but the last N groups are done.
+template <int N>
+PAGODA_DEVICE void wgmma_wait() {
+#if PAGODA_SM90A
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+#endif
+}
+/// Keeps the compiler from moving uses of accumulators to where products still write them.
+template <int N>
+PAGODA_DEVICE void wgmma_keep(float (&d)[N]) {
+#pragma unroll
+  for (float& x : d) asm volatile("" : "+f"(x)::"memory");
+}
+
+/// All four warps together: more or fewer registers a thread from here on.
+template <int N>
+PAGODA_DEVICE void take_registers() {
+#if PAGODA_SM90A
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+template <int N>
+PAGODA_DEVICE void give_registers() {
+#if PAGODA_SM90A
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+
+// clang-format off
+#define PAGODA_8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define PAGODA_32(d, i) PAGODA_8(d, i), PAGODA_8(d, i + 8), PAGODA_8(d, i + 16), PAGODA_8(d, i + 24)
+#define PAGODA_REGISTERS_32 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define PAGODA_REGISTERS_64 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define PAGODA_WGMMA(n, registers, type, a, b, add, transposed)                                                     \
+  "{.reg .pred p; setp.ne.b32 p, %" add ", 0; wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" registers "}, %" a ", %" b ", p, 1, 1, 0, " transposed ";}"
+// clang-format on
+
+/// d = a b, or d += a b. a: 64 x 16; b: 16 x 64, each of its columns a row in shared memory. Row 16 warp + lane / 4
+/// (and the one 8 below it: the latter two of each four) of d, columns 8 i + 2 (lane % 4) and the next, are d[4 i ...].
+template <bool Bf16>
+PAGODA_DEVICE void wgmma(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add) {
+#if PAGODA_SM90A
+  if constexpr (Bf16) {
+    asm volatile(PAGODA_WGMMA("64", PAGODA_REGISTERS_32, "bf16", "32", "33", "34", "0")
+                 : PAGODA_32(d, 0)
+                 : "l"(a), "l"(b), "r"(int(add)));
+  } else {
+    asm volatile(PAGODA_WGMMA("64", PAGODA_REGISTERS_32, "f16", "32", "33", "34", "0")
+                 : PAGODA_32(d, 0)
+                 : "l"(a), "l"(b), "r"(int(add)));
+  }
+#endif
+}
+/// The same with 128 columns, and b transposed: each of its 16 rows is one in shared memory.
+template <bool Bf16>
+PAGODA_DEVICE void wgmma_transposed(float (&d)[64], std::uint64_t a, std::uint64_t b, bool add) {
+#if PAGODA_SM90A
+  if constexpr (Bf16) {
+    asm volatile(PAGODA_WGMMA("128", PAGODA_REGISTERS_64, "bf16", "64", "65", "66", "1")
+                 : PAGODA_32(d, 0), PAGODA_32(d, 32)
+                 : "l"(a), "l"(b), "r"(int(add)));
+  } else {
+    asm volatile(PAGODA_WGMMA("128", PAGODA_REGISTERS_64, "f16", "64", "65", "66", "1")
+                 : PAGODA_32(d, 0), PAGODA_32(d, 32)
+                 : "l"(a), "l"(b), "r"(int(add)));
+  }
+#endif
+}
+
+#undef PAGODA_WGMMA
+#undef PAGODA_REGISTERS_64
+#undef PAGODA_REGISTERS_32
+#undef PAGODA_32
+#undef PAGODA_8
+
+/// Four 8 x 8 matrices of 16-bit elements to shared memory, laid out over the lanes as load_matrices has them.
+PAGODA_DEVICE void store_matrices(std::uint32_t at, const std::uint32_t* m) {
+#if PAGODA_SM90A
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(m[0]), "r"(m[1]),
+               "r"(m[2]), "r"(m[3])
+               : "memory");
+#endif
+}
+
+}  // namespace pagoda::ptx
