@@ -8,7 +8,7 @@
 /// Which tiles are a block's: worked out from the lengths when the kernel runs, by every warp for itself.
 namespace pagoda::tuned {
 
-template <int Tokens>
+template <int Tokens = 16>
 PAGODA_DEVICE int tiles_of(int len) {
   return static_cast<int>(static_cast<unsigned>(len + Tokens - 1) / Tokens);
 }
