@@ -57,6 +57,7 @@ void decode(const Problem& p, const Device& d, void* workspace, CUstream_st* str
   a.page_indptr = p.page_indptr, a.table_row = static_cast<int>(p.table_row),
   a.table_page = static_cast<int>(p.table_page);
   a.last_page  = static_cast<int>(std::clamp<std::int64_t>(p.table_pages - 1, 0, (std::int64_t(1) << 31) - 1));
+  a.has_ids = p.sequence_ids != nullptr, a.has_indptr = p.page_indptr != nullptr;
   a.page_size = p.page_size, a.batch = p.batch, a.group = group;
   a.tiles_per_page = Divisor::of(std::max(p.page_size / 8, 1));  // of eight tokens
   a.num_kv_heads   = Divisor::of(p.num_kv_heads);

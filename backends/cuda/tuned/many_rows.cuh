@@ -102,7 +102,7 @@ class TileCopies {
 
   /// The next tile to copy will be this one: asks for its page ids.
   PAGODA_DEVICE void begin(const Args& args, const Segment& s, int tile) {
-    row_   = args.page_indptr ? __ldg(args.page_indptr + s.sequence) : s.sequence * args.table_row;
+    row_   = args.has_indptr ? __ldg(args.page_indptr + s.sequence) : s.sequence * args.table_row;
     ahead_ = look_up(args, s, tile);
   }
   PAGODA_DEVICE void queries(const Args& args, const Segment& s, Place at) const {
@@ -138,7 +138,7 @@ class TileCopies {
     const int group = tile * (tokens / 8) + (lane_ & 7);
     if (!args.block_table) return {s.sequence, group * 8};
     const int index = args.tiles_per_page.divide(group);
-    const int last  = args.page_indptr ? args.last_page - row_ : args.last_page;
+    const int last  = args.has_indptr ? args.last_page - row_ : args.last_page;
     return {__ldg(args.block_table + (row_ + min(index, last) * args.table_page)),
             (group - index * args.tiles_per_page.value) * 8};
   }
