@@ -52,10 +52,12 @@ inline CUtensorMap map_of(const Rows5& r, int box_rows) {
   const cuuint64_t strides[4] = {distance(r.row, r.rows), 128, distance(r.head, r.heads),
                                  distance(r.next_outer, r.outer)};
   const cuuint32_t box[5] = {cuuint32_t(run), cuuint32_t(box_rows), cuuint32_t(runs), 1, 1}, steps[5] = {1, 1, 1, 1, 1};
+  const CUtensorMapDataType bits = r.element_bytes == 4   ? CU_TENSOR_MAP_DATA_TYPE_UINT32
+                                   : r.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
+                                                          : CU_TENSOR_MAP_DATA_TYPE_UINT8;
   CUtensorMap map;
   const CUresult result =
-      encode_map()(&map, r.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8, 5,
-                   const_cast<void*>(r.data), dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      encode_map()(&map, bits, 5, const_cast<void*>(r.data), dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                    CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     throw std::runtime_error("pagoda::tuned: the driver refuses a tensor map (CUresult " + std::to_string(result) +
