@@ -41,9 +41,11 @@ struct Comparison {
 };
 
 /// out (query token, q head, dim) and, unless null, lse (query token, q head), as downloaded, against the reference.
-/// probability: what the kernel rounds probabilities to.
+/// probability: what the kernel rounds probabilities to. cut_off_steps: of how many steps a score is the sum, each of
+/// which cuts the sum so far off instead of rounding it; 0: none does.
 template <class Space, class T>
-Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array<Space>* lse, DType probability);
+Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array<Space>* lse, DType probability,
+                   int cut_off_steps = 0);
 
 /// What a plan cuts the sample into.
 struct Cuts {
@@ -123,6 +125,7 @@ class Scene {
   std::vector<std::unique_ptr<Bytes<Space>>> workspaces_;
   double worst_                   = 0;
   mutable DType probability_type_ = dtype_v<accumulator_t<T>>;  ///< of the last decode's plan
+  mutable int cut_off_steps_      = 0;                          ///< the same
 };
 
 /// Plans and decodes the sample once for each placement, and expects it to be right.

@@ -8,8 +8,8 @@ struct CUstream_st;
 
 /// Decode attention by hand-tuned CUDA kernels: pointers, strides and a stream, nothing of Kokkos. One query token for
 /// each sequence, no score options, keys and values of 32, 16 or 8 bits; and latent caches (head_dim 576, head_dim_v
-/// 512 of the same memory, up to 128 query heads a kv head) of 16 bits on sm_90; their scores are
-/// sums of 36 steps that the hardware cuts off instead of rounding, so log-sum-exps are off by up to 36 * 2^-23 of the
+/// 512 of the same memory, up to 128 query heads a kv head) of 16 bits on sm_90. Scores of the latter are sums of 36
+/// steps, each of which the hardware cuts off instead of rounding: log-sum-exps are off by some 36 * 2^-24 of the
 /// largest score. `why_not` says which problems are taken.
 namespace pagoda::tuned {
 
