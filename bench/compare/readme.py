@@ -93,14 +93,17 @@ def limits() -> str:
     def over(pattern: str) -> str:
         return span([s.median - s.floor for _, s in best_rows(results, pattern) if s.floor is not None])
 
-    int4 = [s.ratio for _, s in best_rows(results, r"int4/.*") if s.ratio and s.median >= 100]
+    def ratios(pattern: str) -> list[float]:
+        return [s.ratio for _, s in best_rows(results, pattern) if s.ratio and s.median >= 100]
+
+    latent = ratios("bf16/(64|128)x1x576-512/B64/.*")
+    many_heads = f", and latent caches of 64 and 128 heads ({span(latent, 1)} times the read)" if latent else ""
     return wrapped(
         f"Paging at 16 tokens costs {100 * (geometric_mean(cost['16']) - 1):.0f}% of a decode of 100 us or more on average, "
         f"{100 * (max(cost['16']) - 1):.0f}% at most, and a page for every token {100 * (max(cost['1']) - 1):.0f}%. Short of the "
         f"memory limit are small problems ({over('fp16/.*/B[1-4]/S(512|1024)/page16')} us over the read), long single "
         f"sequences, whose rows are cut in many pieces ({over('fp16/(32x8|16x2)x128/B1/S(16384|65536|131072)/page16')} us), "
-        f"int4 (bound by its unpacking: {span(int4, 1)} times the read), and latent caches of 64 and 128 heads, which read "
-        "the keys 2 and 4 times."
+        f"{'' if latent else 'and '}int4 (bound by its unpacking: {span(ratios('int4/.*'), 1)} times the read){many_heads}."
     )
 
 

@@ -96,9 +96,9 @@ std::string Case::name(std::string_view backend) const {
                 paged() ? concat("page", page_size) : std::string("contiguous"));
 }
 
-std::optional<double> bar_us(Bar bar, std::string_view backend, double floor_us) {
+std::optional<double> bar_us(const Case& c, std::string_view backend, double floor_us) {
   const bool tuned = backend == "tuned";
-  switch (bar) {
+  switch (c.bar) {
     case Bar::batch:
       return tuned ? 1.01 * floor_us + 3 : 1.05 * floor_us + 4;
     case Bar::rows:
@@ -110,9 +110,13 @@ std::optional<double> bar_us(Bar bar, std::string_view backend, double floor_us)
     case Bar::scattered:
       return 1.10 * floor_us;
     case Bar::latent16:
-      return 1.3 * floor_us;
+      return (tuned ? 1.1 : 1.3) * floor_us;
     case Bar::latent32:
+      if (tuned) break;
       return 1.6 * floor_us;
+    case Bar::latent128:
+      if (!tuned) break;
+      return 2 * c.fmas() / 580e6;
     case Bar::streamed:
       return tuned ? 1.01 * floor_us + 3 : 1.05 * floor_us;
     case Bar::none:
@@ -147,11 +151,13 @@ std::vector<Case> device_cases() {
     add_skewed(cases, {std::begin(conversation_lengths), std::begin(conversation_lengths) + batch}, "conversation");
 
   suite_s(DType::bf16);
-  for (const int heads : {16, 32}) {
-    Case c     = uniform(DType::bf16, {heads, 1}, 64, 4096, 64, heads == 16 ? Bar::latent16 : Bar::latent32);
-    c.head_dim = 576, c.head_dim_v = 512;
-    cases.push_back(c);
-  }
+  for (const auto& [heads, bar] :
+       {std::pair(16, Bar::latent16), {32, Bar::latent32}, {64, Bar::none}, {128, Bar::latent128}})
+    for (const auto& [batch, length] : {std::pair(64, 4096), {128, 4096}, {16, 8192}, {1, 65536}}) {
+      Case c     = uniform(DType::bf16, {heads, 1}, batch, length, 64, batch == 64 ? bar : Bar::none);
+      c.head_dim = 576, c.head_dim_v = 512;
+      cases.push_back(c);
+    }
   suite_s(DType::fp8_e4m3);
   for (const DType type : {DType::int8, DType::int4}) suite_s(type, {grouped});
   for (const auto& [batch, length] : {std::pair(1, 65536), {32, 4096}, {64, 1024}})

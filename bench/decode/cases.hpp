@@ -22,8 +22,9 @@ enum class Bar {
   small,      ///< R + 4; tuned R + 3. So few bytes that launching is most of it
   quantized,  ///< 1.12 R + 5; tuned 1.06 R + 3. Elements that must be converted
   scattered,  ///< 1.10 R. Every token on a page of its own
-  latent16,   ///< 1.3 R. Latent cache of 16 query heads
+  latent16,   ///< 1.3 R; tuned 1.10 R. Latent cache of 16 query heads
   latent32,   ///< 1.6 R. Of 32
+  latent128,  ///< tuned 580 TFLOP/s. Of 128, where products are the limit
   streamed    ///< 1.05 R. So long that nothing but reading counts
 };
 
@@ -63,8 +64,8 @@ struct Case {
   std::string name(std::string_view backend) const;
 };
 
-/// The bar in microseconds, from the floor.
-std::optional<double> bar_us(Bar bar, std::string_view backend, double floor_us);
+/// The case's bar in microseconds, from the floor.
+std::optional<double> bar_us(const Case& c, std::string_view backend, double floor_us);
 
 /// All cases for a GPU: suites F and S (fp16 and bf16, a few rows in fp32), page sizes, contiguous caches, small and
 /// skewed batches, the one-head rows of K1, latent caches.

@@ -113,7 +113,7 @@ Outcome outcome_of(const Session& session, const Case& c, const std::string& bac
   counters["pct_of_read"]  = 100 * floor_us / us;
   counters["caches"]       = r.rotation.caches;
   counters["rows_checked"] = r.rows_checked;
-  if (const auto bar = bar_us(c.bar, backend, floor_us); bar && !on_host) counters["bar_us"] = *bar;
+  if (const auto bar = bar_us(c, backend, floor_us); bar && !on_host) counters["bar_us"] = *bar;
   if (session.fmas_per_second > 0) {
     const double limit_us    = std::max(floor_us, c.fmas() / session.fmas_per_second * 1e6);
     counters["limit_us"]     = limit_us;
