@@ -65,14 +65,14 @@ check_cuda() {
   compile=("$nvcc" -std=c++20 -O3 --threads 2 -Werror all-warnings -I. -Iinclude "${gencode[@]}")
   made=$(mktemp -d) # not local: removed at exit
   trap 'rm -rf "$made"' EXIT
-  for file in backends/cuda/tuned/*.cu; do
+  for file in backends/cuda/tuned/*.cu backends/cuda/tuned/many/*.cu; do
     echo "nvcc $file"
-    case $file in */kernels_many_*) # products of warpgroups: sm_90a alone has them
+    case $file in */many/kernels_*) # products of warpgroups: sm_90a alone has them
       "$nvcc" -std=c++20 -O3 -Werror all-warnings -I. -Iinclude -gencode arch=compute_90a,code=sm_90a \
         -Xptxas -warn-spills,-Werror -c -o /dev/null "$file"
       continue ;;
     esac
-    "${compile[@]}" -c -o "$made/$(basename "$file" .cu).o" "$file"
+    "${compile[@]}" -c -o "$made/${file//\//_}.o" "$file"
   done
   # The kernels count on their registers, on nothing being spilled, and on so much shared memory.
   "${compile[@]}" -o "$made/planned" tests/tuned/planned.cpp "$made"/*.o

@@ -3,7 +3,7 @@
 #include "backends/cuda/tuned/decode.hpp"
 #include "backends/cuda/tuned/driver.hpp"
 #include "backends/cuda/tuned/kernels.hpp"
-#include "backends/cuda/tuned/many.hpp"
+#include "backends/cuda/tuned/many/decode.hpp"
 #include "backends/cuda/tuned/tuning.hpp"
 
 #include <algorithm>
@@ -54,8 +54,10 @@ Device Device::current() {
   };
   check(cudaGetDevice(&device), "cudaGetDevice");
   major = ask(cudaDevAttrComputeCapabilityMajor), minor = ask(cudaDevAttrComputeCapabilityMinor);
-  d.sm    = 10 * major + minor;
+  d.sm = 10 * major + minor;
+#if defined(PAGODA_HAS_SM90A)
   d.sm90a = d.sm == 90;
+#endif
   // Code for an older card runs on a newer one too, but has nothing that the older one lacks.
   cudaFuncAttributes compiled{};
   check(cudaFuncGetAttributes(&compiled, probe), "cudaFuncGetAttributes");

@@ -63,7 +63,7 @@ struct Device {
   int sm;  ///< 80, 86, 90: of the card, or what the code was compiled for if that is older
   int num_sms;
   int shared_per_sm, shared_per_block;  ///< bytes
-  bool sm90a = false;                   ///< the card itself is of sm_90: what is compiled for sm_90a runs there alone
+  bool sm90a = false;  ///< there is code for sm_90a, which runs on cards of sm_90 alone, and this is one
   static Device current();
 };
 

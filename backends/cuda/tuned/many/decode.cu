@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/tuned/driver.hpp"
-#include "backends/cuda/tuned/many.hpp"
-#include "backends/cuda/tuned/many_rows.hpp"
+#include "backends/cuda/tuned/many/decode.hpp"
+#include "backends/cuda/tuned/many/shapes.hpp"
 
 #include <algorithm>
 
@@ -22,8 +22,7 @@ const void* find_kernel([[maybe_unused]] Type type, [[maybe_unused]] int group) 
 
 const char* why_not(const Problem& p, const Device& d) {
   const int group = p.num_q_heads / p.num_kv_heads;
-  if (!d.sm90a) return "latent caches need a card of sm_90";
-  if (!find_kernel(p.type, group)) return "latent caches need a build for sm_90";
+  if (!d.sm90a) return "latent caches need a card of sm_90, and a build for it";
   if (d.shared_per_block < Shared::bytes) return "the device has too little shared memory";
   if (group > most_rows) return "more than 128 query heads share a kv head";
   if (p.k.data != p.v.data || p.k.token != p.v.token || p.k.head != p.v.head || p.k.page != p.v.page)

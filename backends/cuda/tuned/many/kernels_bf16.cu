@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
 #define PAGODA_TUNED_TYPE Type::bf16
-#include "backends/cuda/tuned/kernels_many.inc"
+#include "backends/cuda/tuned/many/kernels.inc"

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/tuned/many/copies.cuh"
+#include "backends/cuda/tuned/merge.cuh"
+#include "backends/cuda/wgmma.cuh"
+
+namespace pagoda::tuned::many {
+
+/// Scores and probabilities of every other tile, by a warpgroup. A lane has two rows, eight apart, and of each 16
+/// tokens. The running maximum (base) is one for both warpgroups, handed on from tile to tile; it is raised only when a
+/// score exceeds it by more than 2^8. Sums are each warpgroup's own.
+template <bool Bf16, int Together>
+PAGODA_DEVICE void score_tiles(const Args& args, Place at, char* memory, int which, int warp, int lane) {
+  constexpr float lowest      = Quad::lowest;
+  float* const shared_base    = reinterpret_cast<float*>(memory + Shared::base);
+  float* const kept           = reinterpret_cast<float*>(memory + Shared::kept);
+  int* const sign             = reinterpret_cast<int*>(memory + Shared::signs) + warp;
+  float2* const states        = reinterpret_cast<float2*>(memory + Shared::states) + which * rows;
+  Debt* const debts           = reinterpret_cast<Debt*>(memory + Shared::debts);
+  const std::uint32_t tile_at = at.memory + Shared::tiles + which * tile_bytes;
+  const int row = 16 * warp + (lane >> 2), column = lane & 3;
+  const bool active = 16 * warp < rows_here<Together>(args), speaks = column == 0;
+  // Where the lane's share of a store goes: rows of 128 bytes, 16-byte chunks swizzled.
+  const int store_row          = 16 * warp + (lane & 15);
+  const std::uint32_t store_to = at.memory + Shared::probabilities + store_row * 128;
+
+  // Of a row that the block's share begins, and of one that began before it.
+  if (which == 0 && warp == 0 && lane < 2) debts[lane] = {0, 0, 0, -1};
+  Course<Together> course(args, lane);
+  auto& s = course.s;
+  TileCopies<Together> copies(lane);
+  const bool copies_here = warp == 0;
+  int n = 0, segments = 0, i = 0;  // i: of the warpgroup's next tile in the segment
+  const auto begin = [&] {
+    i = (which - n) & 1;
+    if (copies_here && course.any) copies.begin(args, s, s.first + i * s.step);
+  };
+  begin();
+  at.begin();
+  if (course.settle(args, lane)) begin();
+  for (; course.any; course.next(args), begin()) {
+    const int count = course.tiles();
+    if (count == 0) continue;
+    float base[2] = {lowest, lowest}, sum[2] = {0, 0};
+    const auto queries = [&] {
+      if (!copies_here || which != 0) return;
+      if (segments > 0) at.wait(Shared::q_empty, segments - 1);
+      copies.queries(args, s, at);
+    };
+    if (i >= count) {
+      queries();
+      at.wait(Shared::q_full, segments);
+      at.arrive(Shared::q_empty, lane);
+    }
+    for (; i < count; i += 2) {
+      const int m = n + i, there = s.len - (s.first + i * s.step) * tokens;
+      float x[32];
+      if (copies_here) {
+        const int tile = s.first + i * s.step;
+        copies.tile(args, s, at, which, m / stages, tile, tile + 2 * s.step);
+      }
+      if (i < 2) {
+        queries();
+        at.wait(Shared::q_full, segments);
+      }
+      at.wait(Shared::full + which, m / stages);
+      const std::uint64_t q = fresh(operand(at.memory + Shared::q, eight));
+      const std::uint64_t k = fresh(operand(at.memory + Shared::tiles + which * tile_bytes, eight));
+      wgmma_keep(x);
+      wgmma_begin();
+#pragma unroll
+      for (int j = 0; j < head_dim / 16; ++j) {
+        const int dims = j / 4 * run_bytes + j % 4 * 32;
+        wgmma<Bf16>(x, operand_at(q, dims), operand_at(k, dims), j > 0);
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+      wgmma_keep(x);
+      if (i + 2 >= count) at.arrive(Shared::q_empty, lane);
+
+      bool raises = false;
+      std::uint32_t p[16];
+      if (m > 0) at.wait(Shared::turn + (which ^ 1), (m - 1) / 2);
+      float before[2] = {lowest, lowest};
+      if (active) {
+        if (there < tokens) {
+#pragma unroll
+          for (int e = 0; e < 32; ++e)
+            if (8 * (e / 4) + 2 * column + (e & 1) >= there) x[e] = -INFINITY;
+        }
+        float most[2] = {x[0], x[2]};
+#pragma unroll
+        for (int e = 0; e < 32; ++e) most[e >> 1 & 1] = fmaxf(most[e >> 1 & 1], x[e]);
+        most[0] *= args.scale, most[1] *= args.scale;
+        if (i > 0) before[0] = shared_base[row], before[1] = shared_base[row + 8];
+        float now[2] = {before[0], before[1]};
+        raises       = __any_sync(~0u, most[0] > before[0] + 8.0f || most[1] > before[1] + 8.0f);
+        if (raises) {
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 1));
+            most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 2));
+            now[r]  = fmaxf(before[r], most[r]);
+            if (speaks) shared_base[row + 8 * r] = now[r];
+          }
+        } else if (i == 0 && speaks) {
+          shared_base[row] = shared_base[row + 8] = lowest;
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) sum[r] *= exp2_fast(base[r] - now[r]), base[r] = now[r];
+      }
+      at.arrive(Shared::turn + which, lane);
+      if (active) {
+#pragma unroll
+        for (int e = 0; e < 32; ++e) {
+          x[e] = exp2_fast(x[e] * args.scale - base[e >> 1 & 1]);
+          sum[e >> 1 & 1] += x[e];
+        }
+#pragma unroll
+        for (int e = 0; e < 16; ++e) p[e] = pack<Bf16>(x[2 * e], x[2 * e + 1]);
+      }
+
+      if (m > 0) at.wait(Shared::p_empty + (which ^ 1), (m - 1) / 2);
+      if (lane == 0)
+        *sign = (raises && i > 0 ? raised : 0) | (i == 0 ? first_of_row : 0) | (i + 1 == count ? last_of_row : 0);
+      if (active) {
+        if (raises && i > 0 && speaks) {
+          kept[row]     = exp2_fast(before[0] - base[0]);
+          kept[row + 8] = exp2_fast(before[1] - base[1]);
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j += 2)
+          store_matrices(store_to + (((j + (lane >> 4)) ^ (store_row & 7)) << 4), p + 2 * j);
+      }
+      // Memory behind the last token may hold anything, and 0 times that is not 0.
+      if (there < tokens) {
+        constexpr int chunks = head_dim_v / 8;
+        for (int c = 32 * warp + lane; c < (tokens - there) * chunks; c += 128) {
+          const int token = there + c / chunks, chunk = c % chunks;
+          asm volatile(
+              "st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(tile_at + token / 8 * eight + chunk / 8 * run_bytes +
+                                                               token % 8 * 128 + (((chunk & 7) ^ (token & 7)) << 4)),
+              "r"(0)
+              : "memory");
+        }
+      }
+      fence_copies();
+      at.arrive(Shared::p_full, lane);
+    }
+
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+    }
+    if (segments > 0) at.wait(Shared::state_empty, segments - 1);
+    if (which == 0 && warp == 0 && lane == 0) {
+      const bool whole                                  = s.from >= course.last;
+      *reinterpret_cast<Ended*>(memory + Shared::ended) = {s.batch, s.head, s.begins, whole};
+      if (!whole) debts[s.begins] = {s.batch, s.head, s.from, course.last};
+    }
+    if (speaks) states[row] = make_float2(base[0], sum[0]), states[row + 8] = make_float2(base[1], sum[1]);
+    at.arrive(Shared::state_full, lane);
+    n += count, ++segments;
+  }
+  if ((n & 1) == which) {
+    if (n > 0) at.wait(Shared::p_empty + (which ^ 1), (n - 1) / 2);
+    if (lane == 0) *sign = no_more;
+    at.arrive(Shared::p_full, lane);
+  }
+}
+
+}  // namespace pagoda::tuned::many
