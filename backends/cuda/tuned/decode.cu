@@ -123,44 +123,17 @@ void decode(const Problem& p, const Device& d, void* workspace, CUstream_st* str
   const int group   = p.num_q_heads / p.num_kv_heads;
   const bool maps   = uses_maps(d);
   const auto rows   = std::int64_t(p.batch) * p.num_kv_heads;
-  const auto tokens = p.block_table ? std::int64_t(p.page_size) * p.table_pages : p.page_size;
-  const Shape shape =
-      spread(rows, (std::min<std::int64_t>(tokens, p.max_seq_len) + 15) / 16, tile_bytes(p), p.head_dim, group, d);
+  const Shape shape = spread(rows, most_tiles(p, 16), tile_bytes(p), p.head_dim, group, d);
   Args a{};
+  describe(p, 16, shape.pieces, shape.streams, a);
   if (maps) a.k_map = map_of(p, p.k, bytes_of(p.type), 16), a.v_map = map_of(p, p.v, bytes_of(p.type), 16);
-  a.k = p.k, a.v = p.v;
-  a.seq_lens = p.seq_lens, a.sequence_ids = p.sequence_ids, a.block_table = p.block_table;
-  a.page_indptr = p.page_indptr, a.table_row = static_cast<int>(p.table_row),
-  a.table_page = static_cast<int>(p.table_page);
-  a.last_page  = static_cast<int>(std::clamp<std::int64_t>(p.table_pages - 1, 0, (std::int64_t(1) << 31) - 1));
-  a.has_ids = p.sequence_ids != nullptr, a.has_indptr = p.page_indptr != nullptr;
-  a.page_size = p.page_size, a.batch = p.batch, a.group = group;
-  a.tiles_per_page = Divisor::of(std::max(p.page_size / 16, 1));
-  a.num_kv_heads   = Divisor::of(p.num_kv_heads);
-  a.pieces         = Divisor::of(shape.pieces);
-  a.slice          = (group * (p.head_dim / 4) + shape.pieces - 1) / shape.pieces;
-  a.streams = shape.streams, a.alone = p.batch == 1 && !shape.streams;
-  a.early = p.programmatic && maps && !shape.streams;
-  a.q = p.q, a.out = p.out, a.lse = p.lse, a.lse_double = p.lse_double;
-  a.lse_batch = p.lse_batch, a.lse_head = p.lse_head;
-  a.scale   = static_cast<float>(p.softmax_scale * 1.4426950408889634);
+  a.slice   = (group * (p.head_dim / 4) + shape.pieces - 1) / shape.pieces;
+  a.early   = p.programmatic && maps && !shape.streams;
   a.records = static_cast<Record*>(workspace);
 
   const Block block        = block_of(shape.warps, tile_bytes(p), p.head_dim, group, d);
   const void* const kernel = find_kernel(p.type, p.head_dim, group, shape.warps, block.stages, maps);
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id                                         = cudaLaunchAttributeCooperative;
-  attributes[0].val.cooperative                            = 1;
-  attributes[1].id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim          = dim3(static_cast<unsigned>(blocks_launched(rows, p.batch, shape)));
-  config.blockDim         = dim3(static_cast<unsigned>(shape.warps * 32));
-  config.dynamicSmemBytes = static_cast<std::size_t>(block.shared);
-  config.stream           = stream;
-  config.attrs = attributes, config.numAttrs = a.early ? 2 : 1;
-  void* arguments[] = {&a};
-  check(cudaLaunchKernelExC(&config, kernel, arguments), "launch");
+  launch(kernel, &a, blocks_launched(rows, p.batch, shape), shape.warps * 32, block.shared, a.early, stream);
 }
 
 }  // namespace pagoda::tuned

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/tuned/args.hpp"
 #include "backends/cuda/tuned/decode.hpp"
 
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 
@@ -67,6 +70,49 @@ inline CUtensorMap map_of(const Rows5& r, int box_rows) {
 inline CUtensorMap map_of(const Problem& p, const Cache& c, int element_bytes, int box_tokens) {
   return map_of({c.data, element_bytes, p.head_dim, p.page_size, p.num_kv_heads, p.num_pages, c.token, c.head, c.page},
                 box_tokens);
+}
+
+/// Tiles of so many tokens in the longest row that there may be.
+inline std::int64_t most_tiles(const Problem& p, int tokens) {
+  const auto room = p.block_table ? std::int64_t(p.page_size) * p.table_pages : p.page_size;
+  return (std::min<std::int64_t>(room, p.max_seq_len) + tokens - 1) / tokens;
+}
+
+/// What a kernel is told of the problem, whichever it is. copied_tokens: by one copy, all of one page; pieces, streams:
+/// how rows are spread.
+inline void describe(const Problem& p, int copied_tokens, int pieces, bool streams, Args& a) {
+  a.k = p.k, a.v = p.v;
+  a.seq_lens = p.seq_lens, a.sequence_ids = p.sequence_ids, a.block_table = p.block_table;
+  a.page_indptr = p.page_indptr, a.table_row = static_cast<int>(p.table_row),
+  a.table_page = static_cast<int>(p.table_page);
+  a.last_page  = static_cast<int>(std::clamp<std::int64_t>(p.table_pages - 1, 0, (std::int64_t(1) << 31) - 1));
+  a.has_ids = p.sequence_ids != nullptr, a.has_indptr = p.page_indptr != nullptr;
+  a.page_size = p.page_size, a.batch = p.batch, a.group = p.num_q_heads / p.num_kv_heads;
+  a.tiles_per_page = Divisor::of(std::max(p.page_size / copied_tokens, 1));
+  a.num_kv_heads   = Divisor::of(p.num_kv_heads);
+  a.pieces         = Divisor::of(pieces);
+  a.streams = streams, a.alone = p.batch == 1 && !streams;
+  a.q = p.q, a.out = p.out, a.lse = p.lse, a.lse_double = p.lse_double;
+  a.lse_batch = p.lse_batch, a.lse_head = p.lse_head;
+  a.scale = static_cast<float>(p.softmax_scale * 1.4426950408889634);
+}
+
+/// Launches a kernel so that all of its blocks run at the same time. early: before the kernel before it has ended.
+inline void launch(const void* kernel, void* args, std::int64_t blocks, int threads, int shared, bool early,
+                   CUstream_st* stream) {
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id                                         = cudaLaunchAttributeCooperative;
+  attributes[0].val.cooperative                            = 1;
+  attributes[1].id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim          = dim3(static_cast<unsigned>(blocks));
+  config.blockDim         = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared);
+  config.stream           = stream;
+  config.attrs = attributes, config.numAttrs = early ? 2 : 1;
+  void* arguments[] = {args};
+  check(cudaLaunchKernelExC(&config, kernel, arguments), "launch");
 }
 
 }  // namespace pagoda::tuned

@@ -43,41 +43,17 @@ void prepare(Type type, int group, const Device& d, void* workspace, CUstream_st
 }
 
 void decode(const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
-  const int group       = p.num_q_heads / p.num_kv_heads;
-  const auto row_count  = std::int64_t(p.batch) * p.num_kv_heads;
-  const auto most       = p.block_table ? std::int64_t(p.page_size) * p.table_pages : p.page_size;
-  const auto most_tiles = (std::min<std::int64_t>(most, p.max_seq_len) + tokens - 1) / tokens;
-  const Shape shape     = spread(row_count, most_tiles, together(group), d);
+  const int group   = p.num_q_heads / p.num_kv_heads;
+  const auto count  = std::int64_t(p.batch) * p.num_kv_heads;
+  const Shape shape = spread(count, most_tiles(p, tokens), together(group), d);
   Args a{};
+  describe(p, 8, shape.pieces, shape.streams, a);
   a.k_map = map_of(p, p.k, 2, 8);
   a.q_map = map_of(
       {p.q.data, 2, head_dim, group, p.num_kv_heads, p.batch, 2 * p.q.head, 2 * p.q.head * group, 2 * p.q.batch}, 8);
-  a.seq_lens = p.seq_lens, a.sequence_ids = p.sequence_ids, a.block_table = p.block_table;
-  a.page_indptr = p.page_indptr, a.table_row = static_cast<int>(p.table_row),
-  a.table_page = static_cast<int>(p.table_page);
-  a.last_page  = static_cast<int>(std::clamp<std::int64_t>(p.table_pages - 1, 0, (std::int64_t(1) << 31) - 1));
-  a.has_ids = p.sequence_ids != nullptr, a.has_indptr = p.page_indptr != nullptr;
-  a.page_size = p.page_size, a.batch = p.batch, a.group = group;
-  a.tiles_per_page = Divisor::of(std::max(p.page_size / 8, 1));  // of eight tokens
-  a.num_kv_heads   = Divisor::of(p.num_kv_heads);
-  a.pieces         = Divisor::of(shape.pieces);
-  a.streams = shape.streams, a.alone = p.batch == 1 && !shape.streams;
-  a.q = p.q, a.out = p.out, a.lse = p.lse, a.lse_double = p.lse_double;
-  a.lse_batch = p.lse_batch, a.lse_head = p.lse_head;
-  a.scale = static_cast<float>(p.softmax_scale * 1.4426950408889634);
   a.parts = static_cast<float4*>(workspace), a.part_rows = part_rows(group);
-
-  cudaLaunchAttribute cooperative{};
-  cooperative.id              = cudaLaunchAttributeCooperative;
-  cooperative.val.cooperative = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim          = dim3(static_cast<unsigned>(teams_launched(row_count, p.batch, shape) * together(group)));
-  config.blockDim         = dim3(threads);
-  config.dynamicSmemBytes = Shared::bytes;
-  config.stream           = stream;
-  config.attrs = &cooperative, config.numAttrs = 1;
-  void* arguments[] = {&a};
-  check(cudaLaunchKernelExC(&config, find_kernel(p.type, group), arguments), "launch");
+  launch(find_kernel(p.type, group), &a, teams_launched(count, p.batch, shape) * together(group), threads,
+         Shared::bytes, false, stream);
 }
 
 }  // namespace pagoda::tuned::many
