@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/tuned/many/args.hpp"
 #include "backends/cuda/tuned/many/shapes.hpp"
 #include "backends/cuda/tuned/walk.cuh"
 

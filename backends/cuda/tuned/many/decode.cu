@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/tuned/driver.hpp"
+#include "backends/cuda/tuned/many/args.hpp"
 #include "backends/cuda/tuned/many/decode.hpp"
 #include "backends/cuda/tuned/many/shapes.hpp"
 

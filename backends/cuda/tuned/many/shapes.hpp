@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/tuned/args.hpp"
 #include "backends/cuda/tuned/tuning.hpp"
 
 #include <algorithm>
@@ -59,12 +58,6 @@ constexpr int part_rows(int group) { return (std::min(group, rows) + 15) / 16 * 
 
 inline constexpr int quads = head_dim_v / 4;
 
-struct Args : tuned::Args {
-  CUtensorMap q_map;
-  float4* parts;  ///< [block][2] of part_quads(part_rows)
-  int part_rows;
-};
-
 /// Blocks that share the rows of a kv head.
 constexpr int together(int group) { return group > rows ? 2 : 1; }
 inline constexpr int most_rows = 2 * rows;
@@ -79,29 +72,25 @@ struct Shape {
   bool streams;
 };
 
-/// Rows as they are dealt, or one stream. tiles: of the longest row there may be.
-constexpr Shape spread(std::int64_t rows, std::int64_t tiles, int together, const Device& d) {
+/// So many rows as they are dealt, or one stream. tiles: of the longest there may be.
+constexpr Shape spread(std::int64_t count, std::int64_t tiles, int together, const Device& d) {
   const int teams = d.num_sms / together;
   const auto us   = [&](double each, double busy) {
     return each * std::max(tile_us, busy * tile_bytes / memory_bytes_per_us);
   };
-  rows = std::max<std::int64_t>(rows, 1), tiles = std::max<std::int64_t>(tiles, 1);
-  const std::int64_t pieces = std::clamp<std::int64_t>(teams / rows, 1, tiles);
-  const std::int64_t rounds = (rows * pieces - 1) / teams + 1;
-  const double dealt =
-      us(double(rounds) * double((tiles + pieces - 1) / pieces), double(std::min<std::int64_t>(rows * pieces, teams))) +
-      (pieces > 1 ? cut_us : 0.0);
-  const double stream = us(double(rows) * double(tiles) / teams, teams) + cut_us + stream_us;
+  count = std::max<std::int64_t>(count, 1), tiles = std::max<std::int64_t>(tiles, 1);
+  const std::int64_t pieces = std::clamp<std::int64_t>(teams / count, 1, tiles);
+  const std::int64_t rounds = (count * pieces - 1) / teams + 1;
+  const double dealt        = us(double(rounds) * double((tiles + pieces - 1) / pieces),
+                                 double(std::min<std::int64_t>(count * pieces, teams))) +
+                       (pieces > 1 ? cut_us : 0.0);
+  const double stream = us(double(count) * double(tiles) / teams, teams) + cut_us + stream_us;
   return {teams, static_cast<int>(pieces), stream < dealt};
 }
-constexpr std::int64_t teams_launched(std::int64_t rows, int batch, const Shape& s) {
-  const std::int64_t dealt = std::min<std::int64_t>(rows * s.pieces, s.teams);
+constexpr std::int64_t teams_launched(std::int64_t count, int batch, const Shape& s) {
+  const std::int64_t dealt = std::min<std::int64_t>(count * s.pieces, s.teams);
   if (s.streams) return s.teams;
   return batch == 1 ? dealt : detail::teams_launched(dealt, s.teams);
 }
-
-/// The kernel of a type, as a pointer to launch. Each is compiled in a unit of its own type, for sm_90a.
-template <Type T>
-const void* kernel_of(int together);
 
 }  // namespace pagoda::tuned::many
