@@ -7,6 +7,7 @@
 #if defined(KOKKOS_ENABLE_CUDA)
 #include "backends/cuda/tuned/decode.hpp"
 #include "tests/decode/late_writes.hpp"
+#include "tests/support/latent.hpp"
 
 #include <random>
 #endif
@@ -138,6 +139,36 @@ struct Tuned : testing::Test {
       }
     }
   }
+  /// One plan, while the lengths change on the device. shape: of the longest.
+  static void expect_right_as_lengths_change(const Shape& shape, const Placement& placement) {
+    const Sample<Element> longest(shape);
+    Scene<Kokkos::Cuda, Element> scene(longest, placement);
+    scene.options().backend = "tuned";
+    const auto plan         = scene.plan();
+    for (const std::vector<int>& lengths :
+         {std::vector<int>{3000, 40, 700}, {1, 0, 3}, {0, 0, 0}, {700, 40, 700}, {16, 16, 16}, {3000, 0, 0}}) {
+      scene.set_lengths(lengths);
+      scene.poison_outputs();
+      scene.decode(plan);
+      Shape now   = shape;
+      now.lengths = lengths;
+      EXPECT_TRUE(scene.right(Sample<Element>(now))) << describe(now);
+    }
+  }
+  static void expect_same_bits(const Shape& shape, const Placement& placement) {
+    const Sample<Element> sample(shape);
+    Scene<Kokkos::Cuda, Element> scene(sample, placement);
+    scene.options().backend = "tuned";
+    const auto plan         = scene.plan();
+    scene.decode(plan);
+    EXPECT_TRUE(scene.right());
+    const auto first = scene.results();
+    for (int i = 0; i < 20; ++i) {
+      scene.poison_outputs();
+      scene.decode(plan);
+      ASSERT_EQ(scene.results(), first) << "call " << i;
+    }
+  }
 };
 TYPED_TEST_SUITE(Tuned, TunedTypes, Names);
 
@@ -150,34 +181,26 @@ struct TunedLatent : Tuned<Param> {
     if (!std::is_same_v<T, half_t> && !std::is_same_v<T, bfloat16_t>) GTEST_SKIP() << "not a 16-bit type";
     if (!tuned::Device::current().sm90a) GTEST_SKIP() << "needs a card of sm_90";
   }
-  static Shape shape(int heads, const std::vector<int>& lengths) {
-    return {.lengths        = lengths,
-            .num_q_heads    = heads,
-            .num_kv_heads   = 1,
-            .head_dim       = 576,
-            .head_dim_v     = 512,
-            .values_in_keys = true};
-  }
 };
 TYPED_TEST_SUITE(TunedLatent, TunedTypes, Names);
 
 TYPED_TEST(TunedLatent, Heads) {
   for (const int heads : {1, 9, 16, 32, 64, 65, 100, 128})
     for (const DType out : {DType::fp16, DType::bf16, DType::fp32})
-      TestFixture::expect_right(TestFixture::shape(heads, {70, 1, 0, 333}),
+      TestFixture::expect_right(latent_shape(heads, {70, 1, 0, 333}),
                                 {.layout = Layout::paged, .page_size = 64, .out_type = out});
 }
 
 TYPED_TEST(TunedLatent, LengthsAroundTiles) {
   std::vector<int> lengths(131);
   std::iota(lengths.begin(), lengths.end(), 0);
-  TestFixture::expect_right(TestFixture::shape(16, lengths), {.layout = Layout::paged, .page_size = 64});
+  TestFixture::expect_right(latent_shape(16, lengths), {.layout = Layout::paged, .page_size = 64});
   for (const int length : {1, 63, 64, 65, 2047, 2049, 9000})
-    TestFixture::expect_right(TestFixture::shape(128, {length}), {.layout = Layout::paged, .page_size = 64});
+    TestFixture::expect_right(latent_shape(128, {length}), {.layout = Layout::paged, .page_size = 64});
 }
 
 TYPED_TEST(TunedLatent, Layouts) {
-  Shape shape = TestFixture::shape(32, {700, 0, 33, 260});
+  Shape shape = latent_shape(32, {700, 0, 33, 260});
   for (const int kv_heads : {1, 2}) {
     shape.num_kv_heads = kv_heads;
     for (const Layout layout : {Layout::contiguous, Layout::paged, Layout::csr})
@@ -195,7 +218,7 @@ TYPED_TEST(TunedLatent, Layouts) {
 TYPED_TEST(TunedLatent, NumbersOfRows) {
   for (const int heads : {16, 128})
     for (const int batch : {3, 60, 66, 100, 150})
-      TestFixture::expect_right(TestFixture::shape(heads, std::vector<int>(static_cast<std::size_t>(batch), 140)),
+      TestFixture::expect_right(latent_shape(heads, std::vector<int>(static_cast<std::size_t>(batch), 140)),
                                 {.layout = Layout::paged, .page_size = 64});
 }
 
@@ -203,59 +226,33 @@ TYPED_TEST(TunedLatent, UnevenBatches) {
   std::vector<int> lengths(150, 20);
   lengths[0] = 0, lengths[7] = 6000, lengths[8] = 1, lengths[149] = 0;
   for (const int heads : {16, 128}) {
-    TestFixture::expect_right(TestFixture::shape(heads, {9000, 1, 0, 17, 500}),
-                              {.layout = Layout::paged, .page_size = 64});
-    TestFixture::expect_right(TestFixture::shape(heads, lengths), {.layout = Layout::csr, .page_size = 64});
-    TestFixture::expect_right(TestFixture::shape(heads, {0, 0, 0}), {.layout = Layout::paged});
+    TestFixture::expect_right(latent_shape(heads, {9000, 1, 0, 17, 500}), {.layout = Layout::paged, .page_size = 64});
+    TestFixture::expect_right(latent_shape(heads, lengths), {.layout = Layout::csr, .page_size = 64});
+    TestFixture::expect_right(latent_shape(heads, {0, 0, 0}), {.layout = Layout::paged});
   }
 }
 
 // The maximum rises from tile to tile, by more than what is let pass.
 TYPED_TEST(TunedLatent, LargeScores) {
-  Shape shape    = TestFixture::shape(64, {3000, 300});
+  Shape shape    = latent_shape(64, {3000, 300});
   shape.key_size = 30;
   TestFixture::expect_right(shape, {.layout = Layout::paged, .page_size = 64});
 }
 
 TYPED_TEST(TunedLatent, LengthsChangeOnTheDevice) {
-  using T           = typename TypeParam::type;
-  const Shape shape = TestFixture::shape(80, {3000, 40, 700});
-  const Sample<T> longest(shape);
-  Scene<Kokkos::Cuda, T> scene(longest, {.layout = Layout::paged, .page_size = 64});
-  scene.options().backend = "tuned";
-  const auto plan         = scene.plan();
-  for (const std::vector<int>& lengths :
-       {std::vector<int>{3000, 40, 700}, {1, 0, 3}, {0, 0, 0}, {700, 40, 700}, {16, 16, 16}, {3000, 0, 0}}) {
-    scene.set_lengths(lengths);
-    scene.poison_outputs();
-    scene.decode(plan);
-    Shape now   = shape;
-    now.lengths = lengths;
-    EXPECT_TRUE(scene.right(Sample<T>(now))) << describe(now);
-  }
+  TestFixture::expect_right_as_lengths_change(latent_shape(80, {3000, 40, 700}),
+                                              {.layout = Layout::paged, .page_size = 64});
 }
 
 TYPED_TEST(TunedLatent, RepeatsBitForBit) {
-  using T = typename TypeParam::type;
-  const Sample<T> sample(TestFixture::shape(128, {3000, 40, 0, 700, 17}));
-  Scene<Kokkos::Cuda, T> scene(sample, {.layout = Layout::paged, .page_size = 64});
-  scene.options().backend = "tuned";
-  const auto plan         = scene.plan();
-  scene.decode(plan);
-  EXPECT_TRUE(scene.right());
-  const auto first = scene.results();
-  for (int i = 0; i < 20; ++i) {
-    scene.poison_outputs();
-    scene.decode(plan);
-    ASSERT_EQ(scene.results(), first) << "call " << i;
-  }
+  TestFixture::expect_same_bits(latent_shape(128, {3000, 40, 0, 700, 17}), {.layout = Layout::paged, .page_size = 64});
 }
 
 // Cooperative launches that each ask for all of the machine.
 TYPED_TEST(TunedLatent, TwoInstances) {
   using T         = typename TypeParam::type;
   const auto both = Kokkos::Experimental::partition_space(Kokkos::Cuda(), 1, 1);
-  const Sample<T> sample(TestFixture::shape(16, {9000, 17, 500}));
+  const Sample<T> sample(latent_shape(16, {9000, 17, 500}));
   const Placement placement{.layout = Layout::paged, .page_size = 64};
   Scene<Kokkos::Cuda, T> one(sample, placement, both[0]), other(sample, placement, both[1]);
   one.options().backend = other.options().backend = "tuned";
@@ -274,9 +271,9 @@ TYPED_TEST(TunedLatent, Refusals) {
     scene.options().backend = "tuned";
     expect_refusal([&] { scene.plan(); }, {"cannot do this: ", reason});
   };
-  refused(TestFixture::shape(129, {40}), {}, "more than 128 query heads share a kv head");
-  refused(TestFixture::shape(16, {40}), {.layout = Layout::paged, .page_size = 5}, "page_size is not a multiple of 8");
-  Shape apart          = TestFixture::shape(16, {40});
+  refused(latent_shape(129, {40}), {}, "more than 128 query heads share a kv head");
+  refused(latent_shape(16, {40}), {.layout = Layout::paged, .page_size = 5}, "page_size is not a multiple of 8");
+  Shape apart          = latent_shape(16, {40});
   apart.values_in_keys = false;
   refused(apart, {}, "not the first dims of its keys");
 }
@@ -335,39 +332,14 @@ TYPED_TEST(Tuned, UnevenBatches) {
 }
 
 TYPED_TEST(Tuned, LengthsChangeOnTheDevice) {
-  using T           = typename TypeParam::type;
-  const Shape shape = TestFixture::taken({.lengths = {3000, 40, 700}, .num_q_heads = 8, .head_dim = 128});
-  const Sample<T> longest(shape);
-  Scene<Kokkos::Cuda, T> scene(longest, {.layout = Layout::paged});
-  scene.options().backend = "tuned";
-  const auto plan         = scene.plan();
-  for (const std::vector<int>& lengths :
-       {std::vector<int>{3000, 40, 700}, {1, 0, 3}, {0, 0, 0}, {700, 40, 700}, {16, 16, 16}, {3000, 0, 0}}) {
-    scene.set_lengths(lengths);
-    scene.poison_outputs();
-    scene.decode(plan);
-    Shape now   = shape;
-    now.lengths = lengths;
-    EXPECT_TRUE(scene.right(Sample<T>(now))) << describe(now);
-  }
+  TestFixture::expect_right_as_lengths_change(
+      TestFixture::taken({.lengths = {3000, 40, 700}, .num_q_heads = 8, .head_dim = 128}), {.layout = Layout::paged});
 }
 
 TYPED_TEST(Tuned, RepeatsBitForBit) {
-  using T = typename TypeParam::type;
-  for (const std::vector<int>& lengths : {std::vector<int>{3000, 40, 0, 700, 17}, {900, 900}}) {
-    const Sample<T> sample(TestFixture::taken({.lengths = lengths, .num_q_heads = 8, .head_dim = 128}));
-    Scene<Kokkos::Cuda, T> scene(sample, {.layout = Layout::paged});
-    scene.options().backend = "tuned";
-    const auto plan         = scene.plan();
-    scene.decode(plan);
-    EXPECT_TRUE(scene.right());
-    const auto first = scene.results();
-    for (int i = 0; i < 20; ++i) {
-      scene.poison_outputs();
-      scene.decode(plan);
-      ASSERT_EQ(scene.results(), first) << "call " << i;
-    }
-  }
+  for (const std::vector<int>& lengths : {std::vector<int>{3000, 40, 0, 700, 17}, {900, 900}})
+    TestFixture::expect_same_bits(TestFixture::taken({.lengths = lengths, .num_q_heads = 8, .head_dim = 128}),
+                                  {.layout = Layout::paged});
 }
 
 // The kernel before lets the decode start at once, and much later writes the queries and the newest tokens, which

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tests/support/latent.hpp"
 #include "tests/support/refusal.hpp"
 #include "tests/support/scene.hpp"
 
@@ -13,14 +14,6 @@ struct Latent : testing::Test {
   using Space = typename Param::space;
   using T     = typename Param::type;
 
-  static Shape shape(int heads, const std::vector<int>& lengths) {
-    return {.lengths        = lengths,
-            .num_q_heads    = heads,
-            .num_kv_heads   = 1,
-            .head_dim       = 576,
-            .head_dim_v     = 512,
-            .values_in_keys = true};
-  }
   /// Whether rows are read once for both products.
   static bool read_once() { return std::string_view(Space::name()) == "Cuda" && sizeof(T) == 2; }
 };
@@ -28,7 +21,7 @@ TYPED_TEST_SUITE(Latent, SpacesAndTypes, Names);
 
 TYPED_TEST(Latent, Heads) {
   for (const int heads : {1, 16, 20, 32, 64, 128}) {
-    const Sample<typename TestFixture::T> sample(TestFixture::shape(heads, {70, 1, 0, 33}));
+    const Sample<typename TestFixture::T> sample(latent_shape(heads, {70, 1, 0, 33}));
     Scene<typename TestFixture::Space, typename TestFixture::T> scene(sample, {.layout = Layout::paged});
     const auto plan = scene.plan();
     EXPECT_EQ(plan.state().values_in_keys, TestFixture::read_once()) << plan.describe();
@@ -40,7 +33,7 @@ TYPED_TEST(Latent, Heads) {
 // Beyond each length lie NaNs.
 TYPED_TEST(Latent, LengthsAroundTilesAndPages) {
   const Sample<typename TestFixture::T> sample(
-      TestFixture::shape(16, {15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129}));
+      latent_shape(16, {15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129}));
   std::vector<Placement> placements{{.layout = Layout::contiguous}, {.layout = Layout::csr, .page_size = 5}};
   for (const int page : {1, 16, 48, 64}) placements.push_back({.layout = Layout::paged, .page_size = page});
   expect_right<typename TestFixture::Space>(sample, placements);
@@ -49,7 +42,7 @@ TYPED_TEST(Latent, LengthsAroundTilesAndPages) {
 // Cut in pieces, and joined: the long one in groups of them.
 TYPED_TEST(Latent, UnevenBatches) {
   for (const int heads : {16, 40}) {
-    const Sample<typename TestFixture::T> sample(TestFixture::shape(heads, {3000, 40, 700, 0, 1}));
+    const Sample<typename TestFixture::T> sample(latent_shape(heads, {3000, 40, 700, 0, 1}));
     Scene<typename TestFixture::Space, typename TestFixture::T> scene(sample, {.layout = Layout::paged});
     const auto plan = scene.plan();
     scene.decode(plan);
@@ -61,13 +54,13 @@ TYPED_TEST(Latent, UnevenBatches) {
 // More rows than teams: rows stay whole, and each team carries out several.
 TYPED_TEST(Latent, MoreRowsThanTeams) {
   for (const int heads : {1, 20})
-    expect_right<typename TestFixture::Space, typename TestFixture::T>(
-        TestFixture::shape(heads, std::vector<int>(900, 18)), {{.layout = Layout::paged}});
+    expect_right<typename TestFixture::Space, typename TestFixture::T>(latent_shape(heads, std::vector<int>(900, 18)),
+                                                                       {{.layout = Layout::paged}});
 }
 
 TYPED_TEST(Latent, SeveralQueryTokens) {
   for (const int heads : {6, 16}) {
-    Shape shape      = TestFixture::shape(heads, {90, 17, 3, 300});
+    Shape shape      = latent_shape(heads, {90, 17, 3, 300});
     shape.query_lens = {4, 4, 4, 4};
     expect_right<typename TestFixture::Space, typename TestFixture::T>(
         shape, {{.layout = Layout::paged, .page_size = 64}, {.layout = Layout::contiguous, .ragged = true}});
@@ -78,7 +71,7 @@ TYPED_TEST(Latent, SeveralQueryTokens) {
 
 TYPED_TEST(Latent, ScoreOptions) {
   for (const int heads : {16, 24}) {
-    Shape shape              = TestFixture::shape(heads, {0, 400, 3, 64});
+    Shape shape              = latent_shape(heads, {0, 400, 3, 64});
     shape.query_lens         = {1, 3, 2, 0};
     shape.window_left        = 90;
     shape.num_initial_tokens = 5;
@@ -93,7 +86,7 @@ TYPED_TEST(Latent, ScoreOptions) {
 TYPED_TEST(Latent, QueriesOfOtherTypes) {
   for (const int heads : {16, 20}) {
     for (const DType q : {DType::fp64, DType::fp32, DType::bf16}) {
-      Shape shape  = TestFixture::shape(heads, {100, 1});
+      Shape shape  = latent_shape(heads, {100, 1});
       shape.q_type = q;
       expect_right<typename TestFixture::Space, typename TestFixture::T>(
           shape,
@@ -103,14 +96,14 @@ TYPED_TEST(Latent, QueriesOfOtherTypes) {
 }
 
 TYPED_TEST(Latent, LargeScores) {
-  Shape shape    = TestFixture::shape(16, {300});
+  Shape shape    = latent_shape(16, {300});
   shape.key_size = 30;
   expect_right<typename TestFixture::Space, typename TestFixture::T>(shape, {{.layout = Layout::paged}});
 }
 
 // Rows that cannot be read in vectors, and several latent heads.
 TYPED_TEST(Latent, OtherLayouts) {
-  Shape shape = TestFixture::shape(32, {70, 33});
+  Shape shape = latent_shape(32, {70, 33});
   expect_right<typename TestFixture::Space, typename TestFixture::T>(shape, {{.strides = Strides::padded}});
   shape.num_kv_heads = 2;
   expect_right<typename TestFixture::Space, typename TestFixture::T>(
@@ -121,7 +114,7 @@ TYPED_TEST(Latent, OtherLayouts) {
 TYPED_TEST(Latent, ValuesOfTheirOwn) {
   using Element      = typename TypeParam::type;
   using Where        = typename TypeParam::space;
-  const Shape one    = TestFixture::shape(16, {70, 33});
+  const Shape one    = latent_shape(16, {70, 33});
   Shape two          = one;
   two.values_in_keys = false;
   const Sample<Element> in_keys(one), apart(two);

@@ -163,26 +163,25 @@ constexpr bool coarse = !Kokkos::SpaceAccessibility<Kokkos::HostSpace, typename 
 /// A shape of one row, and its token of median probability.
 Shape one_row(int length) { return {.lengths = {length}, .num_q_heads = 1, .num_kv_heads = 1}; }
 
-template <class T>
-int median_token(const Sample<T>& sample) {
+/// The token whose key(probability) is the median.
+template <class T, class Key>
+int median_token(const Sample<T>& sample, const Key& key) {
   const std::vector<double>& p = sample.rows()[0].probabilities;
   std::vector<int> tokens(p.size());
   std::iota(tokens.begin(), tokens.end(), 0);
   std::nth_element(tokens.begin(), tokens.begin() + tokens.size() / 2, tokens.end(),
-                   [&](int a, int b) { return p[a] < p[b]; });
+                   [&](int a, int b) { return key(p[a]) < key(p[b]); });
   return tokens[tokens.size() / 2];
 }
-
+template <class T>
+int median_token(const Sample<T>& sample) {
+  return median_token(sample, [](double p) { return p; });
+}
 /// A token whose score is neither large nor nearly 0: where it is 0, so it is with any scale.
 template <class T>
 int token_with_a_score(const Sample<T>& sample) {
-  const std::vector<double>& p = sample.rows()[0].probabilities;
-  const auto far               = [&](int t) { return std::abs(std::log(p[t] * static_cast<double>(p.size()))); };
-  std::vector<int> tokens(p.size());
-  std::iota(tokens.begin(), tokens.end(), 0);
-  std::nth_element(tokens.begin(), tokens.begin() + tokens.size() / 2, tokens.end(),
-                   [&](int a, int b) { return far(a) < far(b); });
-  return tokens[tokens.size() / 2];
+  const auto tokens = static_cast<double>(sample.rows()[0].probabilities.size());
+  return median_token(sample, [&](double p) { return std::abs(std::log(p * tokens)); });
 }
 
 /// The token whose scales are most unlike those of token t: one of like scales could stand in for it unseen.

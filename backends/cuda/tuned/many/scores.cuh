@@ -138,11 +138,8 @@ PAGODA_DEVICE void score_tiles(const Args& args, Place at, char* memory, int whi
         constexpr int chunks = head_dim_v / 8;
         for (int c = 32 * warp + lane; c < (tokens - there) * chunks; c += 128) {
           const int token = there + c / chunks, chunk = c % chunks;
-          asm volatile(
-              "st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(tile_at + token / 8 * eight + chunk / 8 * run_bytes +
-                                                               token % 8 * 128 + (((chunk & 7) ^ (token & 7)) << 4)),
-              "r"(0)
-              : "memory");
+          clear_shared(tile_at + token / 8 * eight + chunk / 8 * run_bytes + token % 8 * 128 +
+                       (((chunk & 7) ^ (token & 7)) << 4));
         }
       }
       fence_copies();
