@@ -62,6 +62,9 @@ PAGODA_DEVICE float4 load_shared(std::uint32_t at) {
                : "memory");
   return r;
 }
+PAGODA_DEVICE void store_shared(std::uint32_t at, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
 /// 16 bytes of zeros there.
 PAGODA_DEVICE void clear_shared(std::uint32_t at) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");

@@ -114,6 +114,41 @@ PAGODA_DEVICE void wgmma_transposed(float (&d)[64], std::uint64_t a, std::uint64
 #endif
 }
 
+/// The same with a in registers, laid out as an accumulator's rows are, and as many columns as d has room for.
+// clang-format off
+#define PAGODA_WGMMA_OF_REGISTERS(n, registers, type, a, b, add) \
+  "{.reg .pred p; setp.ne.b32 p, %" add ", 0; wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" registers "}, {" a "}, %" b ", p, 1, 1, 1;}"
+// clang-format on
+template <bool Bf16>
+PAGODA_DEVICE void wgmma_of_registers(float (&d)[64], const std::uint32_t* a, std::uint64_t b, bool add) {
+#if PAGODA_SM90A
+  if constexpr (Bf16) {
+    asm volatile(PAGODA_WGMMA_OF_REGISTERS("128", PAGODA_REGISTERS_64, "bf16", "%64, %65, %66, %67", "68", "69")
+                 : PAGODA_32(d, 0), PAGODA_32(d, 32)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)));
+  } else {
+    asm volatile(PAGODA_WGMMA_OF_REGISTERS("128", PAGODA_REGISTERS_64, "f16", "%64, %65, %66, %67", "68", "69")
+                 : PAGODA_32(d, 0), PAGODA_32(d, 32)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)));
+  }
+#endif
+}
+template <bool Bf16>
+PAGODA_DEVICE void wgmma_of_registers(float (&d)[32], const std::uint32_t* a, std::uint64_t b, bool add) {
+#if PAGODA_SM90A
+  if constexpr (Bf16) {
+    asm volatile(PAGODA_WGMMA_OF_REGISTERS("64", PAGODA_REGISTERS_32, "bf16", "%32, %33, %34, %35", "36", "37")
+                 : PAGODA_32(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)));
+  } else {
+    asm volatile(PAGODA_WGMMA_OF_REGISTERS("64", PAGODA_REGISTERS_32, "f16", "%32, %33, %34, %35", "36", "37")
+                 : PAGODA_32(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)));
+  }
+#endif
+}
+
+#undef PAGODA_WGMMA_OF_REGISTERS
 #undef PAGODA_WGMMA
 #undef PAGODA_REGISTERS_64
 #undef PAGODA_REGISTERS_32

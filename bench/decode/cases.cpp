@@ -75,7 +75,7 @@ std::size_t Case::bytes() const {
 }
 
 double Case::fmas() const {
-  return static_cast<double>(tokens()) * num_q_heads * (static_cast<double>(head_dim) + head_dim_v);
+  return static_cast<double>(tokens()) * num_q_heads * num_q_tokens * (static_cast<double>(head_dim) + head_dim_v);
 }
 
 std::int64_t Case::pages() const {
@@ -92,7 +92,8 @@ std::size_t Case::token_elements() const {
 std::string Case::name(std::string_view backend) const {
   using detail::concat;
   return concat("decode/", backend, "/", name_of(type), "/", num_q_heads, "x", num_kv_heads, "x", head_dim,
-                latent() ? concat("-", head_dim_v) : std::string(), "/B", batch(), "/", length_name, "/",
+                latent() ? concat("-", head_dim_v) : std::string(), "/B", batch(),
+                num_q_tokens > 1 ? concat("q", num_q_tokens) : std::string(), "/", length_name, "/",
                 paged() ? concat("page", page_size) : std::string("contiguous"));
 }
 
@@ -156,6 +157,14 @@ std::vector<Case> device_cases() {
     for (const auto& [batch, length] : {std::pair(64, 4096), {128, 4096}, {16, 8192}, {1, 65536}}) {
       Case c     = uniform(DType::bf16, {heads, 1}, batch, length, 64, batch == 64 ? bar : Bar::none);
       c.head_dim = 576, c.head_dim_v = 512;
+      cases.push_back(c);
+    }
+  // Query rows to a kv head: 16, of a group and of tokens, to 128.
+  for (const auto& [heads, query_tokens] :
+       {std::pair(Heads{64, 4}, 1), {grouped, 4}, {grouped, 8}, {grouped, 16}, {grouped, 32}, {wide, 4}})
+    for (const auto& [batch, length] : {std::pair(1, 131072), {32, 1024}, {32, 8192}}) {
+      Case c         = uniform(DType::fp16, heads, batch, length, 16);
+      c.num_q_tokens = query_tokens;
       cases.push_back(c);
     }
   suite_s(DType::fp8_e4m3);

@@ -28,13 +28,14 @@ enum class Bar {
   streamed    ///< 1.05 R. So long that nothing but reading counts
 };
 
-/// One decode: one query token for each of `lengths.size()` sequences.
+/// One decode: the newest query tokens (one, as a rule) of each of `lengths.size()` sequences.
 struct Case {
   DType type       = DType::fp16;
   int num_q_heads  = 0;
   int num_kv_heads = 0;
   int head_dim     = 128;
   int head_dim_v   = 128;  ///< if it is not head_dim, values are the first dims of the keys (a latent cache)
+  int num_q_tokens = 1;    ///< of each sequence, causal
   std::vector<int> lengths;
   std::string length_name;  ///< "S1024" where all are equal, else what they are
   int page_size = 0;        ///< 0: contiguous
@@ -51,7 +52,7 @@ struct Case {
 
   /// Bytes of keys and values that a decode must read, and of their scales where every token has some.
   std::size_t bytes() const;
-  /// Fused multiply-adds of both products.
+  /// Fused multiply-adds of both products (with the few that the causal mask spares).
   double fmas() const;
   /// Pages of one cache; a contiguous sequence is a page of `longest()` tokens.
   std::int64_t pages() const;
@@ -60,7 +61,7 @@ struct Case {
   std::size_t token_elements() const;
   std::size_t page_elements() const { return static_cast<std::size_t>(page_tokens()) * token_elements(); }
 
-  /// decode/generic/fp16/32x8x128/B64/S1024/page16
+  /// decode/generic/fp16/32x8x128/B64/S1024/page16, of several query tokens .../B64q4/...
   std::string name(std::string_view backend) const;
 };
 
@@ -68,7 +69,7 @@ struct Case {
 std::optional<double> bar_us(const Case& c, std::string_view backend, double floor_us);
 
 /// All cases for a GPU: suites F and S (fp16 and bf16, a few rows in fp32), page sizes, contiguous caches, small and
-/// skewed batches, the one-head rows of K1, latent caches.
+/// skewed batches, the one-head rows of K1, latent caches, large groups and several query tokens.
 std::vector<Case> device_cases();
 /// A scaled-down list for CPUs.
 std::vector<Case> host_cases();

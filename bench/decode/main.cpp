@@ -41,7 +41,11 @@ struct Session {
 
 Plan<Exec> make_plan(const Exec& exec, const Case& c, const auto& caches, const std::string& backend) {
   return caches.with(0, [&](const auto& kv) {
-    return plan(exec, kv, {.num_q_heads = c.num_q_heads, .max_seq_len = c.longest(), .backend = backend});
+    return plan(exec, kv,
+                {.num_q_heads   = c.num_q_heads,
+                 .max_seq_len   = c.longest(),
+                 .max_query_len = c.num_q_tokens,
+                 .backend       = backend});
   });
 }
 
@@ -83,8 +87,8 @@ Result measure(Session& session, const Case& c, const std::string& backend) {
 
   using Number = std::conditional_t<is_quantized_v<T>, half_t, T>;
   using Rows   = Kokkos::View<Number***, Kokkos::LayoutRight, Memory>;
-  const Rows q("Pagoda::bench::q", c.batch(), c.num_q_heads, c.head_dim);
-  const Rows out("Pagoda::bench::out", c.batch(), c.num_q_heads, c.head_dim_v);
+  const Rows q("Pagoda::bench::q", c.batch() * c.num_q_tokens, c.num_q_heads, c.head_dim);
+  const Rows out("Pagoda::bench::out", c.batch() * c.num_q_tokens, c.num_q_heads, c.head_dim_v);
   fill(exec, q, query_from);
   const auto plan   = make_plan(exec, c, caches, backend);
   const auto decode = [&](int i) { caches.with(i, [&](const auto& kv) { pagoda::decode(exec, plan, q, kv, out); }); };

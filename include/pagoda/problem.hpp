@@ -88,6 +88,9 @@ struct ScoreOptions {
   double logit_soft_cap     = 0.0;      ///< s -> cap * tanh(s / cap); 0: off
   const float* alibi_slopes = nullptr;  ///< [num_q_heads] adds slope * (token - query position)
   const float* sinks        = nullptr;  ///< [num_q_heads] logit of an extra token without value
+
+  /// Whether any is on. The causal mask is none of them: it has nothing to hide from a single query token.
+  bool any() const { return window_left >= 0 || logit_soft_cap > 0 || alibi_slopes || sinks; }
 };
 
 /// One decode call, erased: checked by `decode`, carried out by a backend.

@@ -144,9 +144,7 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const 
   s.softmax_scale = o.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(s.head_dim)));
   s.score         = o.score;
   s.wide          = readable_in_vectors(kv);
-  // One token per sequence sees all there is: the causal mask has nothing to hide.
-  s.all = o.max_query_len > 1 || o.cu_seqlens_q || o.score.window_left >= 0 || o.score.logit_soft_cap > 0 ||
-          o.score.alibi_slopes || o.score.sinks;
+  s.all           = o.max_query_len > 1 || o.cu_seqlens_q || o.score.any();
 
   using Machine = MachineOf<ExecutionSpace>;
   choose_kernel(exec, kv, s);

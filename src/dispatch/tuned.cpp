@@ -27,7 +27,7 @@ Problem usual_problem(const PlanState& s, const CacheRef& kv) {
     TensorRef t;
     t.type   = is_quantized(s.kv_type) ? DType::fp16 : s.kv_type;
     t.rank   = 3;
-    t.extent = {kv.batch, s.num_q_heads, dims, 0};
+    t.extent = {std::int64_t(kv.batch) * s.max_query_len, s.num_q_heads, dims, 0};
     t.stride = {std::int64_t(s.num_q_heads) * dims, dims, 1, 0};
     return t;
   };
@@ -94,27 +94,34 @@ class OnDeviceOf {
 };
 
 struct Cuda {
+  /// What of a problem is known when the plan is made. The type is one that there are kernels for.
+  static tuned::Problem shape_of(const PlanState& s) {
+    tuned::Problem t{};
+    t.type         = *type_of(s.kv_type);
+    t.num_q_heads  = s.num_q_heads;
+    t.num_kv_heads = s.num_kv_heads;
+    t.head_dim     = s.head_dim;
+    t.head_dim_v   = s.head_dim_v;
+    t.num_q_tokens = t.most_q_tokens = s.max_query_len;
+    return t;
+  }
   /// As the kernels' own interface has it; the reason why that cannot be said, or null.
   static const char* translate(const PlanState& s, const Problem& p, tuned::Problem& t) {
-    if (s.all) return "several query tokens a sequence, or a score option";
+    if (s.score.any()) return "a score option";
+    if (s.cu_seqlens_q) return "numbers of query tokens that differ (cu_seqlens_q)";
     const CacheRef& kv = p.kv;
     const auto type = type_of(kv.k.type), q = type_of(p.q.type), out = type_of(p.out.type);
     if (!type) return "no hand-tuned kernel for the cache's type";
     if (!q || !out) return "q or out is fp64";
     if (kv.paged && !kv.block_table) return "the block table is empty";
-    if (p.q.extent[0] != kv.batch) return "not one query token for each sequence";
     if (kv.k.stride[3] != 1 || kv.v.stride[3] != 1 || p.q.stride[2] != 1 || p.out.stride[2] != 1)
       return "dims do not lie side by side";
-    t              = {};
-    t.type         = *type;
-    t.batch        = kv.batch;
-    t.num_q_heads  = s.num_q_heads;
-    t.num_kv_heads = s.num_kv_heads;
-    t.head_dim     = s.head_dim;
-    t.head_dim_v   = s.head_dim_v;
-    t.page_size    = kv.page_size();
-    t.max_seq_len  = s.max_seq_len;
-    t.num_pages    = kv.num_pages();
+    t       = shape_of(s);
+    t.batch = kv.batch;
+    if (kv.batch > 0) t.num_q_tokens = static_cast<int>(p.q.extent[0] / kv.batch);
+    t.page_size   = kv.page_size();
+    t.max_seq_len = s.max_seq_len;
+    t.num_pages   = kv.num_pages();
     for (const auto& [to, from, scale] : {std::tuple{&t.k, &kv.k, &kv.k_scale}, std::tuple{&t.v, &kv.v, &kv.v_scale}}) {
       if (scale->data && (scale->stride[0] != 0 || scale->stride[1] != 0)) return "scales of single tokens";
       const auto bytes = [f = from](int axis) {
@@ -130,10 +137,12 @@ struct Cuda {
                                        : (std::max(kv.num_sequences, 1) - 1) * kv.table_row_stride +
                                              kv.table_pages * kv.table_page_stride;
     }
-    t.q   = {p.q.data, *q, p.q.stride[0], p.q.stride[1]};
-    t.out = {p.out.data, *out, p.out.stride[0], p.out.stride[1]};
+    const std::int64_t tokens = t.num_q_tokens;
+    t.causal                  = s.score.causal;
+    t.q                       = {p.q.data, *q, tokens * p.q.stride[0], p.q.stride[1]};
+    t.out                     = {p.out.data, *out, tokens * p.out.stride[0], p.out.stride[1]};
     t.lse = p.lse.data, t.lse_double = p.lse.type == DType::fp64;
-    t.lse_batch = p.lse.stride[0], t.lse_head = p.lse.stride[1];
+    t.lse_batch = tokens * p.lse.stride[0], t.lse_head = p.lse.stride[1];
     t.softmax_scale = s.softmax_scale;
     t.programmatic  = s.programmatic;
     return nullptr;
@@ -144,12 +153,11 @@ struct Cuda {
     return why_not(s, p, t);
   }
   static std::size_t workspace_bytes(const PlanState& s) {
-    return tuned::workspace_bytes(s.num_q_heads / s.num_kv_heads, s.head_dim, current_device());
+    return tuned::workspace_bytes(shape_of(s), current_device());
   }
   static void prepare(const Kokkos::Cuda& exec, const PlanState& s, void* workspace) {
     const OnDeviceOf device(exec);
-    tuned::prepare(*type_of(s.kv_type), s.num_q_heads / s.num_kv_heads, s.head_dim, current_device(), workspace,
-                   exec.cuda_stream());
+    tuned::prepare(shape_of(s), current_device(), workspace, exec.cuda_stream());
   }
   static const char* decode(const Kokkos::Cuda& exec, const PlanState& s, const Problem& p, void* workspace) {
     tuned::Problem t;

@@ -53,6 +53,11 @@ TEST(DecodeCases, NamesSayWhatTheCaseIs) {
     EXPECT_EQ(dims == 4 ? dim_v : dim, c.head_dim_v) << name;
     ASSERT_EQ(std::sscanf(part[4].c_str(), "B%d", &batch), 1) << name;
     EXPECT_EQ(batch, c.batch()) << name;
+    int query_tokens = 1;
+    if (part[4].find('q') != std::string::npos) {
+      ASSERT_EQ(std::sscanf(part[4].c_str(), "B%*dq%d", &query_tokens), 1) << name;
+    }
+    EXPECT_EQ(query_tokens, c.num_q_tokens) << name;
     if (std::sscanf(part[5].c_str(), "S%d", &length) == 1) {
       for (const int of_row : c.lengths) EXPECT_EQ(of_row, length) << name;
     }
@@ -85,7 +90,8 @@ TEST(DecodeCases, HoldTheRowsOfTheSuites) {
         "decode/generic/fp16/32x8x128/B256/conversation/page16", "decode/generic/fp32/1x1x128/B1/S2097152/contiguous",
         "decode/generic/bf16/16x1x576-512/B64/S4096/page64", "decode/generic/fp8_e4m3/32x8x128/B32/S1024/page16",
         "decode/generic/fp8_e4m3/64x8x128/B128/S2048/contiguous", "decode/generic/int8/32x8x128/B1/S131072/page16",
-        "decode/generic/int4/32x8x128/B32/S8192/page16"})
+        "decode/generic/int4/32x8x128/B32/S8192/page16", "decode/generic/fp16/64x4x128/B32/S8192/page16",
+        "decode/generic/fp16/32x8x128/B32q8/S1024/page16"})
     EXPECT_NO_THROW(find(cases, name));
 }
 
@@ -103,6 +109,9 @@ TEST(DecodeCases, CountBytesAndProductsAsTheyAre) {
   const auto latent = find(cases, "decode/generic/bf16/32x1x576-512/B64/S4096/page64");
   EXPECT_EQ(latent.bytes(), 64u * 4096 * 576 * 2);  // values are read with the keys
   EXPECT_EQ(latent.fmas(), 64.0 * 4096 * 32 * (576 + 512));
+  const auto several = find(cases, "decode/generic/fp16/32x8x128/B32q8/S8192/page16");
+  EXPECT_EQ(several.bytes(), row.bytes());
+  EXPECT_EQ(several.fmas(), 8 * row.fmas());
   const auto long_one = find(cases, "decode/generic/fp32/1x1x128/B1/S2097152/contiguous");
   EXPECT_EQ(long_one.bytes(), std::size_t(1) << 31);
   // A byte, or half a one, for a dim; four for the scale of a row where every token has its own.

@@ -7,7 +7,7 @@
 #if defined(KOKKOS_ENABLE_CUDA)
 #include "backends/cuda/tuned/decode.hpp"
 #include "tests/decode/late_writes.hpp"
-#include "tests/support/latent.hpp"
+#include "tests/decode/tuned_suite.hpp"
 
 #include <random>
 #endif
@@ -70,7 +70,7 @@ TYPED_TEST(Backends, WhatTunedCannotDoIsRefusedWithTheReason) {
   Scene<TypeParam, AnyType> scene(sample);
   scene.options().backend = "tuned";
   expect_refusal([&] { scene.plan(); }, {"cannot do this: "});
-  const Sample<AnyType> several({.lengths = {40}, .head_dim = 128, .query_lens = {2}});
+  const Sample<AnyType> several({.lengths = {40, 3}, .head_dim = 128, .query_lens = {2, 1}});
   Scene<TypeParam, AnyType> other(several);
   other.options().backend = "tuned";
   expect_refusal([&] { other.plan(); }, {"cannot do this: "});
@@ -78,205 +78,7 @@ TYPED_TEST(Backends, WhatTunedCannotDoIsRefusedWithTheReason) {
 
 #if defined(KOKKOS_ENABLE_CUDA)
 
-template <class T>
-constexpr bool has_tuned = std::is_same_v<T, float> || std::is_same_v<T, half_t> || std::is_same_v<T, bfloat16_t> ||
-                           std::is_same_v<T, fp8_e4m3_t> || std::is_same_v<T, fp8_e5m2_t>;
-
-/// The types among a list that there are hand-tuned kernels for; if there are none, one of the others, whose tests are
-/// skipped, as GoogleTest has no empty lists.
-template <class... P>
-struct Kept {};
-template <class... Q>
-Kept<Q...> keep(Kept<Q...>) {
-  return {};
-}
-template <class... Q, class First, class... Rest>
-auto keep(Kept<Q...>, First, Rest... rest) {
-  if constexpr (has_tuned<typename First::type>) {
-    return keep(Kept<Q..., First>{}, rest...);
-  } else {
-    return keep(Kept<Q...>{}, rest...);
-  }
-}
-template <class... Q>
-testing::Types<Q...> as_types(Kept<Q...>);
-[[maybe_unused]] testing::Types<On<Kokkos::Cuda, AnyType>> as_types(Kept<>);
-template <class... P>
-auto tuned_types(testing::Types<P...>) -> decltype(as_types(keep(Kept<>{}, P{}...)));
-using TunedTypes = decltype(tuned_types(
-    typename lists::Join<lists::Plain::of<Kokkos::Cuda>, lists::Quantized::of<Kokkos::Cuda>>::type{}));
-
-template <class Param>
-struct Tuned : testing::Test {
-  using Element = typename Param::type;
-
-  void SetUp() override {
-    if (!has_tuned<Element>) GTEST_SKIP() << "this build has none of the types that there are hand-tuned kernels for";
-  }
-
-  /// As the kernels take it: queries of the cache's type, or fp16 for 8 bits, and scales that all tokens share.
-  static Shape taken(Shape shape) {
-    if (is_quantized_v<Element>) {
-      shape.head_dim = 128;
-      shape.q_type   = DType::fp16;
-      shape.k_scales = Scales::per_head, shape.v_scales = Scales::per_tensor;
-    }
-    return shape;
-  }
-  static void expect_right(const Shape& asked, const Placement& placement = {}) {
-    const Shape shape = taken(asked);
-    const Sample<Element> sample(shape);
-    Scene<Kokkos::Cuda, Element> scene(sample, placement);
-    for (const std::string backend : {"tuned", "generic"}) {
-      scene.options().backend = backend;
-      const auto plan         = scene.plan();
-      EXPECT_EQ(plan.backend(), backend);
-      for (int call = 0; call < 2; ++call) {
-        scene.poison_outputs();
-        scene.decode(plan);
-        EXPECT_TRUE(scene.right()) << backend << ", call " << call << ": " << describe(shape) << "; "
-                                   << describe(placement);
-      }
-    }
-  }
-  /// One plan, while the lengths change on the device. shape: of the longest.
-  static void expect_right_as_lengths_change(const Shape& shape, const Placement& placement) {
-    const Sample<Element> longest(shape);
-    Scene<Kokkos::Cuda, Element> scene(longest, placement);
-    scene.options().backend = "tuned";
-    const auto plan         = scene.plan();
-    for (const std::vector<int>& lengths :
-         {std::vector<int>{3000, 40, 700}, {1, 0, 3}, {0, 0, 0}, {700, 40, 700}, {16, 16, 16}, {3000, 0, 0}}) {
-      scene.set_lengths(lengths);
-      scene.poison_outputs();
-      scene.decode(plan);
-      Shape now   = shape;
-      now.lengths = lengths;
-      EXPECT_TRUE(scene.right(Sample<Element>(now))) << describe(now);
-    }
-  }
-  static void expect_same_bits(const Shape& shape, const Placement& placement) {
-    const Sample<Element> sample(shape);
-    Scene<Kokkos::Cuda, Element> scene(sample, placement);
-    scene.options().backend = "tuned";
-    const auto plan         = scene.plan();
-    scene.decode(plan);
-    EXPECT_TRUE(scene.right());
-    const auto first = scene.results();
-    for (int i = 0; i < 20; ++i) {
-      scene.poison_outputs();
-      scene.decode(plan);
-      ASSERT_EQ(scene.results(), first) << "call " << i;
-    }
-  }
-};
 TYPED_TEST_SUITE(Tuned, TunedTypes, Names);
-
-/// Latent caches: one kv head of 576 dims, of which the first 512 are the value. For 16-bit types, on sm_90.
-template <class Param>
-struct TunedLatent : Tuned<Param> {
-  void SetUp() override {
-    Tuned<Param>::SetUp();
-    using T = typename Param::type;
-    if (!std::is_same_v<T, half_t> && !std::is_same_v<T, bfloat16_t>) GTEST_SKIP() << "not a 16-bit type";
-    if (!tuned::Device::current().sm90a) GTEST_SKIP() << "needs a card of sm_90";
-  }
-};
-TYPED_TEST_SUITE(TunedLatent, TunedTypes, Names);
-
-TYPED_TEST(TunedLatent, Heads) {
-  for (const int heads : {1, 9, 16, 32, 64, 65, 100, 128})
-    for (const DType out : {DType::fp16, DType::bf16, DType::fp32})
-      TestFixture::expect_right(latent_shape(heads, {70, 1, 0, 333}),
-                                {.layout = Layout::paged, .page_size = 64, .out_type = out});
-}
-
-TYPED_TEST(TunedLatent, LengthsAroundTiles) {
-  std::vector<int> lengths(131);
-  std::iota(lengths.begin(), lengths.end(), 0);
-  TestFixture::expect_right(latent_shape(16, lengths), {.layout = Layout::paged, .page_size = 64});
-  for (const int length : {1, 63, 64, 65, 2047, 2049, 9000})
-    TestFixture::expect_right(latent_shape(128, {length}), {.layout = Layout::paged, .page_size = 64});
-}
-
-TYPED_TEST(TunedLatent, Layouts) {
-  Shape shape = latent_shape(32, {700, 0, 33, 260});
-  for (const int kv_heads : {1, 2}) {
-    shape.num_kv_heads = kv_heads;
-    for (const Layout layout : {Layout::contiguous, Layout::paged, Layout::csr})
-      for (const int page_size : {8, 16, 48, 64, 128})
-        for (const bool indirect : {false, true})
-          TestFixture::expect_right(shape, {.layout    = layout,
-                                            .page_size = page_size,
-                                            .order     = indirect ? KVOrder::HND : KVOrder::NHD,
-                                            .indirect  = indirect,
-                                            .lse_type  = indirect ? DType::fp64 : DType::fp32});
-  }
-}
-
-// Whole rows in rounds; rows in pieces; batches that are cut as one stream.
-TYPED_TEST(TunedLatent, NumbersOfRows) {
-  for (const int heads : {16, 128})
-    for (const int batch : {3, 60, 66, 100, 150})
-      TestFixture::expect_right(latent_shape(heads, std::vector<int>(static_cast<std::size_t>(batch), 140)),
-                                {.layout = Layout::paged, .page_size = 64});
-}
-
-TYPED_TEST(TunedLatent, UnevenBatches) {
-  std::vector<int> lengths(150, 20);
-  lengths[0] = 0, lengths[7] = 6000, lengths[8] = 1, lengths[149] = 0;
-  for (const int heads : {16, 128}) {
-    TestFixture::expect_right(latent_shape(heads, {9000, 1, 0, 17, 500}), {.layout = Layout::paged, .page_size = 64});
-    TestFixture::expect_right(latent_shape(heads, lengths), {.layout = Layout::csr, .page_size = 64});
-    TestFixture::expect_right(latent_shape(heads, {0, 0, 0}), {.layout = Layout::paged});
-  }
-}
-
-// The maximum rises from tile to tile, by more than what is let pass.
-TYPED_TEST(TunedLatent, LargeScores) {
-  Shape shape    = latent_shape(64, {3000, 300});
-  shape.key_size = 30;
-  TestFixture::expect_right(shape, {.layout = Layout::paged, .page_size = 64});
-}
-
-TYPED_TEST(TunedLatent, LengthsChangeOnTheDevice) {
-  TestFixture::expect_right_as_lengths_change(latent_shape(80, {3000, 40, 700}),
-                                              {.layout = Layout::paged, .page_size = 64});
-}
-
-TYPED_TEST(TunedLatent, RepeatsBitForBit) {
-  TestFixture::expect_same_bits(latent_shape(128, {3000, 40, 0, 700, 17}), {.layout = Layout::paged, .page_size = 64});
-}
-
-// Cooperative launches that each ask for all of the machine.
-TYPED_TEST(TunedLatent, TwoInstances) {
-  using T         = typename TypeParam::type;
-  const auto both = Kokkos::Experimental::partition_space(Kokkos::Cuda(), 1, 1);
-  const Sample<T> sample(latent_shape(16, {9000, 17, 500}));
-  const Placement placement{.layout = Layout::paged, .page_size = 64};
-  Scene<Kokkos::Cuda, T> one(sample, placement, both[0]), other(sample, placement, both[1]);
-  one.options().backend = other.options().backend = "tuned";
-  const auto plan = one.plan(), plan_of_other = other.plan();
-  for (int repeat = 0; repeat < 200; ++repeat) one.decode(plan), other.decode(plan_of_other);
-  EXPECT_TRUE(one.right());
-  EXPECT_TRUE(other.right());
-  EXPECT_EQ(one.results(), other.results());
-}
-
-TYPED_TEST(TunedLatent, Refusals) {
-  using T            = typename TypeParam::type;
-  const auto refused = [](const Shape& shape, const Placement& placement, const char* reason) {
-    const Sample<T> sample(shape);
-    Scene<Kokkos::Cuda, T> scene(sample, placement);
-    scene.options().backend = "tuned";
-    expect_refusal([&] { scene.plan(); }, {"cannot do this: ", reason});
-  };
-  refused(latent_shape(129, {40}), {}, "more than 128 query heads share a kv head");
-  refused(latent_shape(16, {40}), {.layout = Layout::paged, .page_size = 5}, "page_size is not a multiple of 8");
-  Shape apart          = latent_shape(16, {40});
-  apart.values_in_keys = false;
-  refused(apart, {}, "not the first dims of its keys");
-}
 
 TYPED_TEST(Tuned, Groups) {
   for (int group = 1; group <= 8; ++group)
@@ -410,11 +212,12 @@ void expect_same_either_way(tuned::Type type) {
       device.sm            = std::min(device.sm, sm);
       const Kokkos::View<T*, Memory> out("out", q.extent(0));
       Kokkos::deep_copy(out, T(std::numeric_limits<float>::quiet_NaN()));
-      const Kokkos::View<std::byte*, Memory> workspace("workspace", tuned::workspace_bytes(group, head_dim, device));
-      constexpr std::int64_t row = head_dim * sizeof(T);
       tuned::Problem p{};
-      p.type = type, p.batch = batch, p.num_q_heads = heads * group, p.num_kv_heads = heads;
-      p.head_dim = p.head_dim_v = head_dim;
+      p.type = type, p.num_q_heads = heads * group, p.num_kv_heads = heads;
+      p.head_dim = p.head_dim_v = head_dim, p.num_q_tokens = p.most_q_tokens = 1;
+      const Kokkos::View<std::byte*, Memory> workspace("workspace", tuned::workspace_bytes(p, device));
+      constexpr std::int64_t row = head_dim * sizeof(T);
+      p.batch                    = batch;
       p.page_size = page_size, p.max_seq_len = max_pages * page_size, p.num_pages = batch * max_pages;
       p.k           = {k.data(), page_size * heads * row, heads * row, row, nullptr, 0};
       p.v           = {v.data(), page_size * heads * row, heads * row, row, nullptr, 0};
@@ -427,7 +230,7 @@ void expect_same_either_way(tuned::Type type) {
       ASSERT_EQ(tuned::why_not(p, device), nullptr);
       const Kokkos::Cuda exec;
       exec.fence();
-      tuned::prepare(p.type, group, head_dim, device, workspace.data(), exec.cuda_stream());
+      tuned::prepare(p, device, workspace.data(), exec.cuda_stream());
       tuned::decode(p, device, workspace.data(), exec.cuda_stream());
       tuned::decode(p, device, workspace.data(), exec.cuda_stream());
       exec.fence();

@@ -36,8 +36,7 @@ const void* find_kernel(Type type, int head_dim, int group, int warps, int stage
   }
 }
 
-int tile_bytes(Type type, int head_dim) { return 16 * head_dim * bytes_of(type); }
-int tile_bytes(const Problem& p) { return tile_bytes(p.type, p.head_dim); }
+int tile_bytes(const Problem& p) { return 16 * p.head_dim * bytes_of(p.type); }
 
 /// Compiled as the kernels are.
 __global__ void probe() {}
@@ -72,14 +71,15 @@ const char* why_not(const Problem& p, const Device& d) {
   if (d.sm < 80) return "the device is older than sm_80";
   if (is_eight_bits(p.type) && d.sm < 90) return "8-bit keys and values need sm_90";
   const int group = p.num_q_heads / p.num_kv_heads;
-  const bool many = many::takes(p.type, p.head_dim, p.head_dim_v);
+  const bool many = many::takes(p);
   if (many) {
     if (const char* reason = many::why_not(p, d)) return reason;
   } else {
     if (p.head_dim != p.head_dim_v) return "head_dim and head_dim_v differ";
     if (p.head_dim != 128 && (p.head_dim != 64 || is_eight_bits(p.type)))
       return "head_dim is not one of 64 (not of 8 bits), 128";
-    if (group > 8) return "more than 8 query heads share a kv head";
+    if (p.most_q_tokens > 1) return "several query tokens of a type that is not of 16 bits";
+    if (group > 8) return "more than 8 query heads share a kv head, of a type that is not of 16 bits";
     if (p.block_table && p.page_size % 16 != 0) return "page_size is not a multiple of 16";
   }
   const Type q = is_eight_bits(p.type) ? Type::fp16 : p.type;
@@ -99,27 +99,29 @@ const char* why_not(const Problem& p, const Device& d) {
   return nullptr;
 }
 
-std::size_t workspace_bytes(int group, int head_dim, const Device& d) {
-  if (many::is_head_dim(head_dim)) return many::workspace_bytes(group, d);
-  return sizeof(Record) * 2 * std::size_t(d.num_sms) * warps_per_sm * group * (head_dim / 4);
+std::size_t workspace_bytes(const Problem& p, const Device& d) {
+  if (many::takes(p)) return many::workspace_bytes(p, d);
+  const int group = p.num_q_heads / p.num_kv_heads;
+  return sizeof(Record) * 2 * std::size_t(d.num_sms) * warps_per_sm * group * (p.head_dim / 4);
 }
 
-void prepare(Type type, int group, int head_dim, const Device& d, void* workspace, CUstream_st* stream) {
-  if (many::is_head_dim(head_dim)) return many::prepare(type, group, d, workspace, stream);
+void prepare(const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
+  if (many::takes(p)) return many::prepare(p, d, workspace, stream);
+  const int group = p.num_q_heads / p.num_kv_heads;
   for (const int warps : {8, 4, 2, 1}) {
-    const int stages         = block_of(warps, tile_bytes(type, head_dim), head_dim, group, d).stages;
-    const void* const kernel = find_kernel(type, head_dim, group, warps, stages, uses_maps(d));
+    const int stages         = block_of(warps, tile_bytes(p), p.head_dim, group, d).stages;
+    const void* const kernel = find_kernel(p.type, p.head_dim, group, warps, stages, uses_maps(d));
     if (!kernel) continue;
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, d.shared_per_block),
           "shared memory");
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
           "shared memory");
   }
-  check(cudaMemsetAsync(workspace, 0xff, workspace_bytes(group, head_dim, d), stream), "cudaMemsetAsync");
+  check(cudaMemsetAsync(workspace, 0xff, workspace_bytes(p, d), stream), "cudaMemsetAsync");
 }
 
 void decode(const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
-  if (many::is_head_dim(p.head_dim)) return many::decode(p, d, workspace, stream);
+  if (many::takes(p)) return many::decode(p, d, workspace, stream);
   const int group   = p.num_q_heads / p.num_kv_heads;
   const bool maps   = uses_maps(d);
   const auto rows   = std::int64_t(p.batch) * p.num_kv_heads;

@@ -6,11 +6,12 @@
 
 struct CUstream_st;
 
-/// Decode attention by hand-tuned CUDA kernels: pointers, strides and a stream, nothing of Kokkos. One query token for
-/// each sequence, no score options, keys and values of 32, 16 or 8 bits; and latent caches (head_dim 576, head_dim_v
-/// 512 of the same memory, up to 128 query heads a kv head) of 16 bits on sm_90. Scores of the latter are sums of 36
-/// steps, each of which the hardware cuts off instead of rounding: log-sum-exps are off by some 36 * 2^-24 of the
-/// largest score. `why_not` says which problems are taken.
+/// Decode attention by hand-tuned CUDA kernels: pointers, strides and a stream, nothing of Kokkos. No score options.
+///  - One query token for each sequence, up to 8 query heads to a kv head; keys and values of 32, 16 or 8 bits.
+///  - On sm_90, in 16 bits, up to 128 query rows (heads times tokens) to a kv head; also latent caches (head_dim 576,
+///    head_dim_v 512 of the same memory). Scores are sums of head_dim / 16 steps here, each of which the hardware cuts
+///    off instead of rounding: log-sum-exps are off by up to head_dim / 16 * 2^-23 of the largest score.
+/// `why_not` says which problems are taken.
 namespace pagoda::tuned {
 
 enum class Type { fp16, bf16, fp8_e4m3, fp8_e5m2, fp32 };
@@ -46,6 +47,9 @@ struct Problem {
   std::int64_t table_row, table_page;  ///< distances in block_table, in elements
   std::int64_t table_pages;            ///< entries of a row (page_indptr: of the table): what may be read
   std::int64_t table_entries;          ///< from the first to the last that may be read
+  int num_q_tokens;   ///< of each batch entry, the newest of its sequence; q, out and lse: batch / num_q_tokens apart
+  int most_q_tokens;  ///< bound on num_q_tokens of all decodes on a workspace
+  bool causal;        ///< query token i sees no newer ones; otherwise every token
   Heads q, out;
   void* lse;  ///< null: not asked for
   bool lse_double;
@@ -53,8 +57,8 @@ struct Problem {
   double softmax_scale;
   /// sm_90: may start while the kernel before it on the stream still runs (CUDA's programmatic dependent launch). Until
   /// that has ended it reads lengths, tables and tiles of tokens but the one with each sequence's newest: the kernel
-  /// before may write the newest token and the queries. No effect on older cards, on latent caches and on
-  /// batches cut as one stream.
+  /// before may write the newest token and the queries. No effect on older cards, beyond 8 query rows to a
+  /// kv head, on latent caches and on batches cut as one stream.
   bool programmatic;
 };
 
@@ -70,12 +74,13 @@ struct Device {
 /// Null if `decode` takes the problem on the device, else the reason, for people. Looks at nothing behind pointers.
 const char* why_not(const Problem& problem, const Device& device);
 
-/// Bytes of device memory that decodes of so many query heads a kv head write beside their outputs, whatever the batch.
-std::size_t workspace_bytes(int group, int head_dim, const Device& device);
+/// Bytes of device memory that decodes of such heads and query tokens write beside their outputs, whatever the batch.
+/// Of the problem only type, num_q_heads, num_kv_heads, head_dim, head_dim_v and most_q_tokens count, here and below.
+std::size_t workspace_bytes(const Problem& problem, const Device& device);
 
-/// Sets a workspace up, once, and loads the kernels of a type. Every decode leaves the workspace as it was; one decode
-/// may be in flight on it.
-void prepare(Type type, int group, int head_dim, const Device& device, void* workspace, CUstream_st* stream);
+/// Sets a workspace up, once, and loads the kernels. Every decode leaves the workspace as it was; one decode may be in
+/// flight on it.
+void prepare(const Problem& problem, const Device& device, void* workspace, CUstream_st* stream);
 
 /// One kernel, asynchronous on the stream. It is launched cooperatively: blocks that share a row wait for each other's
 /// results, so all of them must be running. Throws std::runtime_error where CUDA refuses.

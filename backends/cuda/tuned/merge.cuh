@@ -50,14 +50,16 @@ struct Quad {
 };
 
 /// The log-sum-exp of a finished row.
-PAGODA_DEVICE void store_lse(const Args& a, int batch, int head, float most, float sum) {
-  const std::int64_t i = batch * a.lse_batch + head * a.lse_head;
-  const float lse      = sum > 0 ? (most + __log2f(sum)) * 0.693147180559945f : -INFINITY;
+PAGODA_DEVICE void store_lse_at(const Args& a, std::int64_t i, float most, float sum) {
+  const float lse = sum > 0 ? (most + __log2f(sum)) * 0.693147180559945f : -INFINITY;
   if (a.lse_double) {
     static_cast<double*>(a.lse)[i] = lse;
   } else {
     static_cast<float*>(a.lse)[i] = lse;
   }
+}
+PAGODA_DEVICE void store_lse(const Args& a, int batch, int head, float most, float sum) {
+  store_lse_at(a, batch * a.lse_batch + head * a.lse_head, most, sum);
 }
 
 /// Dims 4 quad .. + 4 of a finished row, and with the first of them its log-sum-exp.

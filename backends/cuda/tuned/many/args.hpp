@@ -5,15 +5,16 @@
 
 namespace pagoda::tuned::many {
 
-/// What the kernel for many query rows reads, by value.
+/// What the kernels for many query rows read, by value. Row r of a kv head is query token r / heads of head r % heads
+/// of those that share the kv head.
 struct Args : tuned::Args {
-  CUtensorMap q_map;
-  float4* parts;  ///< [block][2] of part_quads(part_rows)
-  int part_rows;
+  CUtensorMap q_map;  ///< latent caches: eight rows at a time
+  Divisor heads;
+  int rows;
+  int hidden;                                  ///< newest tokens that the first query token does not see
+  std::int64_t q_token, out_token, lse_token;  ///< from one query token to the next, in elements
+  float4* parts;                               ///< [block][2] of part_quads
+  std::int64_t part_quads;
 };
-
-/// The kernel of a type, as a pointer to launch. Each is compiled in a unit of its own type, for sm_90a.
-template <Type T>
-const void* kernel_of(int together);
 
 }  // namespace pagoda::tuned::many

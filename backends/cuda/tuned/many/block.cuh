@@ -3,9 +3,10 @@
 
 #include "backends/cuda/tuned/many/args.hpp"
 #include "backends/cuda/tuned/many/shapes.hpp"
+#include "backends/cuda/tuned/tile.cuh"
 #include "backends/cuda/tuned/walk.cuh"
 
-/// Which tiles are a block's, and how its warps hand things on.
+/// Which query rows and which tiles are a block's.
 namespace pagoda::tuned::many {
 
 using namespace ptx;
@@ -53,29 +54,25 @@ class Course {
   bool streams_;
 };
 
-/// Until all of the block are here.
-PAGODA_DEVICE void sync_block() { asm volatile("bar.sync 1, %0;" ::"n"(threads) : "memory"); }
+/// Where the pages of a sequence are, eight tokens at a time. Beyond a row's end its last entry again, so that nothing
+/// behind the table is read.
+class Pages {
+ public:
+  using Segment = SegmentOf<tokens>;
 
-/// Barriers are known by name (Shared), shared memory by its address. Whoever waits for a barrier waits for each of its
-/// phases: of one that was left out it could not tell whether it is over.
-struct Place {
-  std::uint32_t memory;
-  /// All threads, before they touch a barrier.
-  PAGODA_DEVICE void begin() const { sync_block(); }
-  PAGODA_DEVICE std::uint32_t barrier(int i) const { return memory + Shared::barriers + 8 * i; }
-  PAGODA_DEVICE void wait(int i, int phase) const { barrier_wait(barrier(i), phase & 1); }
-  /// One arrival for each warp, once all of it is there.
-  PAGODA_DEVICE void arrive(int i, int lane) const {
-    __syncwarp();
-    if (lane == 0) barrier_arrive(barrier(i));
+  PAGODA_DEVICE void begin(const Args& args, const Segment& s) {
+    row_ = args.has_indptr ? __ldg(args.page_indptr + s.sequence) : s.sequence * args.table_row;
   }
-};
+  PAGODA_DEVICE Source look_up(const Args& args, const Segment& s, int eight) const {
+    if (!args.block_table) return {s.sequence, eight * 8};
+    const int index = args.tiles_per_page.divide(eight);
+    const int last  = args.has_indptr ? args.last_page - row_ : args.last_page;
+    return {__ldg(args.block_table + (row_ + min(index, last) * args.table_page)),
+            (eight - index * args.tiles_per_page.value) * 8};
+  }
 
-/// What a tile's probabilities come with, for the rows of a warp.
-enum Sign { raised = 1, first_of_row = 2, last_of_row = 4, no_more = 8 };
-/// The row that just ended, or the block's part of it.
-struct Ended {
-  int batch, head, begins, whole;
+ private:
+  int row_ = 0;  ///< where the sequence's pages begin in the table
 };
 
 /// Query rows of this block among those that share a kv head.
@@ -85,7 +82,41 @@ PAGODA_DEVICE int first_row() {
 }
 template <int Together>
 PAGODA_DEVICE int rows_here(const Args& args) {
-  return min(rows, args.group - first_row<Together>());
+  return Together == 1 ? args.rows : max(min(rows, args.rows - first_row<Together>()), 0);
+}
+
+/// A query row.
+struct QueryRow {
+  int token, head;
+  /// r: among the kv head's
+  PAGODA_DEVICE QueryRow(const Args& args, int kv_head, int r)
+      : token(args.heads.divide(r)), head(kv_head * args.heads.value + r - token * args.heads.value) {}
+  /// Newest tokens that it does not see.
+  PAGODA_DEVICE int hidden(const Args& args) const { return max(args.hidden - token, 0); }
+  PAGODA_DEVICE std::int64_t in(const Heads& h, std::int64_t next_token, int batch) const {
+    return batch * h.batch + token * next_token + head * h.head;
+  }
+};
+
+/// Where 16 bytes of a row of queries, keys or values lie, in what the tensor maps' swizzle makes of rows of D dims.
+template <int D>
+PAGODA_DEVICE std::uint32_t place_of(int row, int chunk) {
+  return row / 8 * (D / 64 * run_bytes) + chunk / 8 * run_bytes + row % 8 * 128 + (((chunk & 7) ^ (row & 7)) << 4);
+}
+
+/// Clears the values of a tile from token `count` on: memory behind the last token may hold anything, and 0 times that
+/// is not 0. By so many threads. D: dims of a row in shared memory; DimsV: the first of them, which are values.
+template <int D, int DimsV, int Threads>
+PAGODA_DEVICE void clear_values(std::uint32_t tile, int count, int thread) {
+  constexpr int chunks = DimsV / 8;
+  for (int c = thread; c < (tokens - count) * chunks; c += Threads)
+    clear_shared(tile + place_of<D>(count + c / chunks, c % chunks));
+}
+
+/// Until all of the block's threads are here, wherever in the code.
+template <int Threads>
+PAGODA_DEVICE void sync_block() {
+  asm volatile("bar.sync 1, %0;" ::"n"(Threads) : "memory");
 }
 
 }  // namespace pagoda::tuned::many

@@ -1,26 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/tuned/many/block.cuh"
-#include "backends/cuda/tuned/merge.cuh"
+#include "backends/cuda/tuned/many/output.cuh"
 
 /// Parts of rows that several blocks share, through device memory.
 namespace pagoda::tuned::many {
-
-/// Two dims of an output.
-PAGODA_DEVICE void store_two(const Args& args, int batch, int head, int dim, float x, float y) {
-  const std::int64_t at = batch * args.out.batch + head * args.out.head + dim;
-  if (args.out.type == Type::fp32) {
-    *reinterpret_cast<float2*>(static_cast<float*>(args.out.data) + at) = make_float2(x, y);
-  } else {
-    *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(args.out.data) + at) =
-        args.out.type == Type::bf16 ? pack<true>(x, y) : pack<false>(x, y);
-  }
-}
-
-PAGODA_DEVICE float4* part_of(const Args& args, int block, bool begins) {
-  return args.parts + (2 * block + begins) * part_quads(args.part_rows);
-}
 
 /// What a lane has of a unit: two dims of a row (x, y) and of the row eight below (z, w), the same eight dims on, and
 /// the rows' maxima (base 2) and sums (x, y and z, w).
@@ -58,11 +42,12 @@ struct Unit {
   }
 };
 
-/// Each block of a row joins a slice of its units, as many warps to a unit as there are.
-template <int Together>
+/// Each block of a row joins a slice of its units, as many warps to a unit as there are. memory: of the block, unused
+/// by now.
+template <int Together, int DimsV, int Threads>
 PAGODA_DEVICE void join_parts(const Args& args, const Debt& d, char* memory, int warp, int lane) {
-  constexpr int warps = threads / 32;
-  const int here = rows_here<Together>(args), parts = d.to - d.from + 1, units = (here + 15) / 16 * units_of_16_rows;
+  constexpr int warps = Threads / 32, across = units_of_16_rows(DimsV);
+  const int here = rows_here<Together>(args), parts = d.to - d.from + 1, units = (here + 15) / 16 * across;
   const int slice = (units + parts - 1) / parts;
   const int begin = (Course<Together>::Steps::block() - d.from) * slice, end = min(units, begin + slice);
   int split = 1;
@@ -71,7 +56,7 @@ PAGODA_DEVICE void join_parts(const Args& args, const Debt& d, char* memory, int
   const auto place = [&](int p, int unit) {  // the row's first block has it in its second place
     return part_of(args, (d.from + p) * Together + static_cast<int>(blockIdx.x % Together), p == 0) + unit * unit_quads;
   };
-  Unit* const shared = reinterpret_cast<Unit*>(memory + Shared::tiles);
+  Unit* const shared = reinterpret_cast<Unit*>(memory);
 #pragma unroll 1
   for (int unit = begin + which; unit - which < end; unit += warps / split) {
     Unit x;
@@ -90,23 +75,46 @@ PAGODA_DEVICE void join_parts(const Args& args, const Debt& d, char* memory, int
     }
     if (split > 1) {
       shared[threadIdx.x] = x;
-      sync_block();
+      sync_block<Threads>();
       if (first_part == 0)
 #pragma unroll 1
         for (int w = 1; w < split; ++w) x.add(shared[threadIdx.x + 32 * w]);
-      sync_block();  // before the next are written
+      sync_block<Threads>();  // before the next are written
     }
     if (unit >= end || first_part != 0) continue;
-    const int r = unit / units_of_16_rows * 16 + lane / 4, dim = unit % units_of_16_rows * 16 + lane % 4 * 2;
+    const int r = unit / across * 16 + lane / 4, dim = unit % across * 16 + lane % 4 * 2;
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
-      const int head   = d.head * args.group + first_row<Together>() + r + 8 * below;
-      const float most = below ? x.state.z : x.state.x, sum = below ? x.state.w : x.state.y;
       if (r + 8 * below >= here) continue;
-      const float weight = reciprocal(sum);
-      store_two(args, d.batch, head, dim, (below ? x.a.z : x.a.x) * weight, (below ? x.a.w : x.a.y) * weight);
-      store_two(args, d.batch, head, dim + 8, (below ? x.b.z : x.b.x) * weight, (below ? x.b.w : x.b.y) * weight);
-      if (dim == 0 && args.lse) store_lse(args, d.batch, head, most, sum);
+      const QueryRow row(args, d.head, first_row<Together>() + r + 8 * below);
+      const float most = below ? x.state.z : x.state.x, sum = below ? x.state.w : x.state.y, weight = weight_of(sum);
+      store_two(args, row, d.batch, dim, (below ? x.a.z : x.a.x) * weight, (below ? x.a.w : x.a.y) * weight);
+      store_two(args, row, d.batch, dim + 8, (below ? x.b.z : x.b.x) * weight, (below ? x.b.w : x.b.y) * weight);
+      if (dim == 0 && args.lse) store_lse(args, row, d.batch, most, sum);
+    }
+  }
+}
+
+/// What is left when all of a block's own parts have been sent: rows that it shares with others, and rows of sequences
+/// without tokens, which are in nobody's share. By all of its threads. debts: of the row that began before the block's
+/// share, and of the one that its share begins.
+template <int Together, int DimsV, int Threads>
+PAGODA_DEVICE void finish(const Args& args, const Debt* debts, char* memory, int warp, int lane) {
+  using Steps = typename Course<Together>::Steps;
+  sync_block<Threads>();
+#pragma unroll 1
+  for (int begins = 0; begins < 2; ++begins) {
+    const Debt debt = debts[begins];
+    if (debt.to >= debt.from) join_parts<Together, DimsV, Threads>(args, debt, memory, warp, lane);
+  }
+  for (int r = Steps::block(); r < args.batch * args.num_kv_heads.value; r += Steps::blocks()) {
+    const int batch = args.num_kv_heads.divide(r), head = r - batch * args.num_kv_heads.value;
+    if (length_of(args, batch) > 0) continue;
+    constexpr int pairs = DimsV / 2;
+    for (int item = threadIdx.x; item < rows_here<Together>(args) * pairs; item += Threads) {
+      const QueryRow row(args, head, first_row<Together>() + item / pairs);
+      store_two(args, row, batch, item % pairs * 2, 0, 0);
+      if (item % pairs == 0 && args.lse) store_lse(args, row, batch, Quad::lowest, 0);
     }
   }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/tuned/many/copies.cuh"
-#include "backends/cuda/tuned/merge.cuh"
+#include "backends/cuda/tuned/many/latent/copies.cuh"
+#include "backends/cuda/tuned/many/output.cuh"
 #include "backends/cuda/wgmma.cuh"
 
-namespace pagoda::tuned::many {
+namespace pagoda::tuned::many::latent {
 
 /// Scores and probabilities of every other tile, by a warpgroup. A lane has two rows, eight apart, and of each 16
 /// tokens. The running maximum (base) is one for both warpgroups, handed on from tile to tile; it is raised only when a
@@ -84,10 +84,14 @@ PAGODA_DEVICE void score_tiles(const Args& args, Place at, char* memory, int whi
       if (m > 0) at.wait(Shared::turn + (which ^ 1), (m - 1) / 2);
       float before[2] = {lowest, lowest};
       if (active) {
-        if (there < tokens) {
+        if (there < tokens + args.hidden) {
+          int seen[2];
+#pragma unroll
+          for (int r = 0; r < 2; ++r)
+            seen[r] = there - 2 * column - QueryRow(args, 0, first_row<Together>() + row + 8 * r).hidden(args);
 #pragma unroll
           for (int e = 0; e < 32; ++e)
-            if (8 * (e / 4) + 2 * column + (e & 1) >= there) x[e] = -INFINITY;
+            if (8 * (e / 4) + (e & 1) >= seen[e >> 1 & 1]) x[e] = -INFINITY;
         }
         float most[2] = {x[0], x[2]};
 #pragma unroll
@@ -133,15 +137,7 @@ PAGODA_DEVICE void score_tiles(const Args& args, Place at, char* memory, int whi
         for (int j = 0; j < 8; j += 2)
           store_matrices(store_to + (((j + (lane >> 4)) ^ (store_row & 7)) << 4), p + 2 * j);
       }
-      // Memory behind the last token may hold anything, and 0 times that is not 0.
-      if (there < tokens) {
-        constexpr int chunks = head_dim_v / 8;
-        for (int c = 32 * warp + lane; c < (tokens - there) * chunks; c += 128) {
-          const int token = there + c / chunks, chunk = c % chunks;
-          clear_shared(tile_at + token / 8 * eight + chunk / 8 * run_bytes + token % 8 * 128 +
-                       (((chunk & 7) ^ (token & 7)) << 4));
-        }
-      }
+      if (there < tokens) clear_values<head_dim, head_dim_v, 128>(tile_at, there, 32 * warp + lane);
       fence_copies();
       at.arrive(Shared::p_full, lane);
     }
@@ -168,4 +164,4 @@ PAGODA_DEVICE void score_tiles(const Args& args, Place at, char* memory, int whi
   }
 }
 
-}  // namespace pagoda::tuned::many
+}  // namespace pagoda::tuned::many::latent

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/tuned/many/scores.cuh"
-#include "backends/cuda/tuned/many/values.cuh"
+#include "backends/cuda/tuned/many/join.cuh"
+#include "backends/cuda/tuned/many/latent/scores.cuh"
+#include "backends/cuda/tuned/many/latent/values.cuh"
 
 /// Decode attention where up to 64 (two blocks: 128) query rows share a kv head. Four warpgroups, after
 /// FlashMLA (DeepSeek) and FlashAttention-3 (Shah et al., 2024), which divide the work nearly so:
@@ -10,25 +11,7 @@
 ///    room for one tile. While one is at its softmax the other's scores keep the matrix units busy;
 ///  - two warpgroups add each tile's values to half of the output's dims each, which fill their registers.
 /// Nobody waits for the whole block: everything is handed on by barriers in shared memory.
-namespace pagoda::tuned::many {
-
-/// What is left when all of a block's own parts have been sent, by all of its warps.
-template <int Together>
-PAGODA_DEVICE void finish(const Args& args, char* memory, int warp, int lane) {
-  using Steps = typename Course<Together>::Steps;
-  sync_block();
-#pragma unroll 1
-  for (int begins = 0; begins < 2; ++begins) {
-    const Debt debt = reinterpret_cast<const Debt*>(memory + Shared::debts)[begins];
-    if (debt.to >= debt.from) join_parts<Together>(args, debt, memory, warp, lane);
-  }
-  for (int r = Steps::block(); r < args.batch * args.num_kv_heads.value; r += Steps::blocks()) {
-    const int batch = args.num_kv_heads.divide(r), head = r - batch * args.num_kv_heads.value;
-    if (length_of(args, batch) > 0) continue;
-    for (int item = threadIdx.x; item < rows_here<Together>(args) * quads; item += threads)
-      store_output(args, batch, head, first_row<Together>() + item / quads, item % quads, Quad{});
-  }
-}
+namespace pagoda::tuned::many::latent {
 
 template <bool Bf16, int Together>
 PAGODA_DEVICE void decode_block(const Args& args) {
@@ -57,7 +40,8 @@ PAGODA_DEVICE void decode_block(const Args& args) {
     add_values<Bf16, Together>(args, at, memory, warp / 4, warp % 4, lane);
     give_registers<128>();
   }
-  finish<Together>(args, memory, warp, lane);
+  finish<Together, head_dim_v, threads>(args, reinterpret_cast<const Debt*>(memory + Shared::debts),
+                                        memory + Shared::tiles, warp, lane);
 }
 
 template <bool Bf16, int Together>
@@ -69,4 +53,4 @@ __global__ void __launch_bounds__(threads, 1) decode_kernel(const __grid_constan
 #endif
 }
 
-}  // namespace pagoda::tuned::many
+}  // namespace pagoda::tuned::many::latent

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// The hand-tuned kernels for many query rows to a kv head: latent caches, large groups, several query tokens.
+#include "tests/support/latent.hpp"
+#if defined(KOKKOS_ENABLE_CUDA)
+#include "backends/cuda/tuned/decode.hpp"
+#include "tests/decode/tuned_suite.hpp"
+
+#include <numeric>
+
+namespace pagoda::test {
+namespace {
+
+template <class Param>
+struct TunedMany : Tuned<Param> {
+  void SetUp() override {
+    Tuned<Param>::SetUp();
+    using T = typename Param::type;
+    if (!std::is_same_v<T, half_t> && !std::is_same_v<T, bfloat16_t>) GTEST_SKIP() << "not a 16-bit type";
+    if (!tuned::Device::current().sm90a) GTEST_SKIP() << "needs a card of sm_90";
+  }
+  static Shape of_tokens(Shape shape, int count, bool causal = true) {
+    shape.query_lens.assign(shape.lengths.size(), count), shape.causal = causal;
+    return shape;
+  }
+  /// One of each kind, with few rows and with many.
+  static std::vector<Shape> shapes(const std::vector<int>& lengths) {
+    return {latent_shape(16, lengths),
+            latent_shape(128, lengths),
+            {.lengths = lengths, .num_q_heads = 16, .num_kv_heads = 1, .head_dim = 128},
+            of_tokens({.lengths = lengths, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 64}, 3),
+            of_tokens({.lengths = lengths, .num_q_heads = 32, .num_kv_heads = 2, .head_dim = 128}, 8)};
+  }
+  static constexpr Placement pages_of_64{.layout = Layout::paged, .page_size = 64};
+};
+TYPED_TEST_SUITE(TunedMany, TunedTypes, Names);
+
+TYPED_TEST(TunedMany, Heads) {
+  for (const DType out : {DType::fp16, DType::bf16, DType::fp32}) {
+    const Placement placement{.layout = Layout::paged, .page_size = 64, .out_type = out};
+    for (const int heads : {1, 9, 16, 32, 64, 65, 100, 128})
+      TestFixture::expect_right(latent_shape(heads, {70, 1, 0, 333}), placement);
+    for (const int group : {9, 16, 17, 33, 64, 65, 100, 128})
+      TestFixture::expect_right(
+          {.lengths = {70, 1, 0, 333}, .num_q_heads = 2 * group, .num_kv_heads = 2, .head_dim = group % 2 ? 128 : 64},
+          placement);
+  }
+}
+
+// Sequences of fewer tokens than queries too: the first of those see nothing.
+TYPED_TEST(TunedMany, QueryTokens) {
+  const std::vector<int> lengths{70, 1, 0, 333, 64, 3};
+  for (const bool causal : {true, false})
+    for (const int count : {1, 2, 3, 4, 8, 16}) {
+      for (const int group : {1, 4, 7})
+        for (const int head_dim : {64, 128})
+          TestFixture::expect_right(
+              TestFixture::of_tokens(
+                  {.lengths = lengths, .num_q_heads = 2 * group, .num_kv_heads = 2, .head_dim = head_dim}, count,
+                  causal),
+              {.layout = Layout::paged, .page_size = 16});
+      for (const int heads : {8, 16, 64})
+        if (heads * count <= 128)
+          TestFixture::expect_right(TestFixture::of_tokens(latent_shape(heads, lengths), count, causal),
+                                    TestFixture::pages_of_64);
+    }
+}
+
+// A plan for several query tokens takes calls of fewer.
+TYPED_TEST(TunedMany, FewerQueryTokensThanPlanned) {
+  using T = typename TypeParam::type;
+  for (const int count : {1, 2}) {
+    for (const Shape& shape :
+         {TestFixture::of_tokens({.lengths = {500, 3, 70}, .num_q_heads = 16, .head_dim = 128}, count),
+          TestFixture::of_tokens(latent_shape(32, {500, 3, 70}), count)}) {
+      const Sample<T> sample(shape);
+      Scene<Kokkos::Cuda, T> scene(sample, TestFixture::pages_of_64);
+      scene.options().backend       = "tuned";
+      scene.options().max_query_len = 4;
+      const auto plan               = scene.plan();
+      for (int call = 0; call < 2; ++call) {
+        scene.poison_outputs();
+        scene.decode(plan);
+        EXPECT_TRUE(scene.right()) << describe(shape) << ", call " << call;
+      }
+    }
+  }
+}
+
+TYPED_TEST(TunedMany, LengthsAroundTiles) {
+  std::vector<int> lengths(131);
+  std::iota(lengths.begin(), lengths.end(), 0);
+  for (const Shape& shape : TestFixture::shapes(lengths)) TestFixture::expect_right(shape, TestFixture::pages_of_64);
+  for (const int length : {1, 63, 64, 65, 2047, 2049, 9000})
+    for (const Shape& shape : TestFixture::shapes({length})) TestFixture::expect_right(shape, TestFixture::pages_of_64);
+}
+
+TYPED_TEST(TunedMany, Layouts) {
+  std::vector<Shape> shapes = TestFixture::shapes({700, 0, 33, 260});
+  shapes.push_back(shapes[0]);
+  shapes.back().num_kv_heads = 2;
+  for (const Shape& shape : shapes)
+    for (const Layout layout : {Layout::contiguous, Layout::paged, Layout::csr})
+      for (const int page_size : {8, 16, 48, 64, 128})
+        for (const bool indirect : {false, true})
+          TestFixture::expect_right(shape, {.layout    = layout,
+                                            .page_size = page_size,
+                                            .order     = indirect ? KVOrder::HND : KVOrder::NHD,
+                                            .indirect  = indirect,
+                                            .lse_type  = indirect ? DType::fp64 : DType::fp32});
+}
+
+// Whole rows in rounds; rows in pieces; batches that are cut as one stream.
+TYPED_TEST(TunedMany, NumbersOfRows) {
+  for (const int batch : {3, 60, 66, 100, 150, 300})
+    for (const Shape& shape : TestFixture::shapes(std::vector<int>(static_cast<std::size_t>(batch), 140)))
+      TestFixture::expect_right(shape, TestFixture::pages_of_64);
+}
+
+TYPED_TEST(TunedMany, UnevenBatches) {
+  std::vector<int> lengths(150, 20);
+  lengths[0] = 0, lengths[7] = 6000, lengths[8] = 1, lengths[149] = 0;
+  for (const Shape& shape : TestFixture::shapes({9000, 1, 0, 17, 500}))
+    TestFixture::expect_right(shape, TestFixture::pages_of_64);
+  for (const Shape& shape : TestFixture::shapes(lengths))
+    TestFixture::expect_right(shape, {.layout = Layout::csr, .page_size = 64});
+  for (const Shape& shape : TestFixture::shapes({0, 0, 0})) TestFixture::expect_right(shape, {.layout = Layout::paged});
+}
+
+// The maximum rises from tile to tile, by more than what is let pass.
+TYPED_TEST(TunedMany, LargeScores) {
+  for (Shape shape : TestFixture::shapes({3000, 300})) {
+    shape.key_size = 30;
+    TestFixture::expect_right(shape, TestFixture::pages_of_64);
+  }
+}
+
+TYPED_TEST(TunedMany, LengthsChangeOnTheDevice) {
+  for (const Shape& shape : TestFixture::shapes({3000, 40, 700}))
+    TestFixture::expect_right_as_lengths_change(shape, TestFixture::pages_of_64);
+}
+
+TYPED_TEST(TunedMany, RepeatsBitForBit) {
+  for (const Shape& shape : TestFixture::shapes({3000, 40, 0, 700, 17}))
+    TestFixture::expect_same_bits(shape, TestFixture::pages_of_64);
+}
+
+// Cooperative launches that each ask for all of the machine.
+TYPED_TEST(TunedMany, TwoInstances) {
+  using T         = typename TypeParam::type;
+  const auto both = Kokkos::Experimental::partition_space(Kokkos::Cuda(), 1, 1);
+  for (const Shape& shape : TestFixture::shapes({9000, 17, 500})) {
+    const Sample<T> sample(shape);
+    Scene<Kokkos::Cuda, T> one(sample, TestFixture::pages_of_64, both[0]);
+    Scene<Kokkos::Cuda, T> other(sample, TestFixture::pages_of_64, both[1]);
+    one.options().backend = other.options().backend = "tuned";
+    const auto plan = one.plan(), plan_of_other = other.plan();
+    for (int repeat = 0; repeat < 200; ++repeat) one.decode(plan), other.decode(plan_of_other);
+    EXPECT_TRUE(one.right()) << describe(shape);
+    EXPECT_TRUE(other.right()) << describe(shape);
+    EXPECT_EQ(one.results(), other.results()) << describe(shape);
+  }
+}
+
+TYPED_TEST(TunedMany, Refusals) {
+  constexpr const char* too_many = "more than 128 query heads and tokens share a kv head";
+  TestFixture::expect_tuned_refused(latent_shape(129, {40}), {}, too_many);
+  TestFixture::expect_tuned_refused(latent_shape(16, {40}), {.layout = Layout::paged, .page_size = 5},
+                                    "page_size is not a multiple of 8");
+  Shape apart          = latent_shape(16, {40});
+  apart.values_in_keys = false;
+  TestFixture::expect_tuned_refused(apart, {}, "not the first dims of its keys");
+  TestFixture::expect_tuned_refused(TestFixture::of_tokens(latent_shape(12, {40}), 2), {}, "no multiple of 8");
+  const Shape grouped{.lengths = {40}, .num_q_heads = 32, .num_kv_heads = 1, .head_dim = 128};
+  TestFixture::expect_tuned_refused(TestFixture::of_tokens(grouped, 5), {}, too_many);
+  Shape windowed       = grouped;
+  windowed.window_left = 5;
+  TestFixture::expect_tuned_refused(windowed, {}, "a score option");
+}
+
+}  // namespace
+}  // namespace pagoda::test
+
+#endif

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tests/support/refusal.hpp"
+#include "tests/support/scene.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <type_traits>
+#include <vector>
+
+/// What the tests of the hand-tuned kernels share.
+namespace pagoda::test {
+
+template <class T>
+inline constexpr bool has_tuned =
+    std::is_same_v<T, float> || std::is_same_v<T, half_t> || std::is_same_v<T, bfloat16_t> ||
+    std::is_same_v<T, fp8_e4m3_t> || std::is_same_v<T, fp8_e5m2_t>;
+
+/// The types among a list that there are hand-tuned kernels for; if there are none, one of the others, whose tests are
+/// skipped, as GoogleTest has no empty lists.
+template <class... P>
+struct Kept {};
+template <class... Q>
+Kept<Q...> keep(Kept<Q...>) {
+  return {};
+}
+template <class... Q, class First, class... Rest>
+auto keep(Kept<Q...>, First, Rest... rest) {
+  if constexpr (has_tuned<typename First::type>) {
+    return keep(Kept<Q..., First>{}, rest...);
+  } else {
+    return keep(Kept<Q...>{}, rest...);
+  }
+}
+template <class... Q>
+testing::Types<Q...> as_types(Kept<Q...>);
+[[maybe_unused]] testing::Types<On<Kokkos::Cuda, AnyType>> as_types(Kept<>);
+template <class... P>
+auto tuned_types(testing::Types<P...>) -> decltype(as_types(keep(Kept<>{}, P{}...)));
+using TunedTypes = decltype(tuned_types(
+    typename lists::Join<lists::Plain::of<Kokkos::Cuda>, lists::Quantized::of<Kokkos::Cuda>>::type{}));
+
+template <class Param>
+struct Tuned : testing::Test {
+  using Element = typename Param::type;
+
+  void SetUp() override {
+    if (!has_tuned<Element>) GTEST_SKIP() << "this build has none of the types that there are hand-tuned kernels for";
+  }
+
+  /// As the kernels take it: queries of the cache's type, or fp16 for 8 bits, and scales that all tokens share.
+  static Shape taken(Shape shape) {
+    if (is_quantized_v<Element>) {
+      shape.head_dim = 128;
+      shape.q_type   = DType::fp16;
+      shape.k_scales = Scales::per_head, shape.v_scales = Scales::per_tensor;
+    }
+    return shape;
+  }
+  static void expect_right(const Shape& asked, const Placement& placement = {}) {
+    const Shape shape = taken(asked);
+    const Sample<Element> sample(shape);
+    Scene<Kokkos::Cuda, Element> scene(sample, placement);
+    for (const std::string backend : {"tuned", "generic"}) {
+      scene.options().backend = backend;
+      const auto plan         = scene.plan();
+      EXPECT_EQ(plan.backend(), backend);
+      for (int call = 0; call < 2; ++call) {
+        scene.poison_outputs();
+        scene.decode(plan);
+        EXPECT_TRUE(scene.right()) << backend << ", call " << call << ": " << describe(shape) << "; "
+                                   << describe(placement);
+      }
+    }
+  }
+  /// One plan, while the lengths change on the device. shape: of the longest.
+  static void expect_right_as_lengths_change(const Shape& shape, const Placement& placement) {
+    const Sample<Element> longest(shape);
+    Scene<Kokkos::Cuda, Element> scene(longest, placement);
+    scene.options().backend = "tuned";
+    const auto plan         = scene.plan();
+    for (const std::vector<int>& lengths :
+         {std::vector<int>{3000, 40, 700}, {1, 0, 3}, {0, 0, 0}, {700, 40, 700}, {16, 16, 16}, {3000, 0, 0}}) {
+      scene.set_lengths(lengths);
+      scene.poison_outputs();
+      scene.decode(plan);
+      Shape now   = shape;
+      now.lengths = lengths;
+      EXPECT_TRUE(scene.right(Sample<Element>(now))) << describe(now);
+    }
+  }
+  static void expect_same_bits(const Shape& shape, const Placement& placement) {
+    const Sample<Element> sample(shape);
+    Scene<Kokkos::Cuda, Element> scene(sample, placement);
+    scene.options().backend = "tuned";
+    const auto plan         = scene.plan();
+    scene.decode(plan);
+    EXPECT_TRUE(scene.right());
+    const auto first = scene.results();
+    for (int i = 0; i < 20; ++i) {
+      scene.poison_outputs();
+      scene.decode(plan);
+      ASSERT_EQ(scene.results(), first) << "call " << i;
+    }
+  }
+  static void expect_tuned_refused(const Shape& shape, const Placement& placement, const char* reason) {
+    const Sample<Element> sample(shape);
+    Scene<Kokkos::Cuda, Element> scene(sample, placement);
+    scene.options().backend = "tuned";
+    expect_refusal([&] { scene.plan(); }, {"cannot do this: ", reason});
+  }
+};
+
+}  // namespace pagoda::test
