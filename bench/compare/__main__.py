@@ -6,7 +6,8 @@
 FILE: Google Benchmark's JSON of pagoda_bench_decode, pagoda_bench_study or bench/peers/compare.py, what these write
 with --resume, the JSON of pagoda-serve, or of ci/gpu.sh. Prints a table of times, of ratios to the bare read, and to
 Pagoda's generic backend, with the spread where something was measured several times. With --out also writes
-report.html (nothing else is needed to read it), its plots as PNG, and verdicts.md: which published claims hold.
+report.html (nothing else is needed to read it), its plots as PNG, verdicts.md: which published claims hold, and for each
+FILE of bench/peers/compare.py a table of all its problems.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ def main() -> int:
         if plots.MISSING:
             print(f"bench/compare: {plots.MISSING}", file=sys.stderr)
         pictures = {} if plots.MISSING else plots.save(results, options.out)
+        for file in options.files:
+            alone = load([file])
+            if any(context.get("peers") for context in alone.contexts.values()):
+                (options.out / f"{Path(file).stem}.md").write_text(report.peers_markdown(alone))
         (options.out / "verdicts.md").write_text(report.verdicts_markdown(verdicts))
         (options.out / "report.html").write_text(report.page(results, verdicts, pictures))
         print(f"\n{options.out / 'report.html'}, {options.out / 'verdicts.md'}")

@@ -18,7 +18,7 @@ import textwrap
 from pathlib import Path
 from typing import Any, Callable
 
-from results import Column, Results, Samples, geometric_mean, load
+from results import PEERS, Column, Results, Samples, geometric_mean, load
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 BLOCK = re.compile(r"(<!-- measured: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -109,16 +109,16 @@ def limits() -> str:
 
 def peers() -> str:
     results = results_of("peers-h200.json")
-    ratios, gits = [], set()
+    ratios: dict[str, list[float]] = {"cudnn": [], "flashinfer": []}
     for by in results.rows.values():
+        own = [s.median for c, s in by.items() if not c.is_peer]
         for column, theirs in by.items():
-            own = [s.median for c, s in by.items() if not c.is_peer and c.git == column.git]
-            if column.backend == "cudnn" and own:
-                ratios.append(min(own) / theirs.median)
-                gits.add(column.git)
+            if column.backend in ratios and own:
+                ratios[column.backend].append(min(own) / theirs.median)
+    found = [f"{PEERS[name]} {span(of, 2)} (on average {geometric_mean(of):.2f})" for name, of in ratios.items() if of]
     return wrapped(
-        f"Beside cuDNN (`bench/peers/compare.py`, commit {', '.join(sorted(gits))}, `bench/results/peers-h200.json`) "
-        f"Pagoda took {span(ratios, 2)} times as long."
+        f"Beside other libraries (`bench/peers/compare.py`, commit {results.own[0].git}) Pagoda took so many times as long as "
+        f"{', as '.join(found)}. All problems: `bench/results/report/peers-h200.md`."
     )
 
 

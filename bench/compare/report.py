@@ -82,6 +82,36 @@ def distance_table(results: Results) -> Table:
     return ["who", "type", "bytes read", "rows", "of read, mean", "best", "worst"], body
 
 
+def peers_table(results: Results) -> Table:
+    """Every problem of a run of bench/peers/compare.py: the bare read, Pagoda's backends and the other libraries, all in
+    microseconds, and the faster backend of Pagoda over the fastest of the others."""
+    backends = [b for b in ("generic", "tuned", *PEERS) if any(c.backend == b for c in results.columns)]
+    body = []
+    for key, by in results.rows.items():
+        found = {column.backend: samples for column, samples in by.items()}
+        own, others = ([s.median for b, s in found.items() if (b in PEERS) == peer] for peer in (False, True))
+        floor = next((s.floor for b, s in found.items() if b not in PEERS and s.floor), None)
+        if not own or floor is None:
+            continue
+        body.append([key.removeprefix("decode/"), us_text(floor)])
+        for backend in backends:
+            path = f" ({found[backend].label})" if backend == "flashinfer" and backend in found else ""
+            body[-1].append((us_text(found[backend].median) if backend in found else "-") + path)
+        body[-1].append(f"{min(own) / min(others):.2f}" if others else "-")
+    return ["problem", "read", *(PEERS.get(b, b) for b in backends), "ours / theirs"], body
+
+
+def peers_markdown(results: Results) -> str:
+    column = results.own[0]
+    versions = ", ".join(f"{PEERS[k]} {v}" for k, v in results.contexts[column].get("peers", {}).items())
+    return (
+        f"# Beside other libraries\n\nWritten by `python3 bench/compare` from a run of `bench/peers/compare.py` ({column.machine}, "
+        f"commit {column.git}; {versions}); do not edit.\n\nMicroseconds, cold, in CUDA graphs, in turns of a few "
+        "problems; read: a bare read of the same bytes. cuDNN reads a contiguous cache whatever the problem's page size. "
+        "FlashInfer: the fastest of its paths, planning left out.\n\n" + as_markdown(peers_table(results)) + "\n"
+    )
+
+
 def table_f_table(results: Results) -> Table:
     columns = [c for c in results.columns if table_f(results, c)]
     head = ["batch x tokens", "FlashAttention-2.0.9, A100, published", "Flash-Decoding, A100, published"]

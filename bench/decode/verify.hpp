@@ -39,9 +39,9 @@ std::string find_fault(const Case& c, const Caches<ExecutionSpace, T>& caches, c
     const int head        = static_cast<int>((x >> 32) % static_cast<std::uint64_t>(c.num_q_heads));
     const int kv_head     = head / (c.num_q_heads / c.num_kv_heads);
     const int token       = static_cast<int>((x >> 48) % static_cast<std::uint64_t>(c.num_q_tokens));
-    const int row         = b * c.num_q_tokens + token;
+    const int q_row       = b * c.num_q_tokens + token;
     std::vector<double> query(static_cast<std::size_t>(c.head_dim));
-    for (int d = 0; d < c.head_dim; ++d) query[d] = static_cast<double>(q(row, head, d));
+    for (int d = 0; d < c.head_dim; ++d) query[d] = static_cast<double>(q(q_row, head, d));
     reference::RowOptions options;
     options.softmax_scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
     const auto right      = reference::attend(
@@ -50,11 +50,12 @@ std::string find_fault(const Case& c, const Caches<ExecutionSpace, T>& caches, c
         [&](int t, std::span<double> row) { caches.read_value(b, t, kv_head, row); }, options);
     constexpr DType io = dtype_v<typename Rows::value_type>;  // probabilities are of the same
     double error       = 0;
-    for (int d = 0; d < c.head_dim_v; ++d) error += std::pow(static_cast<double>(out(row, head, d)) - right.out[d], 2);
+    for (int d = 0; d < c.head_dim_v; ++d)
+      error += std::pow(static_cast<double>(out(q_row, head, d)) - right.out[d], 2);
     error                = std::sqrt(error) / right.norm;
     const double allowed = reference::tolerance(right, io, io, dtype_v<accumulator_t<T>>);
     if (!(error <= allowed))
-      return pagoda::detail::concat("out(", row, ", ", head, ") is off by ", error, "; allowed: ", allowed);
+      return pagoda::detail::concat("out(", q_row, ", ", head, ") is off by ", error, "; allowed: ", allowed);
   }
   return {};
 }

@@ -76,9 +76,14 @@ def ours(bench: str, cases: list[Case]) -> tuple[dict[str, dict[str, Any]], dict
     return {b["name"].removesuffix(SUFFIX): b for b in report["benchmarks"]}, report["context"]
 
 
-def peers_here(ggml: str | None, notes: dict[str, str]) -> list[Peer]:
+def peers_here(ggml: str | None, wanted: str | None, notes: dict[str, str]) -> list[Peer]:
     found: list[Peer] = []
-    for make in (torch_peers.CuDNN, torch_peers.FlashAttention, torch_peers.FlashInfer, torch_peers.TorchCpu, Ggml):
+    known = (torch_peers.CuDNN, torch_peers.FlashAttention, torch_peers.FlashInfer, torch_peers.TorchCpu, Ggml)
+    names = wanted.split(",") if wanted else [make.name for make in known]
+    for name in names:
+        if name not in (make.name for make in known):
+            raise SystemExit(f"--peers has {name}; allowed: {', '.join(make.name for make in known)}")
+    for make in (make for make in known if make.name in names):
         try:
             found.append(make(ggml) if make is Ggml else make())
         except Absent as error:
@@ -134,12 +139,16 @@ def main() -> int:
     parser.add_argument(
         "--ggml", metavar="FOLDER", help="where the shared libraries of ggml are, if not in the usual places"
     )
+    parser.add_argument("--peers", metavar="NAME,...", help="only these")
+    parser.add_argument(
+        "--together", type=int, default=4, metavar="N", help="so many problems in turns: each peer, then Pagoda"
+    )
     options = parser.parse_args()
 
     listed = run_bench(options.bench, "--benchmark_list_tests", f"--benchmark_filter={options.filter}").split()
     cases = [Case(name.removesuffix(SUFFIX)) for name in listed if name.startswith("decode/")]
     notes: dict[str, str] = {}
-    peers = peers_here(options.ggml, notes)
+    peers = peers_here(options.ggml, options.peers, notes)
     journal = Journal(options.resume)
     groups: dict[str, list[Case]] = {}
     for case in cases:
@@ -149,19 +158,23 @@ def main() -> int:
     width = max((len(case.name) for case in cases), default=0)
     print(f"{'us':{width}} {'floor':>9} {'pagoda':>9} {'of read':>8} " + " ".join(f"{peer.name:>16}" for peer in peers))
     failed = False
-    for number, group in enumerate(todo):
-        print(f"[{number + 1} of {len(todo)}] {group[0].group}", file=sys.stderr, flush=True)
-        theirs = time_group(peers, group, notes)
+    for first in range(0, len(todo), options.together):
+        turn = todo[first : first + options.together]
+        theirs: dict[tuple[str, str], tuple[float, str]] = {}
+        for number, group in enumerate(turn, first + 1):
+            print(f"[{number} of {len(todo)}] {group[0].group}", file=sys.stderr, flush=True)
+            theirs |= time_group(peers, group, notes)
+        measured = [case for group in turn for case in group]
         try:
-            figures, context = ours(options.bench, group)
+            figures, context = ours(options.bench, measured)
             context["executable"] = Path(options.bench).name
             context["peers"] = {peer.name: peer.version for peer in peers}
             context["notes"] = notes
             journal.begin(context)
         except (subprocess.CalledProcessError, ValueError) as error:
             figures = {}
-            print(f"{group[0].group}: {error}", file=sys.stderr)
-        for case in group:
+            print(f"{', '.join(group[0].group for group in turn)}: {error}", file=sys.stderr)
+        for case in measured:
             b = figures.get(case.name, {"error_message": "it did not run"})
             found = {peer: (us, how) for (peer, problem), (us, how) in theirs.items() if problem == case.problem}
             rows = [peer_row(case, peer, us, how, b.get("floor_us")) for peer, (us, how) in found.items()]
