@@ -67,7 +67,7 @@ struct HostMachine : OneLane {
 
   static constexpr int walked_bytes = 16384;  ///< see SimdFragment
   /// Into the second-level cache: prefetches to the first hold its few miss registers, and work waits for them.
-  static void prefetch_line(const void* line) { __builtin_prefetch(line, 0, 2); }
+  [[gnu::always_inline]] static void prefetch_line(const void* line) { __builtin_prefetch(line, 0, 2); }
 
 #if defined(PAGODA_SIMD_FRAGMENT)
   template <class T, int R>

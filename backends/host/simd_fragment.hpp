@@ -13,13 +13,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 namespace pagoda::detail {
 
 /// The fragment of a thread with vector registers, for rows that can be read in vectors. Interface: PortableFragment.
 /// Every vector of keys or values is loaded and converted once for all R rows:
 ///  - scores: as many (token, row) products at once as a vector has lanes, a register each, which a transposing tree
-///    then adds up into one vector of scores, already in their order in memory;
+///    then adds up into one vector of scores, already in their order in memory. Where there are registers enough, half
+///    of them at once, and the tree of one half is worked beside the products of the next: products alone fill the
+///    multiply-add units, a tree by itself leaves them idle;
 ///  - values: the outputs of all rows over a few vectors of dims stay in registers through all tokens of a tile.
 ///
 /// It may carry several heads of the same tokens (`heads`, select): rows of all heads of a token lie side by side in
@@ -44,7 +47,7 @@ class SimdFragment {
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
   static constexpr int rows                   = R;
   static constexpr int width                  = simd_bytes / int(sizeof(Acc));
-  static constexpr int tile_tokens            = 16;
+  static constexpr int tile_tokens            = 32;
   static constexpr int score_width            = width > R ? width : R;
   using Vec                                   = SimdVec<Acc, width>;
   using ScoreVec                              = SimdVec<Acc, score_width>;  ///< element j belongs to row j % R
@@ -53,7 +56,7 @@ class SimdFragment {
 
   static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int, int heads) {
     const std::size_t head = sizeof(Acc) * (R * (head_dim + head_dim_v) + 2 * score_width + 2 * R + 2 * scale_tokens);
-    const std::size_t offsets = sizeof(std::int64_t) * (scaled ? 10 : 6) * tile_tokens;
+    const std::size_t offsets = sizeof(Rows) + sizeof(std::int64_t) * (scaled ? 8 : 4) * tile_tokens;
     return (heads * head + sizeof(Acc) * (R * tile_tokens + score_width) + offsets + 63) / 64 * 64;
   }
 
@@ -66,13 +69,13 @@ class SimdFragment {
         v_head_(args.v_head),
         base_(reinterpret_cast<Acc*>(memory)) {
     static_assert(Machine::max_workers == 1, "a worker is alone in its team: nothing is joined at the end");
+    if constexpr (paired) pairs_ = args.q.type == DType::bf16 && head_dim_ % (2 * width) == 0;
     s_          = base_ + heads_ * head_elements();
     correction_ = s_ + R * tile_tokens;
-    k_offset_   = reinterpret_cast<std::int64_t*>(correction_ + score_width);
+    rows_       = reinterpret_cast<Rows*>(correction_ + score_width);
+    k_offset_   = reinterpret_cast<std::int64_t*>(rows_ + 1);
     v_offset_   = k_offset_ + 2 * tile_tokens;
-    k_coming_   = v_offset_ + 2 * tile_tokens;
-    v_coming_   = k_coming_ + tile_tokens;
-    k_scale_at_ = v_coming_ + tile_tokens;
+    k_scale_at_ = v_offset_ + 2 * tile_tokens;
     v_scale_at_ = k_scale_at_ + 2 * tile_tokens;
     states_     = reinterpret_cast<RowState<Acc>*>(scaled ? v_scale_at_ + 2 * tile_tokens : k_scale_at_);
     for (int h = 0; h < heads_; ++h) {
@@ -97,9 +100,28 @@ class SimdFragment {
 
   template <class Rows>
   void load_queries(const Rows& rows_of, Acc scale) {
+    scale_ = scale;
     for (int r = 0; r < R; ++r)
-      for (int d = 0; d < head_dim_; ++d) q_[r * head_dim_ + d] = rows_of.template load_query<Acc>(r, d) * scale;
+      for (int d = 0; d < head_dim_; ++d) {
+        const Acc x = rows_of.template load_query<Acc>(r, d);
+        if (pairs_) {
+          const int at                          = (d / (2 * width) * R + r) * 2 * width + d % (2 * width);
+          reinterpret_cast<bfloat16_t*>(q_)[at] = bfloat16_t(static_cast<float>(x));
+        } else {
+          q_[(d / width * R + r) * width + d % width] = x * scale;
+        }
+      }
   }
+
+  /// Tokens of a whole tile take turns in an order without steps that repeat: a processor that found the distance of
+  /// one row to the next would fetch more of them, from beyond the page, as memory that nobody asked for.
+  static constexpr std::int8_t turns[tile_tokens]    = {9, 24, 14, 10, 28, 1,  5, 3,  22, 21, 13, 12, 23, 16, 27, 6,
+                                                        7, 29, 8,  25, 0,  26, 2, 30, 20, 31, 19, 11, 4,  17, 18, 15};
+  static constexpr std::int8_t place_of[tile_tokens] = {20, 5,  22, 7,  28, 6, 15, 16, 18, 0,  3,  27, 11, 10, 2,  31,
+                                                        13, 29, 30, 26, 24, 9, 8,  12, 1,  19, 21, 14, 4,  17, 23, 25};
+  /// Which of a tile's `count` tokens is the n-th, and the reverse.
+  static int turn(int n, int count) { return count == tile_tokens ? turns[n] : n; }
+  static int place_in_turn(int token, int count) { return count == tile_tokens ? place_of[token] : token; }
 
   /// Where the rows of the tile from token u on lie, and of the tile behind it, which is worked out only once: tiles of
   /// an item come one after another.
@@ -118,32 +140,34 @@ class SimdFragment {
     }
     next_ = std::clamp(end - u - tile_tokens, 0, tile_tokens);
     for (int n = known; n < count + next_; ++n) {
-      const PagePlace place = where.place(u + n);
-      const TokenRow row    = where.row(place);
+      const PagePlace place =
+          where.place(u + (n < tile_tokens ? turn(n, count) : tile_tokens + turn(n - tile_tokens, next_)));
+      const TokenRow row = where.row(place);
       k_offset_[n] = row.k, v_offset_[n] = row.v;
       if constexpr (scaled) {
         k_scale_at_[n] = locate_scale(args_.k_scale, place, where.kv_head);
         v_scale_at_[n] = locate_scale(args_.v_scale, place, where.kv_head);
       }
     }
-    for (int n = count; n < tile_tokens && next_ == 0; ++n) k_offset_[n] = k_offset_[count - 1];  // read, but not used
+    for (int n = count; n < tile_tokens && next_ == 0; ++n) {
+      k_offset_[n] = k_offset_[count - 1], v_offset_[n] = v_offset_[count - 1];  // read, but not used
+    }
     if constexpr (scaled) {
       const int first = R * (head_dim_ + head_dim_v_) + 2 * score_width;
       load_scales(args_.k_scale, k_scale_at_, count, base_ + first);
       load_scales(args_.v_scale, v_scale_at_, count, base_ + first + scale_tokens);
     }
     count_        = count;
-    coming_token_ = tile_tokens, coming_head_ = 0;
+    coming_token_ = 0, coming_head_ = 0;
   }
 
   /// Of the selected head, for the tokens that locate has found.
   template <class Where>
   void multiply_keys(const Where&, int, int) {
     line_up();
-    const T* const k = static_cast<const T*>(args_.k);
-    Coming coming(k, k_coming_, head_dim_);
-    for (int n = 0; n < count_; n += block_tokens)
-      for (int r = 0; r < R; r += block_rows) score_block(k, n, r, coming);
+    if constexpr (paired)
+      if (pairs_) score_tile<true>();
+    if (!pairs_) score_tile<false>();
     if constexpr (scaled)
       if (args_.k_scale.per_token()) weigh(k_scale_);
     for (int i = count_ * R; i < vectors() * score_width; ++i) s_[i] = -infinity;
@@ -152,7 +176,7 @@ class SimdFragment {
   template <class Change>
   void for_each_score(int count, const Change& change) {
     for (int n = 0; n < count; ++n)
-      for (int r = 0; r < R; ++r) change(r, n, s_[n * R + r]);
+      for (int r = 0; r < R; ++r) change(r, turn(n, count), s_[n * R + r]);
   }
 
   /// As PortableFragment does it, but in vectors throughout: the running (max, sum) are kept a lane each; the lanes of
@@ -179,11 +203,9 @@ class SimdFragment {
 
   template <class Where>
   void multiply_values(const Where&, int, int) {
-    const T* const v = static_cast<const T*>(args_.v);
-    Coming coming(v, v_coming_, head_dim_v_);
     if constexpr (scaled)
       if (args_.v_scale.per_token()) weigh(v_scale_);  // behind their sum
-    values_from<value_block>(v, 0, coming);
+    values_from<value_block>(0);
   }
 
   /// States of all heads.
@@ -202,12 +224,23 @@ class SimdFragment {
 
  private:
   static constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>;
-  /// Scores are made as many at once as a vector has lanes: so many tokens by so many rows.
-  static constexpr int block_rows   = R < width ? R : width;
-  static constexpr int block_tokens = width / block_rows;
-  static constexpr int per_element  = dims_per_element_v<T>;
-  static constexpr int line_dims    = 64 / int(sizeof(T)) * per_element;  ///< of a cache line
-  static_assert(tile_tokens % block_tokens == 0, "a tile is whole blocks of scores");
+  /// A vector of scores: so many tokens by so many rows.
+  static constexpr int vector_rows   = R < width ? R : width;
+  static constexpr int vector_tokens = width / vector_rows;
+  /// It is made of so many units of sums.
+  static constexpr int units       = simd_registers >= 32 && width >= 8 ? 2 : 1;
+  static constexpr int unit        = width / units;
+  static constexpr int unit_rows   = std::min(vector_rows, units > 1 ? 4 : width);
+  static constexpr int unit_tokens = unit / unit_rows;
+  static constexpr int per_element = dims_per_element_v<T>;
+  static constexpr int line_dims   = 64 / int(sizeof(T)) * per_element;  ///< of a cache line
+  static_assert(tile_tokens % vector_tokens == 0, "a tile is whole vectors of scores");
+  /// There are products of pairs in bfloat16. Their queries stay as they are: scores are scaled instead.
+#if defined(__AVX512BF16__)
+  static constexpr bool paired = std::is_same_v<T, bfloat16_t> && std::is_same_v<Acc, float>;
+#else
+  static constexpr bool paired = false;
+#endif
   /// Half of the registers hold sums; the other half is left to operands.
   static constexpr int value_block = std::max(1, std::min(8, simd_registers / 2 / R));
 
@@ -216,45 +249,44 @@ class SimdFragment {
   int head_elements() const { return R * (head_dim_ + head_dim_v_) + 2 * score_width + 2 * scale_tokens; }
   int vectors() const { return (count_ * R + score_width - 1) / score_width; }
 
-  /// The rows of the next tile that are prefetched while one head of this one is at work, line after line.
-  struct Coming {
-    const char *at, *end;
-    const T* base;
-    const std::int64_t* row;
-    int left;  ///< rows, this one included
-    int bytes;
-
-    Coming(const T* from, const std::int64_t* offsets, int dims)
-        : base(from), row(offsets), left(tile_tokens), bytes(dims / per_element * int(sizeof(T))) {
-      aim();
-    }
-    void aim() { at = reinterpret_cast<const char*>(base + *row), end = at + bytes; }
-    void line() {
-      Machine::prefetch_line(at);
-      at += 64;
-      if (at < end) return;
-      if (left > 1) --left, ++row;
-      aim();
-    }
-    /// The lines that are due beside `Dims` of work, as work number `i` of that size.
-    template <int Dims>
-    void beside(int i) {
-      if constexpr (Dims >= line_dims) {
-        for (int l = 0; l < Dims / line_dims; ++l) line();
-      } else {
-        if (i % (line_dims / Dims) == 0) line();
-      }
-    }
+  /// The selected head's rows of the tile, then those that are prefetched while it is at work.
+  struct Rows {
+    const T *key[2 * tile_tokens], *value[2 * tile_tokens];
   };
 
-  /// Which rows those are: the next so many in the order of memory, all heads of a token, then the next token. Where
+  /// Prefetched are the next so many rows in the order of memory, all heads of a token, then the next token. Where
   /// there are none, a row at hand.
   void line_up() {
-    for (int n = 0; n < tile_tokens; ++n) {
-      const bool any = coming_token_ < tile_tokens + next_;
-      k_coming_[n]   = any ? k_offset_[coming_token_] + coming_head_ * k_head_ : k_offset_[0];
-      v_coming_[n]   = any ? v_offset_[coming_token_] + coming_head_ * v_head_ : v_offset_[0];
-      if (any && ++coming_head_ == heads_) coming_head_ = 0, ++coming_token_;
+    const T* const k     = static_cast<const T*>(args_.k);
+    const T* const v     = static_cast<const T*>(args_.v);
+    const T **const keys = rows_->key, **const values = rows_->value;
+    for (int n = 0; n < tile_tokens; ++n) keys[n] = k + (k_first_ + k_offset_[n]);
+    for (int n = 0; n < tile_tokens; ++n) values[n] = v + (v_first_ + v_offset_[n]);
+
+    const int heads = heads_, left = (next_ - coming_token_) * heads - coming_head_;
+    const int end = tile_tokens + (next_ > 0 ? std::min(left, tile_tokens) : 0);
+    int head      = coming_head_;
+    for (int n = tile_tokens; n < end;) {
+      const int place   = tile_tokens + place_in_turn(coming_token_, next_);
+      const T* key      = k + (k_offset_[place] + head * k_head_);
+      const T* value    = v + (v_offset_[place] + head * v_head_);
+      const int run_end = std::min(end, n + heads - head);
+      head += run_end - n;
+      for (; n < run_end; ++n, key += k_head_, value += v_head_) keys[n] = key, values[n] = value;
+      if (head == heads) head = 0, ++coming_token_;
+    }
+    coming_head_ = head;
+    std::fill(keys + end, keys + 2 * tile_tokens, keys[0]);
+    std::fill(values + end, values + 2 * tile_tokens, values[0]);
+  }
+
+  /// The lines of a row that begin at its dims d .. d + Dims.
+  template <int Dims>
+  [[gnu::always_inline]] static void prefetch_dims(const T* row, int d) {
+    if constexpr (Dims >= line_dims) {
+      for (int l = 0; l < Dims; l += line_dims) Machine::prefetch_line(row + l / per_element);
+    } else {
+      if (d % line_dims == 0) Machine::prefetch_line(row);
     }
   }
 
@@ -277,37 +309,139 @@ class SimdFragment {
 
   /// The tile's scores or probabilities, each times the scale of its token. Those behind the tile's tokens are
   /// nobody's.
-  void weigh(const Acc* scales) { weigh_from<0>(SimdVec<Acc, tile_tokens>::load(scales)); }
+  void weigh(const Acc* scales) {
+    for (int n = 0; n < count_; n += width) weigh_from<0>(s_ + n * R, Vec::load(scales + n));
+  }
   template <int Token>
-  void weigh_from(const SimdVec<Acc, tile_tokens>& scales) {
-    if constexpr (Token < tile_tokens) {
-      auto s = ScoreVec::load(s_ + Token * R);
+  static void weigh_from(Acc* scores, const Vec& scales) {
+    if constexpr (Token < width) {
+      auto s = ScoreVec::load(scores + Token * R);
       s.multiply(scales.template spread<score_width, R, Token>());
-      s.store(s_ + Token * R);
-      weigh_from<Token + score_width / R>(scales);
+      s.store(scores + Token * R);
+      weigh_from<Token + score_width / R>(scores, scales);
     }
   }
 
-  /// Scores of `block_tokens` tokens from n on and `block_rows` rows from r on.
-  void score_block(const T* k, int n, int r0, Coming& coming) {
-    const T* key[block_tokens];
-    for (int t = 0; t < block_tokens; ++t) key[t] = k + k_first_ + k_offset_[n + t];
-    const Acc* const q = q_ + r0 * head_dim_;
-    const int stride   = head_dim_;
-    Vec sum[width];
-    for (int i = 0; i < width; ++i) sum[i] = Vec::all(0);
-    for (int d = 0; d < stride; d += width) {
-      if (r0 == 0) coming.template beside<block_tokens * width>(d / width);
-      Vec x[block_tokens];
-      for (int t = 0; t < block_tokens; ++t) x[t] = Vec::load(key[t] + d / per_element);
-      for (int r = 0; r < block_rows; ++r) {
-        auto y = Vec::load(q + r * stride + d);
-        y.keep();
-        for (int t = 0; t < block_tokens; ++t) sum[t * block_rows + r].add_product(x[t], y);
+  /// The trees that add up sums into scores. Each level halves how many vectors there are; a unit's has all levels but
+  /// the one that joins two units.
+  template <bool Pairs>
+  struct Trees {
+    Vec scale;
+    Vec sum[unit];  ///< of the unit whose tree is being worked
+    Vec first;      ///< what became of a vector's first unit
+    Acc* to;        ///< where the vector's scores belong
+
+    static constexpr int joining = units == 1 ? 0 : unit_rows < vector_rows ? vector_rows : width;
+    static constexpr int level(int lanes) { return lanes == joining ? lanes / 2 : lanes; }
+
+    /// Steps First .. End of the tree of a vector's unit number Unit.
+    template <int Unit, int First, int End>
+    void step() {
+      if constexpr (First < End) {
+        if constexpr (First < unit - 1) {
+          halve<First, unit, level(width)>();
+        } else if constexpr (Unit < units - 1) {
+          first = sum[0];
+        } else {
+          if constexpr (units > 1) sum[0] = Vec::template halves_added<joining>(first, sum[0]);
+          if constexpr (Pairs) sum[0].multiply(scale);
+          sum[0].store(to);
+        }
+        step<Unit, First + 1, End>();
       }
     }
-    Vec::template transpose_sum<width>(sum);
-    sum[0].store(s_ + n * R + r0);
+
+   private:
+    template <int Step, int Count, int Lanes>
+    void halve() {
+      if constexpr (Step < Count / 2) {
+        sum[Step] = Vec::template halves_added<Lanes>(sum[Step], sum[Step + Count / 2]);
+        sum[Step].keep();
+      } else {
+        halve<Step - Count / 2, Count / 2, level(Lanes / 2)>();
+      }
+    }
+  };
+
+  template <bool Pairs>
+  [[gnu::noinline, gnu::flatten]] void score_tile() {
+    Trees<Pairs> trees;
+    trees.scale = Vec::all(scale_), trees.first = Vec::all(0), trees.to = s_;
+    for_constants<unit>([&](auto i) { trees.sum[i] = Vec::all(0); });
+    for (int n = 0; n < count_; n += vector_tokens)
+      for (int r = 0; r < R; r += vector_rows) {
+        score_unit<0>(n, r, trees);
+        if constexpr (units > 1) score_unit<1>(n, r, trees);
+      }
+    if constexpr (units > 1) trees.template step<units - 1, 0, unit>();
+  }
+
+  /// Products of a unit: of the vector of scores for tokens from n and rows from r on, the Unit-th.
+  template <int Unit, bool Pairs>
+  void score_unit(int n, int r, Trees<Pairs>& trees) {
+    const UnitRows of{rows_->key + n, q_ + (r + (unit_rows < vector_rows ? Unit * unit_rows : 0)) * width};
+    Vec sum[unit];
+    for_constants<unit>([&](auto i) { sum[i] = Vec::all(0); });
+    constexpr int before = units > 1 ? 1 - Unit : 0;  // whose tree is worked meanwhile
+    int d                = 0;
+    if constexpr (units > 1) {
+      if (head_dim_ >= unit * width) {
+        add_beside<Unit, 0>(of, sum, trees);
+        d = unit * width;
+      } else {
+        trees.template step<before, 0, unit>();
+      }
+    }
+    for (; d < head_dim_; d += Pairs ? 2 * width : width) add_products<Unit, Pairs>(of, d, sum);
+    for_constants<unit>([&](auto i) { trees.sum[i] = sum[i]; });
+    if constexpr (Unit == 0) trees.to = s_ + n * R + r;
+    if constexpr (units == 1) trees.template step<0, 0, unit>();
+  }
+
+  struct UnitRows {
+    const T* const* key;  ///< of the vector's tokens; see Rows
+    const Acc* q;
+  };
+
+  template <int Unit, int Step, bool Pairs>
+  void add_beside(const UnitRows& of, Vec* sum, Trees<Pairs>& trees) {
+    constexpr int next = Step + (Pairs ? 2 : 1);
+    if constexpr (Step < unit) {
+      add_products<Unit, Pairs>(of, Step * width, sum);
+      trees.template step<1 - Unit, Step, next>();
+      add_beside<Unit, next>(of, sum, trees);
+    }
+  }
+
+  template <int Unit, bool Pairs>
+  void add_products(const UnitRows& of, int d, Vec* sum) {
+    constexpr int dims  = Pairs ? 2 * width : width;
+    constexpr int first = unit_rows < vector_rows ? 0 : Unit * unit_tokens;
+    // The units of a vector share what is due with it.
+    for (int t = vector_tokens * Unit / units; t < vector_tokens * (Unit + 1) / units; ++t)
+      prefetch_dims<dims>(of.key[tile_tokens + t] + d / per_element, d);
+    Vec x[unit_tokens];
+    for_constants<unit_tokens>([&](auto t) {
+      const T* const key = of.key[first + t] + d / per_element;
+      if constexpr (Pairs) {
+        x[t] = Vec::load(reinterpret_cast<const Acc*>(key));
+      } else {
+        x[t] = Vec::load(key);
+      }
+      x[t].keep();
+    });
+    for_constants<unit_rows>([&](auto r) {
+      auto y = Vec::load(of.q + (d / dims * R + r) * width);
+      y.keep();
+      for_constants<unit_tokens>([&](auto t) {
+        Vec& s = sum[t * unit_rows + r];
+        if constexpr (Pairs) {
+          s.add_pairs(x[t], y);
+        } else {
+          s.add_product(x[t], y);
+        }
+      });
+    });
   }
 
   /// most becomes the maximum over the lanes of its row, in all of them.
@@ -321,50 +455,51 @@ class SimdFragment {
 
   /// Outputs from dim d on, B vectors at a time.
   template <int B>
-  void values_from(const T* v, int d, Coming& coming) {
-    for (; d + B * width <= head_dim_v_; d += B * width) value_block_at<B>(v, d, coming);
-    if constexpr (B > 1) values_from<B / 2>(v, d, coming);
+  void values_from(int d) {
+    for (; d + B * width <= head_dim_v_; d += B * width) value_block_at<B>(d);
+    if constexpr (B > 1) values_from<B / 2>(d);
   }
 
   template <int B>
-  void value_block_at(const T* v, int d, Coming& coming) {
-    const int stride = head_dim_v_;
-    const Acc* p     = s_;
-    Vec sum[R][B];
-    for (int r = 0; r < R; ++r)
-      for (int b = 0; b < B; ++b) sum[r][b] = Vec::all(0);
-    for (int n = 0; n < count_; ++n, p += R) {
-      const T* const row = v + v_first_ + v_offset_[n] + d / per_element;
-      coming.template beside<B * width>(n);
+  [[gnu::noinline, gnu::flatten]] void value_block_at(int d) {
+    const T* const* row = rows_->value;
+    const int stride = head_dim_v_, count = count_;
+    const Acc* p = s_;
+    Vec sum[R * B];
+    for_constants<R * B>([&](auto i) { sum[i] = Vec::all(0); });
+    for (int n = 0; n < count; ++n, ++row) {
+      const int at = d / per_element;
+      prefetch_dims<B * width>(row[tile_tokens] + at, d);
       Vec x[B];
-      for (int b = 0; b < B; ++b) x[b] = Vec::load(row + b * width / per_element);
-      for (int r = 0; r < R; ++r)
-        for (int b = 0; b < B; ++b) sum[r][b].add_product(p[r], x[b]);
+      for_constants<B>([&](auto b) { x[b] = Vec::load(*row + at + b * width / per_element); });
+      for_constants<R * B>([&](auto i) { sum[i].add_product_at(p + i / B, x[i % B]); });
+      p += R;
     }
     // A tile is summed apart and then added, so rounding grows with the number of tiles, not of tokens.
-    for (int r = 0; r < R; ++r)
-      for (int b = 0; b < B; ++b) {
-        Acc* const o = o_ + r * stride + d + b * width;
-        sum[r][b].add_product(correction_[r], Vec::load(o));
-        sum[r][b].store(o);
-      }
+    for_constants<R * B>([&](auto i) {
+      Acc* const o = o_ + i / B * stride + d + i % B * width;
+      sum[i].add_product_at(correction_ + i / B, Vec::load(o));
+      sum[i].store(o);
+    });
   }
 
   const KernelArgsOf<T>& args_;
   int head_dim_, head_dim_v_, count_ = 0;
   int next_ = 0;  ///< tokens of the tile behind this one whose rows are known
   int heads_;
+  bool pairs_ = false;  ///< queries are kept in bfloat16, by pairs of dims
+  Acc scale_  = 1;
   std::int64_t k_head_, v_head_;
   std::int64_t k_first_ = 0, v_first_ = 0;  ///< where the selected head's rows lie behind the first's
-  int coming_token_ = 0, coming_head_ = 0;  ///< the row to prefetch next
+  int coming_token_ = 0, coming_head_ = 0;  ///< the row to prefetch next, of the tile behind this one
   Acc* base_;
-  Acc* q_;                                  ///< [R][head_dim], of the selected head
-  Acc* o_;                                  ///< [R][head_dim_v], of the selected head
-  Acc *max_, *sum_;                         ///< [score_width], of the selected head
-  Acc *k_scale_, *v_scale_;                 ///< [tile_tokens], of the selected head; quantized types alone
-  Acc* s_;                                  ///< [tile_tokens][R]
-  Acc* correction_;                         ///< [score_width]
-  std::int64_t *k_coming_, *v_coming_;      ///< [tile_tokens]
+  Acc* q_;                   ///< [R][head_dim], of the selected head
+  Acc* o_;                   ///< [R][head_dim_v], of the selected head
+  Acc *max_, *sum_;          ///< [score_width], of the selected head
+  Acc *k_scale_, *v_scale_;  ///< [tile_tokens], of the selected head; quantized types alone
+  Acc* s_;                   ///< [tile_tokens][R]
+  Acc* correction_;          ///< [score_width]
+  Rows* rows_;
   std::int64_t *k_offset_, *v_offset_;      ///< [2][tile_tokens]: of this tile and of the next
   std::int64_t *k_scale_at_, *v_scale_at_;  ///< the same of scales; quantized types alone
   RowState<Acc>* states_;                   ///< [heads][R]

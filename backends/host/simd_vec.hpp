@@ -29,6 +29,14 @@ inline constexpr int simd_bytes = 16, simd_registers = 32;
 inline constexpr int simd_bytes = 16, simd_registers = 16;
 #endif
 
+/// f(0), f(1) ... f(N - 1), each with a constant: loops over arrays of registers, which GCC 12 would keep in memory.
+template <int N, class F>
+[[gnu::always_inline]] inline void for_constants(const F& f) {
+  [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+    (f(std::integral_constant<int, I>{}), ...);
+  }(std::make_integer_sequence<int, N>{});
+}
+
 template <class Element, int W>
 struct RegisterType {
   // GCC takes an attribute of dependent size in a typedef only.
@@ -80,9 +88,40 @@ struct SimdVec {
     v += b.v;
     return *this;
   }
-  void add_product(const SimdVec& x, const SimdVec& y) { v += x.v * y.v; }
+  void add_product(const SimdVec& x, const SimdVec& y) {
+#if defined(__AVX512F__)
+    // By name, sums in place: GCC 12 picks other forms, and copies and spills sums to make room for them.
+    if constexpr (std::is_same_v<Register, RegisterOf<float, 16>>) {
+      Register sum = v;
+      asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x.v), "v"(y.v));
+      v = sum;
+      return;
+    }
+#endif
+    v += x.v * y.v;
+  }
   void add_product(Acc x, const SimdVec& y) { v += x * y.v; }
+  /// The same with x in memory, read anew for each product: a load unit spreads it for nothing.
+  void add_product_at(const Acc* x, const SimdVec& y) {
+#if defined(__AVX512F__)
+    if constexpr (std::is_same_v<Register, RegisterOf<float, 16>>) {
+      Register sum = v;
+      asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(y.v), "m"(*x));
+      v = sum;
+      return;
+    }
+#endif
+    v += *x * y.v;
+  }
   void multiply(const SimdVec& x) { v *= x.v; }
+#if defined(__AVX512BF16__)
+  /// Both are twice as many numbers in bfloat16: their products, exact, by pairs.
+  void add_pairs(const SimdVec& x, const SimdVec& y) {
+    Register sum = v;
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x.v), "v"(y.v));
+    v = sum;
+  }
+#endif
   void raise_to(const SimdVec& b) { v = v < b.v ? b.v : v; }
 
   static SimdVec exp2_difference(const SimdVec& x, const SimdVec& base) {
@@ -100,9 +139,17 @@ struct SimdVec {
   /// Keeps a vector that has several uses in a register: GCC would rather load it again for each.
   void keep() {
 #if defined(__AVX512F__)
-    if constexpr (sizeof(v) == simd_bytes) asm("" : "+v"(v));
+    if constexpr (sizeof(v) == simd_bytes) {
+      Register kept = v;
+      asm volatile("" : "+v"(kept));
+      v = kept;
+    }
 #elif defined(__SSE2__)
-    if constexpr (sizeof(v) == simd_bytes) asm("" : "+x"(v));
+    if constexpr (sizeof(v) == simd_bytes) {
+      Register kept = v;
+      asm volatile("" : "+x"(kept));
+      v = kept;
+    }
 #endif
   }
 
@@ -119,13 +166,10 @@ struct SimdVec {
   /// 0 where a lane is -infinity.
   SimdVec finite_or_zero() const { return {v == Register{} - std::numeric_limits<Acc>::infinity() ? Register{} : v}; }
 
-  /// Lane i of x[0] becomes the sum of all lanes of x[i], i < W: a tree of W - 1 steps that transposes as it adds.
+  /// Of each run of G lanes of a and of b: its two halves added, a's result beside b's.
   template <int G>
-  static void transpose_sum(SimdVec* x) {
-    if constexpr (G > 1) {
-      for (int i = 0; i < G / 2; ++i) x[i] = halves_added<G>(x[i], x[i + G / 2], std::make_integer_sequence<int, W>{});
-      transpose_sum<G / 2>(x);
-    }
+  static SimdVec halves_added(const SimdVec& a, const SimdVec& b) {
+    return halves_added<G>(a, b, std::make_integer_sequence<int, W>{});
   }
 
   /// A dot product in the making: W partial sums.
@@ -150,12 +194,24 @@ struct SimdVec {
   SimdVec<Acc, V> spread(std::integer_sequence<int, J...>) const {
     return {__builtin_shufflevector(v, v, (First + J / Copies)...)};
   }
-  /// Of each run of G lanes of a and of b: its two halves added, a's result beside b's. Half of the lanes stay in place
-  /// (a blend, cheaper than a shuffle).
+  /// Half of the lanes stay in place (a blend, cheaper than a shuffle).
   template <int G, int... J>
   static SimdVec halves_added(const SimdVec& a, const SimdVec& b, std::integer_sequence<int, J...>) {
-    return {__builtin_shufflevector(a.v, b.v, (J % G < G / 2 ? J : W + J)...) +
-            __builtin_shufflevector(a.v, b.v, (J % G < G / 2 ? J + G / 2 : W + J - G / 2)...)};
+    const Register moved = __builtin_shufflevector(a.v, b.v, (J % G < G / 2 ? J + G / 2 : W + J - G / 2)...);
+#if defined(__AVX512F__)
+    // By name: GCC makes shuffles of most blends, and the units for those are few.
+    if constexpr (sizeof(Register) == simd_bytes && std::is_same_v<Acc, float>) {
+      constexpr unsigned from_b = (0u | ... | (J % G < G / 2 ? 0u : 1u << J));
+      __m512 x, y;
+      std::memcpy(&x, &a.v, sizeof(x));
+      std::memcpy(&y, &b.v, sizeof(y));
+      x = _mm512_mask_blend_ps(from_b, x, y);
+      SimdVec stayed;
+      std::memcpy(&stayed.v, &x, sizeof(x));
+      return {stayed.v + moved};
+    }
+#endif
+    return {__builtin_shufflevector(a.v, b.v, (J % G < G / 2 ? J : W + J)...) + moved};
   }
 
 #if defined(__AVX512BW__)
@@ -206,24 +262,41 @@ struct SimdVec {
   }
 
   /// x becomes 2^x, for x <= 0, to about one unit in the last place; below 2^-126 it is 0, and NaN stays NaN. With x =
-  /// n + f, |f| <= 1/2: the series of exp(f ln 2) up to the seventh power leaves 5e-9, and n goes into the exponent.
+  /// n + f, |f| <= 1/2: a polynomial within 1e-8 of 2^f, and n goes into the exponent.
   static void exp2_nonpositive(Register& x) {  // by reference: vectors by value have an ABI per target flag
+#if defined(__AVX512F__)
+    if constexpr (W == 16) {
+      __m512 y;
+      std::memcpy(&y, &x, sizeof(y));
+      const __mmask16 some = _mm512_cmp_ps_mask(y, _mm512_set1_ps(-126), _CMP_NLT_UQ);
+      const __m512 whole   = _mm512_maskz_roundscale_ps(0xffff, y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+      y -= whole;
+      std::memcpy(&x, &y, sizeof(y));
+      exp2_fraction(x);
+      std::memcpy(&y, &x, sizeof(y));
+      y = _mm512_maskz_scalef_ps(some, y, whole);
+      std::memcpy(&x, &y, sizeof(y));
+      return;
+    }
+#endif
     const Register lowest = -127.0f - Register{};
     x                     = x < lowest ? lowest : x;
     const Register n      = (x + 0x1.8p23f) - 0x1.8p23f;  // nearest integer
-    const Register f      = (x - n) * 0x1.62e43p-1f;
-    Register p            = 1.0f / 5040 + Register{};
-    p                     = p * f + 1.0f / 720;
-    p                     = p * f + 1.0f / 120;
-    p                     = p * f + 1.0f / 24;
-    p                     = p * f + 1.0f / 6;
-    p                     = p * f + 0.5f;
-    p                     = p * f + 1.0f;
-    p                     = p * f + 1.0f;
-    const Integers bits   = (__builtin_convertvector(n, Integers) + 127) << 23;
+    x -= n;
+    exp2_fraction(x);
+    const Integers bits = (__builtin_convertvector(n, Integers) + 127) << 23;
     Register scale;
     std::memcpy(&scale, &bits, sizeof(scale));
-    x = p * scale;
+    x *= scale;
+  }
+  static void exp2_fraction(Register& x) {
+    Register p = 0x1.44138ap-13f + Register{};
+    p          = p * x + 0x1.5f089p-10f;
+    p          = p * x + 0x1.3b2a54p-7f;
+    p          = p * x + 0x1.c6af6cp-5f;
+    p          = p * x + 0x1.ebfbep-3f;
+    p          = p * x + 0x1.62e43p-1f;
+    x          = p * x + 1.0f;
   }
 };
 
