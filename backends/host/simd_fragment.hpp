@@ -379,7 +379,9 @@ class SimdFragment {
   /// Products of a unit: of the vector of scores for tokens from n and rows from r on, the Unit-th.
   template <int Unit, bool Pairs>
   void score_unit(int n, int r, Trees<Pairs>& trees) {
-    const UnitRows of{rows_->key + n, q_ + (r + (unit_rows < vector_rows ? Unit * unit_rows : 0)) * width};
+    const T* const* const key = rows_->key + n;
+    const UnitRows of{key, key + (n + vector_tokens < count_ ? vector_tokens : 0),
+                      q_ + (r + (unit_rows < vector_rows ? Unit * unit_rows : 0)) * width};
     Vec sum[unit];
     for_constants<unit>([&](auto i) { sum[i] = Vec::all(0); });
     constexpr int before = units > 1 ? 1 - Unit : 0;  // whose tree is worked meanwhile
@@ -399,7 +401,8 @@ class SimdFragment {
   }
 
   struct UnitRows {
-    const T* const* key;  ///< of the vector's tokens; see Rows
+    const T* const* key;   ///< of the vector's tokens; see Rows
+    const T* const* near;  ///< of the vector to come
     const Acc* q;
   };
 
@@ -417,6 +420,10 @@ class SimdFragment {
   void add_products(const UnitRows& of, int d, Vec* sum) {
     constexpr int dims  = Pairs ? 2 * width : width;
     constexpr int first = unit_rows < vector_rows ? 0 : Unit * unit_tokens;
+    // From the second-level cache, where it is: its latency would show.
+    if constexpr (first > 0 || Unit == 0)
+      if (d % line_dims == 0)
+        for (int t = 0; t < unit_tokens; ++t) Machine::prefetch_near(of.near[first + t] + d / per_element);
     // The units of a vector share what is due with it.
     for (int t = vector_tokens * Unit / units; t < vector_tokens * (Unit + 1) / units; ++t)
       prefetch_dims<dims>(of.key[tile_tokens + t] + d / per_element, d);
