@@ -47,10 +47,11 @@ class SimdFragment {
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
   static constexpr int rows                   = R;
   static constexpr int width                  = simd_bytes / int(sizeof(Acc));
-  static constexpr int tile_tokens            = 32;
-  static constexpr int score_width            = width > R ? width : R;
-  using Vec                                   = SimdVec<Acc, width>;
-  using ScoreVec                              = SimdVec<Acc, score_width>;  ///< element j belongs to row j % R
+  /// Twice as many are faster but where memory is all that counts: less of it is under way.
+  static constexpr int tile_tokens = R == 1 ? 16 : 32;
+  static constexpr int score_width = width > R ? width : R;
+  using Vec                        = SimdVec<Acc, width>;
+  using ScoreVec                   = SimdVec<Acc, score_width>;  ///< element j belongs to row j % R
 
   static bool can_run(const FragmentShape& s) { return s.wide; }
 
@@ -113,15 +114,15 @@ class SimdFragment {
       }
   }
 
-  /// Tokens of a whole tile take turns in an order without steps that repeat: a processor that found the distance of
-  /// one row to the next would fetch more of them, from beyond the page, as memory that nobody asked for.
-  static constexpr std::int8_t turns[tile_tokens]    = {9, 24, 14, 10, 28, 1,  5, 3,  22, 21, 13, 12, 23, 16, 27, 6,
-                                                        7, 29, 8,  25, 0,  26, 2, 30, 20, 31, 19, 11, 4,  17, 18, 15};
-  static constexpr std::int8_t place_of[tile_tokens] = {20, 5,  22, 7,  28, 6, 15, 16, 18, 0,  3,  27, 11, 10, 2,  31,
-                                                        13, 29, 30, 26, 24, 9, 8,  12, 1,  19, 21, 14, 4,  17, 23, 25};
+  /// Tokens of a whole tile of 32 take turns in an order without steps that repeat: a processor that found the distance
+  /// of one row to the next would fetch more of them, from beyond the page, as memory that nobody asked for.
+  static constexpr std::int8_t turns[32]    = {9, 24, 14, 10, 28, 1,  5, 3,  22, 21, 13, 12, 23, 16, 27, 6,
+                                               7, 29, 8,  25, 0,  26, 2, 30, 20, 31, 19, 11, 4,  17, 18, 15};
+  static constexpr std::int8_t place_of[32] = {20, 5,  22, 7,  28, 6, 15, 16, 18, 0,  3,  27, 11, 10, 2,  31,
+                                               13, 29, 30, 26, 24, 9, 8,  12, 1,  19, 21, 14, 4,  17, 23, 25};
   /// Which of a tile's `count` tokens is the n-th, and the reverse.
-  static int turn(int n, int count) { return count == tile_tokens ? turns[n] : n; }
-  static int place_in_turn(int token, int count) { return count == tile_tokens ? place_of[token] : token; }
+  static int turn(int n, int count) { return count == 32 ? turns[n] : n; }
+  static int place_in_turn(int token, int count) { return count == 32 ? place_of[token] : token; }
 
   /// Where the rows of the tile from token u on lie, and of the tile behind it, which is worked out only once: tiles of
   /// an item come one after another.
