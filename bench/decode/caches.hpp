@@ -49,9 +49,10 @@ class Caches {
       : case_(c), num_pages_(static_cast<std::size_t>(c.pages()) * count) {
     constexpr int per_element = dims_per_element_v<T>;
     const std::size_t page = c.page_elements(), token = c.token_elements();
-    const auto pages = [&](const T* at, int head_dim) {
-      return Pages(at, Kokkos::LayoutStride(num_pages_, page, c.page_tokens(), token, c.num_kv_heads,
-                                            c.head_dim / per_element, head_dim / per_element, 1));
+    const std::size_t row = c.head_dim / per_element;
+    const auto pages      = [&](const T* at, int head_dim) {
+      return Pages(at, Kokkos::LayoutStride(num_pages_, page, c.page_tokens(), c.by_head ? row : token, c.num_kv_heads,
+                                            c.by_head ? c.page_tokens() * row : row, head_dim / per_element, 1));
     };
     value_offset_ = c.latent() ? 0 : num_pages_ * page;
     k_            = pages(memory, c.head_dim);
@@ -100,22 +101,26 @@ class Caches {
 
   /// The key and the value of a token of cache 0, worked out from where in the arena they lie.
   void read_key(int b, int token, int kv_head, std::span<double> row) const {
-    const std::size_t at = row_at(b, token, kv_head);
-    read(at * (case_.head_dim / dims_per_element_v<T>), case_.scaled_by_token() ? at : 0, row);
+    const Place at = place(b, token, kv_head);
+    read(at.row * (case_.head_dim / dims_per_element_v<T>), case_.scaled_by_token() ? at.scale : 0, row);
   }
   void read_value(int b, int token, int kv_head, std::span<double> row) const {
-    const std::size_t at = row_at(b, token, kv_head);
-    read(value_offset_ + at * (case_.head_dim / dims_per_element_v<T>),
-         (case_.scaled_by_token() ? at : 0) + scales_of_keys(), row);
+    const Place at = place(b, token, kv_head);
+    read(value_offset_ + at.row * (case_.head_dim / dims_per_element_v<T>),
+         (case_.scaled_by_token() ? at.scale : 0) + scales_of_keys(), row);
   }
 
  private:
-  /// Which of the rows of all pages that of a token of cache 0 is.
-  std::size_t row_at(int b, int token, int kv_head) const {
+  /// Which of the rows, and of the scales, of all pages is a token's of cache 0. Scales lie token by token.
+  struct Place {
+    std::size_t row, scale;
+  };
+  Place place(int b, int token, int kv_head) const {
     const int in_page        = token % case_.page_tokens();
     const std::size_t column = static_cast<std::size_t>(token / case_.page_tokens());
     const auto page = case_.paged() ? static_cast<std::size_t>(tables_[0][b * columns() + column]) : std::size_t(b);
-    return (page * case_.page_tokens() + in_page) * case_.num_kv_heads + kv_head;
+    const std::size_t by_token = (page * case_.page_tokens() + in_page) * case_.num_kv_heads + kv_head;
+    return {case_.by_head ? (page * case_.num_kv_heads + kv_head) * case_.page_tokens() + in_page : by_token, by_token};
   }
   static void read(std::size_t element, std::size_t scale, std::span<double> row) {
     for (std::size_t d = 0; d < row.size(); ++d) {

@@ -94,7 +94,7 @@ std::string Case::name(std::string_view backend) const {
   return concat("decode/", backend, "/", name_of(type), "/", num_q_heads, "x", num_kv_heads, "x", head_dim,
                 latent() ? concat("-", head_dim_v) : std::string(), "/B", batch(),
                 num_q_tokens > 1 ? concat("q", num_q_tokens) : std::string(), "/", length_name, "/",
-                paged() ? concat("page", page_size) : std::string("contiguous"));
+                paged() ? concat("page", page_size) : std::string("contiguous"), by_head ? "-HND" : "");
 }
 
 std::optional<double> bar_us(const Case& c, std::string_view backend, double floor_us) {
@@ -169,6 +169,13 @@ std::vector<Case> device_cases() {
     }
   suite_s(DType::fp8_e4m3);
   for (const DType type : {DType::int8, DType::int4}) suite_s(type, {grouped});
+  // What the order in memory costs where a head's row is short.
+  for (const DType type : {DType::fp16, DType::fp8_e4m3, DType::int8, DType::int4})
+    for (const auto& [batch, length] : {std::pair(1, 131072), {32, 1024}, {32, 8192}}) {
+      Case c    = uniform(type, grouped, batch, length, 16);
+      c.by_head = true;
+      cases.push_back(c);
+    }
   for (const auto& [batch, length] : {std::pair(1, 65536), {32, 4096}, {64, 1024}})
     cases.push_back(uniform(DType::fp32, grouped, batch, length, 16));
   cases.push_back(uniform(DType::fp32, few, 32, 4096, 16));

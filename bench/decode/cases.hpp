@@ -39,6 +39,7 @@ struct Case {
   std::vector<int> lengths;
   std::string length_name;  ///< "S1024" where all are equal, else what they are
   int page_size = 0;        ///< 0: contiguous
+  bool by_head  = false;    ///< a page has one head's tokens after another's (HND), not one token's heads (NHD)
   Bar bar       = Bar::none;
 
   int batch() const { return static_cast<int>(lengths.size()); }
@@ -61,7 +62,7 @@ struct Case {
   std::size_t token_elements() const;
   std::size_t page_elements() const { return static_cast<std::size_t>(page_tokens()) * token_elements(); }
 
-  /// decode/generic/fp16/32x8x128/B64/S1024/page16, of several query tokens .../B64q4/...
+  /// decode/generic/fp16/32x8x128/B64/S1024/page16, of several query tokens .../B64q4/..., head by head .../page16-HND
   std::string name(std::string_view backend) const;
 };
 

@@ -9,7 +9,7 @@ import re
 
 NAME = re.compile(
     r"decode/(?P<backend>[^/]+)/(?P<type>\w+)/(?P<q_heads>\d+)x(?P<kv_heads>\d+)x(?P<dim>\d+)(?:-(?P<dim_v>\d+))?"
-    r"/B(?P<batch>\d+)(?:q(?P<q_tokens>\d+))?/(?P<lengths>S\d+|[a-z-]+)/(?:page(?P<page>\d+)|contiguous)"
+    r"/B(?P<batch>\d+)(?:q(?P<q_tokens>\d+))?/(?P<lengths>S\d+|[a-z-]+)/(?:page(?P<page>\d+)|contiguous)(?P<order>-HND)?"
 )
 SUFFIX = "/manual_time"
 
@@ -27,6 +27,7 @@ class Case:
         self.dim, self.latent = int(part["dim"]), part["dim_v"] is not None
         self.q_tokens = int(part["q_tokens"] or 1)
         self.page = int(part["page"] or 0)
+        self.by_head = part["order"] is not None
         self.lengths = lengths_of(part["lengths"], int(part["batch"]))
         # What reads a contiguous cache has the same to do for all of Pagoda's backends and all page sizes.
         first, _, *rest = name.split("/")

@@ -30,7 +30,7 @@ class TorchPeer(Peer):
             self.evicted = torch.ones(2 * self.last_level // 4, dtype=torch.int32, device="cuda")
 
     def cannot(self, case: Case) -> str | None:
-        if case.type not in self.types or case.latent or case.q_tokens > 1:
+        if case.type not in self.types or case.latent or case.q_tokens > 1 or case.by_head:
             return "its type or shape"
         return None
 
@@ -168,7 +168,7 @@ class FlashInfer(TorchPeer):
         self.version = getattr(flashinfer, "__version__", "unknown")
 
     def cannot(self, case: Case) -> str | None:
-        if case.type not in self.types or case.q_tokens > 1:
+        if case.type not in self.types or case.q_tokens > 1 or case.by_head:
             return "its type or shape"
         if case.latent and (case.type, case.dim) != ("bf16", 576):
             return "its type or shape"

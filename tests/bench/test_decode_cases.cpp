@@ -65,6 +65,7 @@ TEST(DecodeCases, NamesSayWhatTheCaseIs) {
       ASSERT_EQ(std::sscanf(part[6].c_str(), "page%d", &page), 1) << name;
     }
     EXPECT_EQ(page, c.page_size) << name;
+    EXPECT_EQ(part[6].ends_with("-HND"), c.by_head) << name;
   }
 }
 
@@ -91,7 +92,7 @@ TEST(DecodeCases, HoldTheRowsOfTheSuites) {
         "decode/generic/bf16/16x1x576-512/B64/S4096/page64", "decode/generic/fp8_e4m3/32x8x128/B32/S1024/page16",
         "decode/generic/fp8_e4m3/64x8x128/B128/S2048/contiguous", "decode/generic/int8/32x8x128/B1/S131072/page16",
         "decode/generic/int4/32x8x128/B32/S8192/page16", "decode/generic/fp16/64x4x128/B32/S8192/page16",
-        "decode/generic/fp16/32x8x128/B32q8/S1024/page16"})
+        "decode/generic/fp16/32x8x128/B32q8/S1024/page16", "decode/generic/int4/32x8x128/B32/S8192/page16-HND"})
     EXPECT_NO_THROW(find(cases, name));
 }
 
