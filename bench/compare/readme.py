@@ -107,7 +107,7 @@ def limits() -> str:
         f"{100 * (max(cost['16']) - 1):.0f}% at most, and a page for every token {100 * (max(cost['1']) - 1):.0f}%. Short of the "
         f"memory limit are small problems ({over('fp16/.*/B[1-4]/S(512|1024)/page16')} us over the read), long single "
         f"sequences, whose rows are cut in many pieces ({over('fp16/(32x8|16x2)x128/B1/S(16384|65536|131072)/page16')} us), "
-        f"{'' if latent else 'and '}int4, whose rows of 64 bytes memory reads slowly ({span(ratios('int4/.*page16'), 1)} times the "
+        f"{'' if latent else 'and '}int4 (bound by its unpacking, cut rows also by their 64 bytes in memory: {span(ratios('int4/.*page16'), 1)} times the "
         f"read, head by head in a page {span(ratios('int4/.*-HND'), 1)}){many_heads}."
     )
 

@@ -48,5 +48,54 @@ TYPED_TEST(MergedSequences, RangesMakeTheWhole) {
   EXPECT_EQ(difference.wrong, 0) << difference.report;
 }
 
+// What many sequences begin with is read once: as one entry with a query token of each, none of which the causal mask
+// hides anything from. Merged with what each has of its own, it is the whole.
+TYPED_TEST(MergedSequences, APrefixSharedByManySequences) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  using Acc   = accumulator_t<T>;
+  const std::vector<int> own{70, 1, 0, 33, 129, 64, 5, 2, 0, 17, 300, 16};
+  const int shared = 210, heads = 8, kv_heads = 2, dims = 64, n = static_cast<int>(own.size());
+  std::vector<int> lengths = own;
+  for (int& length : lengths) length += shared;
+  Sample<T> whole({.lengths = lengths, .num_q_heads = heads, .num_kv_heads = kv_heads, .head_dim = dims});
+  Sample<T> prefix({.lengths      = {shared},
+                    .num_q_heads  = heads,
+                    .num_kv_heads = kv_heads,
+                    .head_dim     = dims,
+                    .query_lens   = {n},
+                    .causal       = false});
+  Sample<T> rest({.lengths = own, .num_q_heads = heads, .num_kv_heads = kv_heads, .head_dim = dims});
+  const auto copy_token = [&](Sample<T>& from, int b, int t, Sample<T>& to, int to_b, int to_t) {
+    for (int h = 0; h < kv_heads; ++h) {
+      std::copy_n(from.key(b, t, h), dims, to.key(to_b, to_t, h));
+      std::copy_n(from.value(b, t, h), dims, to.value(to_b, to_t, h));
+    }
+  };
+  for (int b = 0; b < n; ++b) {
+    for (int t = 0; t < shared; ++t) copy_token(prefix, 0, t, whole, b, t);
+    for (int t = 0; t < own[b]; ++t) copy_token(rest, b, t, whole, b, shared + t);
+    for (int h = 0; h < heads; ++h) {
+      std::copy_n(whole.query(b, h), dims, prefix.query(b, h));
+      std::copy_n(whole.query(b, h), dims, rest.query(b, h));
+    }
+  }
+
+  const DType acc = dtype_v<Acc>;
+  const Placement placement{.layout = Layout::paged, .out_type = acc, .lse_type = acc};
+  Scene<Space, T> first(prefix, placement), second(rest, placement);
+  const auto plan = first.plan(), plan_of_rest = second.plan();
+  first.decode(plan), second.decode(plan_of_rest);
+  ASSERT_TRUE(first.right());
+  ASSERT_TRUE(second.right());
+  Array<Space> out(dtype_v<T>, {n, heads, dims}, Strides::dense), lse(acc, {n, heads}, Strides::dense);
+  pagoda::merge(first.exec(), first.out().template view<const Acc, 3>(), first.lse().template view<const Acc, 2>(),
+                second.out().template view<const Acc, 3>(), second.lse().template view<const Acc, 2>(),
+                out.template view<T, 3>(), lse.template view<Acc, 2>());
+  out.download(first.exec()), lse.download(first.exec());
+  const Comparison difference = compare<Space>(whole, out, &lse, plan.state().probability_type, dims / 16);
+  EXPECT_EQ(difference.wrong, 0) << difference.report;
+}
+
 }  // namespace
 }  // namespace pagoda::test
