@@ -3,6 +3,7 @@
 
 #include "backends/cuda/tuned/many/grouped/shapes.hpp"
 #include "backends/cuda/tuned/many/join.cuh"
+#include "backends/cuda/tuned/many/softmax.cuh"
 #include "backends/cuda/wgmma.cuh"
 
 /// Decode attention where up to 128 query rows share a kv head of 64 or 128 dims. A warp copies tiles into a ring; a
@@ -118,37 +119,19 @@ PAGODA_DEVICE void multiply(const Args& args, Course<1>& course, Place<D, Groups
       bool raises         = false;
       float kept[2]       = {1, 1};
       if (active) {
-        if (there < tokens + args.hidden) {
-          int seen[2];
-#pragma unroll
-          for (int r = 0; r < 2; ++r) seen[r] = there - 2 * column - QueryRow(args, 0, row + 8 * r).hidden(args);
-#pragma unroll
-          for (int e = 0; e < 32; ++e)
-            if (8 * (e / 4) + (e & 1) >= seen[e >> 1 & 1]) x[e] = -INFINITY;
-        }
-        float most[2] = {x[0], x[2]};
-#pragma unroll
-        for (int e = 0; e < 32; ++e) most[e >> 1 & 1] = fmaxf(most[e >> 1 & 1], x[e]);
-        most[0] *= args.scale, most[1] *= args.scale;
-        // The maximum is raised only when a score exceeds it by more than 2^8.
-        raises = __any_sync(~0u, most[0] > base[0] + 8.0f || most[1] > base[1] + 8.0f);
+        hide_unseen(args, x, there, row, column);
+        float most[2];
+        find_largest(x, args.scale, most);
+        raises = __any_sync(~0u, most[0] > base[0] + let_pass || most[1] > base[1] + let_pass);
         if (raises) {
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
-            most[r]         = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 1));
-            most[r]         = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 2));
-            const float now = fmaxf(base[r], most[r]);
+            const float now = fmaxf(base[r], largest_of_row(most[r]));
             kept[r]         = exp2_fast(base[r] - now);
             base[r]         = now, sum[r] *= kept[r];
           }
         }
-#pragma unroll
-        for (int e = 0; e < 32; ++e) {
-          x[e] = exp2_fast(x[e] * args.scale - base[e >> 1 & 1]);
-          sum[e >> 1 & 1] += x[e];
-        }
-#pragma unroll
-        for (int e = 0; e < 16; ++e) p[e] = pack<Bf16>(x[2 * e], x[2 * e + 1]);
+        weigh<Bf16>(x, args.scale, base, sum, p);
       }
       if (raises && i > 0) {
 #pragma unroll
@@ -169,11 +152,7 @@ PAGODA_DEVICE void multiply(const Args& args, Course<1>& course, Place<D, Groups
 
     float2 state[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
-      state[r] = make_float2(base[r], sum[r]);
-    }
+    for (int r = 0; r < 2; ++r) state[r] = make_float2(base[r], sum_of_row(sum[r]));
     const bool whole = s.from >= course.last;
     if (!whole && threadIdx.x == 0) debts[s.begins] = {s.batch, s.head, s.from, course.last};
     if (active) end_row<1, 1>(args, {s.batch, s.head, s.begins, whole}, o, state, 0, row, lane);

@@ -3,6 +3,7 @@
 
 #include "backends/cuda/tuned/many/latent/copies.cuh"
 #include "backends/cuda/tuned/many/output.cuh"
+#include "backends/cuda/tuned/many/softmax.cuh"
 #include "backends/cuda/wgmma.cuh"
 
 namespace pagoda::tuned::many::latent {
@@ -84,28 +85,16 @@ PAGODA_DEVICE void score_tiles(const Args& args, Place at, char* memory, int whi
       if (m > 0) at.wait(Shared::turn + (which ^ 1), (m - 1) / 2);
       float before[2] = {lowest, lowest};
       if (active) {
-        if (there < tokens + args.hidden) {
-          int seen[2];
-#pragma unroll
-          for (int r = 0; r < 2; ++r)
-            seen[r] = there - 2 * column - QueryRow(args, 0, first_row<Together>() + row + 8 * r).hidden(args);
-#pragma unroll
-          for (int e = 0; e < 32; ++e)
-            if (8 * (e / 4) + (e & 1) >= seen[e >> 1 & 1]) x[e] = -INFINITY;
-        }
-        float most[2] = {x[0], x[2]};
-#pragma unroll
-        for (int e = 0; e < 32; ++e) most[e >> 1 & 1] = fmaxf(most[e >> 1 & 1], x[e]);
-        most[0] *= args.scale, most[1] *= args.scale;
+        hide_unseen(args, x, there, first_row<Together>() + row, column);
+        float most[2];
+        find_largest(x, args.scale, most);
         if (i > 0) before[0] = shared_base[row], before[1] = shared_base[row + 8];
         float now[2] = {before[0], before[1]};
-        raises       = __any_sync(~0u, most[0] > before[0] + 8.0f || most[1] > before[1] + 8.0f);
+        raises       = __any_sync(~0u, most[0] > before[0] + let_pass || most[1] > before[1] + let_pass);
         if (raises) {
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
-            most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 1));
-            most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 2));
-            now[r]  = fmaxf(before[r], most[r]);
+            now[r] = fmaxf(before[r], largest_of_row(most[r]));
             if (speaks) shared_base[row + 8 * r] = now[r];
           }
         } else if (i == 0 && speaks) {
@@ -115,15 +104,7 @@ PAGODA_DEVICE void score_tiles(const Args& args, Place at, char* memory, int whi
         for (int r = 0; r < 2; ++r) sum[r] *= exp2_fast(base[r] - now[r]), base[r] = now[r];
       }
       at.arrive(Shared::turn + which, lane);
-      if (active) {
-#pragma unroll
-        for (int e = 0; e < 32; ++e) {
-          x[e] = exp2_fast(x[e] * args.scale - base[e >> 1 & 1]);
-          sum[e >> 1 & 1] += x[e];
-        }
-#pragma unroll
-        for (int e = 0; e < 16; ++e) p[e] = pack<Bf16>(x[2 * e], x[2 * e + 1]);
-      }
+      if (active) weigh<Bf16>(x, args.scale, base, sum, p);
 
       if (m > 0) at.wait(Shared::p_empty + (which ^ 1), (m - 1) / 2);
       if (lane == 0)
@@ -142,11 +123,7 @@ PAGODA_DEVICE void score_tiles(const Args& args, Place at, char* memory, int whi
       at.arrive(Shared::p_full, lane);
     }
 
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
-    }
+    sum[0] = sum_of_row(sum[0]), sum[1] = sum_of_row(sum[1]);
     if (segments > 0) at.wait(Shared::state_empty, segments - 1);
     if (which == 0 && warp == 0 && lane == 0) {
       const bool whole                                  = s.from >= course.last;
