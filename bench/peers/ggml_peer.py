@@ -23,6 +23,8 @@ TYPES = {"fp32": 0, "fp16": 1}  # ggml_type
 class Ggml(Peer):
     name = "ggml"
 
+    types = tuple(TYPES)
+
     def __init__(self, folder: str | None = None) -> None:
         self.base, self.cpu = (self.library(name, folder) for name in ("ggml-base", "ggml-cpu"))
         pointer, i64, f32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
@@ -61,9 +63,7 @@ class Ggml(Peer):
             raise Absent(str(error)) from error
 
     def cannot(self, case: Case) -> str | None:
-        if case.type not in TYPES or case.latent or not case.even:
-            return "its type or shape"
-        return None
+        return super().cannot(case) or (None if case.even else "it takes sequences of one length")
 
     def fill(self, tensor: int, kind: str, seed: int) -> None:
         """N(0, 1), as 64 Ki numbers again and again: Python makes no gigabytes of them."""

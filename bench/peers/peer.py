@@ -20,10 +20,13 @@ class Peer:
     name = ""
     paged = False
     version = ""
+    types: tuple[str, ...] = ()
+    latents: tuple[tuple[str, int], ...] = ()  #: types and head_dims of latent caches
 
     def cannot(self, case: Case) -> str | None:
-        """Why it is not asked to do a case; None where it is."""
-        raise NotImplementedError
+        """Why it is not asked to do a case; None where it is. None is asked for several query tokens or HND pages."""
+        known = (case.type, case.dim) in self.latents if case.latent else case.type in self.types
+        return None if known and case.q_tokens == 1 and not case.by_head else "its type or shape"
 
     def time(self, case: Case) -> tuple[float, str]:
         """(microseconds of a decode, how)."""

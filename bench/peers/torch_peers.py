@@ -29,11 +29,6 @@ class TorchPeer(Peer):
             self.last_level = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 64 << 20)
             self.evicted = torch.ones(2 * self.last_level // 4, dtype=torch.int32, device="cuda")
 
-    def cannot(self, case: Case) -> str | None:
-        if case.type not in self.types or case.latent or case.q_tokens > 1 or case.by_head:
-            return "its type or shape"
-        return None
-
     def normal(self, name: str, *shape: int) -> Any:
         torch = self.torch
         dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}.get(name, torch.float16)
@@ -155,6 +150,7 @@ class FlashInfer(TorchPeer):
 
     name, paged = "flashinfer", True
     types = ("fp16", "bf16", "fp8_e4m3")
+    latents = (("bf16", 576),)
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,11 +164,7 @@ class FlashInfer(TorchPeer):
         self.version = getattr(flashinfer, "__version__", "unknown")
 
     def cannot(self, case: Case) -> str | None:
-        if case.type not in self.types or case.q_tokens > 1 or case.by_head:
-            return "its type or shape"
-        if case.latent and (case.type, case.dim) != ("bf16", 576):
-            return "its type or shape"
-        return None if case.page else "it reads pages"
+        return super().cannot(case) or (None if case.page else "it reads pages")
 
     def time(self, case: Case) -> tuple[float, str]:
         try:

@@ -2,10 +2,24 @@
 #pragma once
 
 #include "backends/cuda/tuned/many/block.cuh"
+#include "backends/cuda/wgmma.cuh"
 
-/// What becomes of a tile's scores between the products. A lane has 32 of them, as a product of 64 rows and 64 tokens
-/// leaves them: of two rows, eight apart, and of each eight tokens two; x[e] is of row e / 2 % 2.
+/// A tile's scores, and what becomes of them before the values are added. A lane has 32 of them, as a product of 64
+/// rows and 64 tokens leaves them: of two rows, eight apart, and of each eight tokens two; x[e] is of row e / 2 % 2.
 namespace pagoda::tuned::many {
+
+/// Asks for the products of 64 rows of queries and of keys, both of D dims; wgmma_wait says that they are there.
+template <bool Bf16, int D>
+PAGODA_DEVICE void begin_scores(float (&x)[32], std::uint64_t q, std::uint64_t k) {
+  wgmma_keep(x);
+  wgmma_begin();
+#pragma unroll
+  for (int j = 0; j < D / 16; ++j) {
+    const int dims = j / 4 * run_bytes + j % 4 * 32;
+    wgmma<Bf16>(x, operand_at(q, dims), operand_at(k, dims), j > 0);
+  }
+  wgmma_commit();
+}
 
 /// The maximum that scores are taken relative to is raised only when one exceeds it by more than 2^8.
 inline constexpr float let_pass = 8;

@@ -99,14 +99,7 @@ PAGODA_DEVICE void multiply(const Args& args, Course<1>& course, Place<D, Groups
       const std::uint64_t k = operand(at.keys(used.slot), eight), v = operand(at.values(used.slot), eight, run_bytes);
       barrier_wait(at.full(used.slot), used.parity);
       float x[32];
-      wgmma_keep(x);
-      wgmma_begin();
-#pragma unroll
-      for (int j = 0; j < D / 16; ++j) {
-        const int dims = j / 4 * run_bytes + j % 4 * 32;
-        wgmma<Bf16>(x, operand_at(q, dims), operand_at(k, dims), j > 0);
-      }
-      wgmma_commit();
+      begin_scores<Bf16, D>(x, q, k);
       if (there < tokens) {  // beside the products
         clear_values<D, D, workers(Groups)>(at.values(used.slot), there, static_cast<int>(threadIdx.x));
         fence_copies();

@@ -68,14 +68,7 @@ PAGODA_DEVICE void score_tiles(const Args& args, Place at, char* memory, int whi
       at.wait(Shared::full + which, m / stages);
       const std::uint64_t q = fresh(operand(at.memory + Shared::q, eight));
       const std::uint64_t k = fresh(operand(at.memory + Shared::tiles + which * tile_bytes, eight));
-      wgmma_keep(x);
-      wgmma_begin();
-#pragma unroll
-      for (int j = 0; j < head_dim / 16; ++j) {
-        const int dims = j / 4 * run_bytes + j % 4 * 32;
-        wgmma<Bf16>(x, operand_at(q, dims), operand_at(k, dims), j > 0);
-      }
-      wgmma_commit();
+      begin_scores<Bf16, head_dim>(x, q, k);
       wgmma_wait<0>();
       wgmma_keep(x);
       if (i + 2 >= count) at.arrive(Shared::q_empty, lane);
