@@ -31,6 +31,18 @@ choose_env() {
   fi
 }
 
+# run_ctest BUILD [arguments of ctest]: runs the tests of a build folder through in_env. Where ci/checks.sh runs a part
+# of its own (PAGODA_PART), keeps ctest's report for it.
+run_ctest() {
+  local build=$1 status=0
+  shift
+  rm -f "$build/ctest.xml"
+  "${in_env[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=error --output-junit "$build/ctest.xml" \
+    "$@" || status=$?
+  [ -z "${PAGODA_PART:-}" ] || cp "$build/ctest.xml" "$PAGODA_PART.xml"
+  return $status
+}
+
 # The version for the build's records: in the root, the repository may be out of sight.
 if hash=$(git -C "$top" describe --always --dirty --abbrev=12 2>/dev/null); then
   export PAGODA_GIT_HASH=$hash

@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
 # ci/gpu.sh [--prebuilt DIR] [--out FILE] [PRESET]
+# ci/gpu.sh --sanitize [--prebuilt DIR] [PRESET]
 #
 # On a machine with a GPU: builds for it, runs every test, every Google Benchmark and the demo, and writes
 # one JSON with all of it, which bench/compare reads. PRESET is a configure preset (cuda-h200, hip-mi300, ...; by default the one for
 # the GPU that is here). Building takes CMake, a Kokkos for this GPU (Kokkos_ROOT) and GoogleTest; with
 # --prebuilt DIR, a build folder made elsewhere is run as it is, and bash and python3 are enough.
 # Exits with 1 if a test, a benchmark or the demo failed; the JSON is written all the same.
+# With --sanitize, runs tests of the hand-tuned kernels under compute-sanitizer instead (ci/sanitize.sh).
 #
 # PAGODA_DEMO_ARGS        arguments of pagoda-serve
 # PAGODA_BENCHMARK_ARGS   arguments of every benchmark, such as --benchmark_filter=...
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
-prebuilt='' out='' preset=''
+prebuilt='' out='' preset='' sanitize=''
 while [ $# != 0 ]; do
   case $1 in
     --prebuilt) prebuilt=$2 && shift 2 ;;
     --out) out=$2 && shift 2 ;;
+    --sanitize) sanitize=yes && shift ;;
     -*) sed -n '2,/^set/{/^#/p}' "$0" >&2 && exit 2 ;;
     *) preset=$1 && shift ;;
   esac
@@ -44,6 +47,9 @@ else
   cmake --preset "$preset" -B "$build"
   cmake --build "$build"
 fi
+if [ -n "$sanitize" ]; then
+  exec "$top/ci/sanitize.sh" "$build"
+fi
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 out=${out:-$PWD/pagoda-$preset.json}
@@ -66,6 +72,10 @@ shopt -s nullglob
 for program in "$build"/tests/pagoda_test_* "$build"/tests/*/pagoda_test_*; do
   if [ ! -x "$program" ] || [ ! -f "$program" ]; then continue; fi
   run "$(basename "$program")" "$program" --gtest_brief=1 "--gtest_output=json:$results/$(basename "$program").json"
+done
+for program in "$build"/tests/random/pagoda_random_*; do
+  if [ ! -x "$program" ] || [ ! -f "$program" ]; then continue; fi
+  run "$(basename "$program")" "$program" --seed 1 --seconds 60
 done
 read -ra benchmark_args <<<"${PAGODA_BENCHMARK_ARGS:-}"
 for program in "$build"/bench/pagoda_bench_* "$build"/bench/*/pagoda_bench_*; do
@@ -104,7 +114,8 @@ for status_file in sorted(glob.glob(os.path.join(results, "*.status"))):
     name = os.path.basename(status_file)[: -len(".status")]
     base = os.path.join(results, name)
     status = int(open(status_file).read())
-    kind = "tests" if name.startswith("pagoda_test_") else "benchmarks" if name.startswith("pagoda_bench_") else "demo"
+    kind = ("tests" if name.startswith("pagoda_test_") else "random" if name.startswith("pagoda_random_")
+            else "benchmarks" if name.startswith("pagoda_bench_") else "demo")
     entry = {"exit_status": status, "report": load(base + ".json")}
     if kind == "benchmarks":
         journal = f"{out.removesuffix('.json')}.{name}.jsonl"

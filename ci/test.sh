@@ -9,4 +9,4 @@ build=$build_root/host
 
 "${in_env[@]}" cmake --preset host -B "$build"
 "${in_env[@]}" cmake --build "$build"
-"${in_env[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=error "$@"
+run_ctest "$build" "$@"

@@ -5,11 +5,11 @@ add_library(pagoda_flags INTERFACE)
 # -Wpedantic (line markers), so that one stays away from it.
 target_compile_options(pagoda_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-qual -Woverloaded-virtual>
-  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:${Kokkos_ENABLE_CUDA}>>>:-Wpedantic>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:${PAGODA_HAS_CUDA}>>>:-Wpedantic>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${PAGODA_WERROR}>>:-Werror>)
 
 # Kernels call constexpr functions of our own and of std::array; clang allows that unasked.
-if(Kokkos_ENABLE_CUDA AND NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
+if(PAGODA_HAS_CUDA AND NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
   target_compile_options(pagoda_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:--expt-relaxed-constexpr>)
 endif()
 
@@ -20,7 +20,7 @@ endif()
 if(PAGODA_BOUNDS_CHECK)
   target_compile_definitions(pagoda_flags INTERFACE PAGODA_DEBUG_BOUNDS _GLIBCXX_ASSERTIONS)
   # A View's own checks are inline code alone, so they work over a Kokkos that was built without them.
-  if(NOT DEBUG_BOUNDS_CHECK IN_LIST Kokkos_OPTIONS)
+  if(NOT DEBUG_BOUNDS_CHECK IN_LIST PAGODA_USES_KOKKOS_OPTIONS)
     target_compile_definitions(pagoda_flags INTERFACE KOKKOS_ENABLE_DEBUG_BOUNDS_CHECK)
   endif()
 endif()

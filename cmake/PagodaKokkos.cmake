@@ -52,28 +52,58 @@ function(_pagoda_debian_kokkos_after)
   endforeach()
 endfunction()
 
-# What an installed Kokkos says of itself, asked of one that is part of this build (fetched, or a parent's).
-macro(pagoda_describe_kokkos)
-  if(NOT Kokkos_VERSION AND Kokkos_SOURCE_DIR)
-    get_directory_property(Kokkos_VERSION DIRECTORY ${Kokkos_SOURCE_DIR} DEFINITION Kokkos_VERSION)
-    get_directory_property(Kokkos_DEVICES DIRECTORY ${Kokkos_SOURCE_DIR} DEFINITION KOKKOS_ENABLED_DEVICES)
-    get_directory_property(Kokkos_OPTIONS DIRECTORY ${Kokkos_SOURCE_DIR} DEFINITION KOKKOS_ENABLED_OPTIONS)
-    get_directory_property(Kokkos_ARCH DIRECTORY ${Kokkos_SOURCE_DIR} DEFINITION KOKKOS_ENABLED_ARCH_LIST)
+# pagoda_describe_kokkos(PREFIX): what the Kokkos in use was built for, read from its KokkosCore_config.h.
+# The variables of find_package(Kokkos) are not asked: they exist only in the directory that called it, while its
+# targets may be global, or belong to a Kokkos that is part of this build. Sets in the caller's scope:
+#   PREFIX_VERSION   such as 4.6.99
+#   PREFIX_DEVICES   the execution spaces, such as CUDA;OPENMP
+#   PREFIX_ARCH      such as HOPPER;HOPPER90
+#   PREFIX_OPTIONS   the other KOKKOS_ENABLE_..., such as DEBUG_BOUNDS_CHECK
+function(pagoda_describe_kokkos prefix)
+  get_target_property(folders Kokkos::kokkoscore INTERFACE_INCLUDE_DIRECTORIES)
+  string(REGEX REPLACE "\\$<[A-Z_]+:|>" "" folders "${folders}") # $<BUILD_INTERFACE:folder>
+  set(header "")
+  foreach(folder IN LISTS folders)
+    if(NOT header AND EXISTS "${folder}/KokkosCore_config.h")
+      set(header "${folder}/KokkosCore_config.h")
+    endif()
+  endforeach()
+  if(NOT header)
+    message(FATAL_ERROR "Pagoda cannot tell what Kokkos was built for: there is no KokkosCore_config.h in the include "
+      "directories of the target Kokkos::kokkoscore (${folders})")
   endif()
-endmacro()
+  file(STRINGS "${header}" lines REGEX "^[ \t]*#[ \t]*define[ \t]+KOKKOS_")
+  set(devices "")
+  set(options "")
+  set(arch "")
+  foreach(line IN LISTS lines)
+    if(line MATCHES "KOKKOS_VERSION_(MAJOR|MINOR|PATCH)[ \t]+([0-9]+)")
+      set(version_${CMAKE_MATCH_1} ${CMAKE_MATCH_2})
+    elseif(line MATCHES "KOKKOS_ENABLE_(SERIAL|OPENMP|THREADS|HPX|CUDA|HIP|SYCL|OPENACC|OPENMPTARGET)[ \t]*$")
+      list(APPEND devices ${CMAKE_MATCH_1})
+    elseif(line MATCHES "KOKKOS_ENABLE_([A-Z0-9_]+)")
+      list(APPEND options ${CMAKE_MATCH_1})
+    elseif(line MATCHES "KOKKOS_ARCH_([A-Z0-9_]+)")
+      list(APPEND arch ${CMAKE_MATCH_1})
+    endif()
+  endforeach()
+  set(${prefix}_VERSION "${version_MAJOR}.${version_MINOR}.${version_PATCH}" PARENT_SCOPE)
+  set(${prefix}_DEVICES "${devices}" PARENT_SCOPE)
+  set(${prefix}_ARCH "${arch}" PARENT_SCOPE)
+  set(${prefix}_OPTIONS "${options}" PARENT_SCOPE)
+endfunction()
 
 # A preset says what it builds for; a Kokkos made for something else is refused here, by name, and not
 # by a wrong-architecture crash later.
 function(pagoda_check_kokkos)
   foreach(kind IN ITEMS DEVICE ARCH)
     if(kind STREQUAL "DEVICE")
-      set(given "${Kokkos_DEVICES}")
+      set(given "${PAGODA_USES_KOKKOS_DEVICES}")
     else()
-      set(given "${Kokkos_ARCH}")
+      set(given "${PAGODA_USES_KOKKOS_ARCH}")
     endif()
-    string(TOUPPER "${given}" given)
     string(TOUPPER "${PAGODA_KOKKOS_${kind}}" wanted)
-    if(wanted AND given AND NOT wanted IN_LIST given)
+    if(wanted AND NOT wanted IN_LIST given)
       message(FATAL_ERROR "PAGODA_KOKKOS_${kind} is ${wanted}, but the Kokkos found has: ${given} (${Kokkos_DIR}). "
         "Point Kokkos_ROOT at one that was built for it.")
     endif()

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/export.hpp>
+
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -9,13 +11,13 @@ namespace pagoda {
 
 /// Thrown for input that cannot be served: the message names the call, the argument, what it was and what is
 /// allowed. Nothing has been launched or changed when it is thrown.
-class InvalidArgument : public std::invalid_argument {
+class PAGODA_EXPORT InvalidArgument : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
 };
 
 /// Thrown by a pool that has no room left. The pool is unchanged.
-class OutOfCapacity : public std::runtime_error {
+class PAGODA_EXPORT OutOfCapacity : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/export.hpp>
 #include <pagoda/kv_layout.hpp>
 #include <pagoda/types.hpp>
 
@@ -42,13 +43,13 @@ struct Row {
 using ReadRow = std::function<void(int token, std::span<double> row)>;
 
 /// One query row at `position` of its sequence (its own token's index; seq_len - 1 for the newest).
-Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v, const ReadRow& key,
-           const ReadRow& value, const RowOptions& options);
+PAGODA_EXPORT Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v, const ReadRow& key,
+                         const ReadRow& value, const RowOptions& options);
 
 /// Largest L2 error in terms of Row::norm (and absolute error of lse) that a correct kernel may show for this row:
 /// twice the rounding of the probabilities and of the output. A probability is rounded to `probability`, and carries
 /// the rounding of its score: of the products, and as much again of the sums they pass through, in `arithmetic` (float
 /// for all but fp64 caches). The latter only shows where both others are as fine.
-double tolerance(const Row& row, DType probability, DType output, DType arithmetic = DType::fp32);
+PAGODA_EXPORT double tolerance(const Row& row, DType probability, DType output, DType arithmetic = DType::fp32);
 
 }  // namespace pagoda::reference

@@ -22,7 +22,7 @@ if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
   message(FATAL_ERROR "PAGODA_SANITIZE=thread needs clang and its libomp (libgomp tells ThreadSanitizer "
     "nothing, so all it reports would be false): set CMAKE_CXX_COMPILER=clang++.")
 endif()
-if(Kokkos_ENABLE_OPENMP)
+if(PAGODA_HAS_OPENMP)
   execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libarcher.so
                   OUTPUT_VARIABLE archer OUTPUT_STRIP_TRAILING_WHITESPACE)
   file(REAL_PATH "${archer}" archer)

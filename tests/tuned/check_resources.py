@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds what the tuning counts on against what the compiler made of the kernels, card by card, without a GPU.
 
-    check_resources.py PROGRAM [--need SM...]
+    check_resources.py PROGRAM --objects OBJECT... [--need SM...]
 
 PROGRAM is tests/tuned/planned.cpp, linked with the kernels. It says how many blocks of which kernel are to run on a
-multiprocessor at the same time; cuobjdump reads registers, stack and shared memory of the same kernels from it. Every
-kernel that a card may be given must be there, have no stack (nothing spilled), and fit as many blocks as planned. Cards
-whose architecture PROGRAM was not compiled for are passed over, unless --need names it.
+multiprocessor at the same time. OBJECTs are the kernels' object files; beside each lies OBJECT.usage, where
+keep_usage.sh kept what ptxas said of its kernels. Every kernel that a card may be given must be there, have no stack,
+spill nothing, and fit as many blocks as planned. Cards whose architecture no OBJECT was compiled for are passed over,
+unless --need names it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Iterable
 
 
@@ -41,9 +43,9 @@ class Usage:
     """Of a kernel, as compiled for one architecture."""
 
     registers: int
-    stack: int
-    local: int
-    shared: int  #: static; with or without what the system reserves
+    stack: int  #: bytes, the most of the kernel and the functions it calls
+    spills: int  #: bytes of spill stores and loads
+    shared: int  #: bytes, static, without what the system reserves
 
 
 Usages = dict[int, dict[str, Usage]]  #: by architecture and name
@@ -55,17 +57,18 @@ def plain(name: str) -> str:
 
 
 def parse_usage(text: str) -> Usages:
-    """Output of cuobjdump -res-usage. Code for sm_90a is for the cards of sm_90."""
+    """Output of ptxas -v. Code for sm_90a is for the cards of sm_90."""
     found: Usages = {}
-    sm, name = 0, ""
+    sm, name, stack, spills = 0, "", 0, 0
     for line in text.splitlines():
-        if match := re.match(r"arch = sm_(\d+)a?$", line.strip()):
-            sm = int(match[1])
-        elif match := re.match(r"\s*Function (\S+):", line):
-            name = plain(match[1])
-        elif name and "REG:" in line:
-            at = {key: int(value) for key, value in re.findall(r"(\w+):(\d+)", line)}
-            found.setdefault(sm, {})[name] = Usage(at["REG"], at["STACK"], at["LOCAL"], at["SHARED"])
+        if match := re.search(r"Compiling entry function '(\S+)' for 'sm_(\d+)a?'", line):
+            name, sm, stack, spills = plain(match[1]), int(match[2]), 0, 0
+        elif match := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            stack = max(stack, int(match[1]))
+            spills += int(match[2]) + int(match[3])
+        elif name and (match := re.search(r"Used (\d+) registers", line)):
+            shared = re.search(r"(\d+) bytes smem", line)
+            found.setdefault(sm, {})[name] = Usage(int(match[1]), stack, spills, int(shared[1]) if shared else 0)
             name = ""
     return found
 
@@ -94,8 +97,7 @@ def blocks_that_fit(row: dict[str, Any], usage: Usage, limits: Limits) -> tuple[
     """Of a multiprocessor, and what there is no room for beyond them."""
     of_warp = up(usage.registers * 32, limits.registers_unit)
     warps = limits.registers // of_warp // limits.warps_unit * limits.warps_unit
-    static = max(usage.shared - limits.shared_reserved, 0)
-    shared = up(row["shared"] + static, limits.shared_unit) + limits.shared_reserved
+    shared = up(row["shared"] + usage.shared, limits.shared_unit) + limits.shared_reserved
     return min(
         (warps // row["warps"], "registers"),
         (row["shared_per_sm"] // shared, "shared memory"),
@@ -113,8 +115,8 @@ def faults(rows: Iterable[dict[str, Any]], usages: Usages) -> Iterable[str]:
         if usage is None:
             yield f"{what}: there is no such kernel for sm_{row['sm']} ({row['kernel'] or 'null'})"
             continue
-        if usage.stack or usage.local:
-            yield f"{what}: spills ({usage.stack} bytes of stack, {usage.local} of local memory)"
+        if usage.stack or usage.spills:
+            yield f"{what}: spills ({usage.stack} bytes of stack, {usage.spills} bytes of spill stores and loads)"
         if row["shared"] > row["shared_per_block"]:
             yield f"{what}: {row['shared']} bytes of shared memory; a block may have {row['shared_per_block']}"
         fit, short = blocks_that_fit(row, usage, LIMITS[row["sm"]])
@@ -141,11 +143,11 @@ def output_of(*command: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("program")
+    parser.add_argument("--objects", nargs="+", required=True, metavar="OBJECT")
     parser.add_argument("--need", type=int, nargs="*", default=[], metavar="SM")
-    parser.add_argument("--cuobjdump", default="cuobjdump")
     parser.add_argument("--nm", default="nm")
     args = parser.parse_args()
-    usages = parse_usage(output_of(args.cuobjdump, "-res-usage", args.program))
+    usages = parse_usage("".join(Path(f"{name}.usage").read_text() for name in args.objects))
     rows = parse_planned(output_of(args.program), parse_symbols(output_of(args.nm, args.program)))
     found = [f"{args.program} has no code for sm_{sm}" for sm in args.need if sm not in usages]
     found += faults(rows, usages)

@@ -47,7 +47,7 @@ void say_many([[maybe_unused]] const Card& card, [[maybe_unused]] const char* ty
     for (const int head_dim : {64, 128})
       say(card, type, head_dim, count, many::grouped::threads(groups) / 32, many::grouped::blocks(groups),
           many::grouped::shared(head_dim, groups).bytes, many::grouped::kernel_of<T>(head_dim, groups));
-    say(card, type, many::latent::head_dim, count, many::latent::threads / 32, many::latent::pace.blocks_per_sm,
+    say(card, type, many::latent::head_dim, count, many::latent::threads / 32, many::latent::blocks_per_sm,
         many::latent::Shared::bytes, many::latent::kernel_of<T>(many::latent::together(count)));
   }
 #endif

@@ -1,0 +1,6 @@
+file(STRINGS /usr/include/kokkos/KokkosCore_config.h _version REGEX "define KOKKOS_VERSION_(MAJOR|MINOR|PATCH) ")
+string(REGEX REPLACE "[^0-9]+" "." PACKAGE_VERSION "${_version}")
+string(REGEX REPLACE "^\\.|\\.$" "" PACKAGE_VERSION "${PACKAGE_VERSION}")
+if(NOT PACKAGE_FIND_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()

@@ -1,0 +1,110 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# The parts of ci/checks.sh, one function check_PART each. A part fails when a command fails (errexit is on), and ends
+# with skip where it cannot run here.
+
+all_parts=(tests format scripts install cuda hip demo asan-ubsan tsan tidy)
+
+# skip REASON...: ends the part.
+skip() {
+  echo "skipped: $*"
+  echo "$*" >"$PAGODA_PART.reason"
+  exit 77
+}
+
+llvm=21 # when sid drops this version, take the next one and run fix-format
+tools="clang-$llvm clang-format-$llvm clang-tidy-$llvm libclang-rt-$llvm-dev libomp-$llvm-dev llvm-$llvm shellcheck hipcc libamdhip64-dev"
+in_root=("$top/ci/sid-root.sh" -p "$tools")
+builds=$sid_build/$key
+
+sources() { find include src backends tests bench -name '*.[hc]' -o -name '*.[hc]pp' -o -name '*.cu' -o -name '*.cuh'; }
+
+build_and_test() { # build_and_test PRESET [option...]
+  "${in_root[@]}" cmake --preset "$1" -B "$builds/$1" -DPAGODA_WERROR=ON "${@:2}"
+  "${in_root[@]}" cmake --build "$builds/$1"
+  in_env=("${in_root[@]}")
+  run_ctest "$builds/$1" -LE install
+}
+
+# The sanitizers' own machinery reads /proc, which a machine that refuses mounts keeps from the root.
+need_proc() { "${in_root[@]}" test -e /proc/self || { echo "no /proc in the sid root: sanitizers cannot run" && exit 1; }; }
+
+check_root() { "${in_root[@]}" true; }
+check_host-debug() { build_and_test host-debug; }
+# Types are instances of the same templates: fewer of them find as much in half the time.
+check_asan-ubsan() { need_proc && build_and_test asan-ubsan -DPAGODA_BOUNDS_CHECK=ON "-DPAGODA_TYPES=fp64;fp16;int4"; }
+check_tsan() { need_proc && build_and_test tsan -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_TYPES=fp16; }
+check_tests() { ci/test.sh -LE install; }
+check_install() { ci/test.sh -L install; }
+check_demo() { ci/demo.sh; }
+check_scripts() {
+  "${in_root[@]}" shellcheck ci/*.sh .ci/run tests/tuned/keep_usage.sh
+  "${in_root[@]}" python3 -B bench/compare/readme.py --check README.md
+}
+
+check_format() { sources | "${in_root[@]}" xargs clang-format-$llvm --dry-run -Werror; }
+check_fix-format() { sources | "${in_root[@]}" xargs clang-format-$llvm -i; }
+
+# Every source of the library and the programs once, and of what is compiled per data type the fp32 instance; tests
+# would take several times as long. Configured for clang, as the flags of another compiler leave out what that one does
+# by default.
+check_tidy() {
+  "${in_root[@]}" cmake --preset host-debug -B "$builds/tidy" -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_BUILD_BENCH=ON
+  "${in_root[@]}" run-clang-tidy-$llvm -quiet -j "$CMAKE_BUILD_PARALLEL_LEVEL" -p "$builds/tidy" \
+    "^$top/(src|backends|bench)/|_fp32\.cpp$"
+}
+
+# compile_cuda FILE OBJECT: for every card of `need` that the unit is for.
+compile_cuda() {
+  local flags=(-std=c++20 -O3 -Werror all-warnings -I. -Iinclude)
+  echo "nvcc $1"
+  case $1 in
+    */many/*/kernels_*) flags+=("${sm90a[@]}") ;; # products of warpgroups: sm_90a alone has them
+    bench/*) flags+=("${gencode[@]}" -Xptxas "-warn-spills,-Werror") ;;
+    *) flags+=("${gencode[@]}" -DPAGODA_HAS_SM90A) ;;
+  esac
+  tests/tuned/keep_usage.sh "$nvcc" "${flags[@]}" -c -o "$2" "$1"
+}
+
+check_cuda() {
+  local need=(80 86 90) arch file
+  nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc) ||
+    skip "there is no nvcc, neither in PATH nor in /usr/local/cuda/bin (any CUDA 13 toolkit will do, no GPU is needed)"
+  gencode=() sm90a=(-gencode "arch=compute_90a,code=sm_90a")
+  for arch in "${need[@]}"; do
+    gencode+=(-gencode "arch=compute_$arch,code=sm_$arch")
+  done
+  made=$(mktemp -d) # not local: removed at exit
+  trap 'rm -rf "$made"' EXIT
+  python3 -B tests/tuned/test_check_resources.py
+  local running=0 failed=0
+  while read -r file; do
+    if [ "$running" -ge "$CMAKE_BUILD_PARALLEL_LEVEL" ]; then
+      wait -n || failed=1
+      running=$((running - 1))
+    fi
+    compile_cuda "$file" "$made/${file//\//_}.o" &
+    running=$((running + 1))
+  done < <(find backends/cuda/tuned bench -name '*.cu' -o -path 'backends/cuda/tuned/*.cpp')
+  while [ "$running" != 0 ]; do
+    wait -n || failed=1
+    running=$((running - 1))
+  done
+  [ "$failed" = 0 ]
+  # The kernels count on their registers, on nothing being spilled, and on so much shared memory.
+  local kernels=("$made"/backends_*.o)
+  "$nvcc" -std=c++20 -O3 -I. -Iinclude "${gencode[@]}" -DPAGODA_HAS_SM90A -o "$made/planned" tests/tuned/planned.cpp \
+    "${kernels[@]}"
+  python3 -B tests/tuned/check_resources.py "$made/planned" --objects "${kernels[@]}" --need "${need[@]}"
+}
+
+# All of the library in one data type, by hipcc for MI300, or for the presets that PAGODA_HIP_PRESETS names (hip-mi250,
+# hip-mi300, hip-rx7900; each takes some minutes). Nothing is linked or run:
+# ci/hip-kokkos is Kokkos' headers with HIP turned on. ci/gpu.sh does the rest on a machine with such a GPU.
+check_hip() {
+  local preset
+  for preset in ${PAGODA_HIP_PRESETS:-hip-mi300}; do
+    "${in_root[@]}" cmake --preset "$preset" -B "$builds/$preset" -DKokkos_DIR="$top/ci/hip-kokkos" \
+      -DPAGODA_WERROR=ON -DPAGODA_TYPES=fp16 -DPAGODA_BUILD_TESTS=OFF -DPAGODA_BUILD_BENCH=OFF
+    "${in_root[@]}" cmake --build "$builds/$preset"
+  done
+}
