@@ -30,6 +30,17 @@ using CacheView = Kokkos::View<const T****, Kokkos::LayoutStride, MemorySpace>;
 template <class MemorySpace>
 using IntView = Kokkos::View<const int*, MemorySpace>;
 
+/// What a layout asks of the Views of keys and values, beyond their rank.
+template <class T, class MemorySpace, class K, class V>
+constexpr void check_kv_types() {
+  static_assert(std::is_same_v<std::remove_const_t<typename K::value_type>, T> &&
+                    std::is_same_v<std::remove_const_t<typename V::value_type>, T>,
+                "k and v must have one element type");
+  static_assert(Kokkos::SpaceAccessibility<MemorySpace, typename K::memory_space>::assignable &&
+                    Kokkos::SpaceAccessibility<MemorySpace, typename V::memory_space>::assignable,
+                "k and v must lie in one memory space");
+}
+
 /// Any rank-4 View of keys or values as (page, token, head, dim), whatever its order in memory.
 template <class T, class MemorySpace, class View>
 CacheView<T, MemorySpace> as_cache_view(const View& view, KVOrder order) {
@@ -108,7 +119,8 @@ concept KVLayout = requires(const L& kv, int b, int h, int t) {
 /// seq_lens: [sequences] tokens held by each sequence, in the same memory space; read by every decode, so it may
 /// change on the device between calls. sequence_ids: optional, [batch]; batch entry b decodes sequence
 /// sequence_ids[b] (continuous batching out of a larger cache). Values outside the cache are undefined behaviour in
-/// a release build; check(exec, kv) finds them, and so does a build with PAGODA_BOUNDS_CHECK.
+/// a release build. check(exec, kv) finds them, and so does a build with PAGODA_BOUNDS_CHECK where the generic kernel
+/// runs.
 template <class T, class MemorySpace>
 struct ContiguousKV {
   using value_type   = T;
@@ -126,6 +138,7 @@ struct ContiguousKV {
         v(detail::as_cache_view<T, MemorySpace>(values, order)),
         seq_lens(lengths),
         sequence_ids(ids) {
+    detail::check_kv_types<T, MemorySpace, KView, VView>();
     detail::check_cache_views("pagoda::ContiguousKV", k, v);
     detail::require(seq_lens.extent(0) == k.extent(0), "pagoda::ContiguousKV: seq_lens has ", seq_lens.extent(0),
                     " entries; k has ", k.extent(0), " sequences, and the two must agree");
@@ -196,6 +209,7 @@ struct PagedKV {
         seq_lens(lengths),
         sequence_ids(ids),
         max_len(bounded(table.extent(1) * k.extent(1))) {
+    detail::check_kv_types<T, MemorySpace, KView, VView>();
     check_common();
     detail::require(block_table.extent(0) == seq_lens.extent(0), "pagoda::PagedKV: block_table has ",
                     block_table.extent(0), " rows; seq_lens has ", seq_lens.extent(0),
@@ -214,6 +228,7 @@ struct PagedKV {
         seq_lens(lengths),
         sequence_ids(ids),
         max_len(max_seq_len) {
+    detail::check_kv_types<T, MemorySpace, KView, VView>();
     check_common();
     detail::require(page_indptr.extent(0) == seq_lens.extent(0) + 1, "pagoda::PagedKV: page_indptr has ",
                     page_indptr.extent(0), " entries; allowed: sequences + 1 = ", seq_lens.extent(0) + 1);

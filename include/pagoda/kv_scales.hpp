@@ -20,7 +20,8 @@
 ///
 /// fp8_e4m3_t and fp8_e5m2_t do without scales too, which then are 1; std::int8_t and int4x2_t do not. An int4 cache is
 /// a View of int4x2_t whose last extent is head_dim / 2. Scales are floats, finite and not negative; they are read by
-/// every decode, so they may change on the device between calls. Only those of visible tokens are read.
+/// every decode, so they may change on the device between calls. Those of tokens that
+/// no query sees, and of heads whose sequences are all empty, may hold anything: they do not change a result.
 ///
 /// Scores are multiplied with the key's scale behind the product, and probabilities with the value's before it, so no
 /// element is ever scaled by itself. Scales that are the same for all tokens are free.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/export.hpp>
 #include <pagoda/kv_layout.hpp>
 #include <pagoda/problem.hpp>
 
@@ -8,13 +9,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace pagoda {
 
 /// What a decode computes, beyond the cache itself. Zero or empty means the default that stands beside each field.
-/// The Views live in the execution space's memory and are read by every decode, so their contents may change.
+/// The Views live in memory of the execution space. Each decode reads their contents on the device, so they may change
+/// between decodes. The plan keeps its own copy of each View, so managed Views stay alive as long as the plan.
 template <class MemorySpace>
 struct DecodeOptions {
   int num_q_heads   = 0;  ///< required; a multiple of the cache's num_kv_heads
@@ -22,29 +26,45 @@ struct DecodeOptions {
   int max_seq_len   = 0;  ///< bound on every seq_len; default: what the cache can hold. Only tunes, never truncates
   int max_query_len = 1;  ///< bound on the query tokens of one sequence
 
-  /// Ragged query counts: [batch + 1], tokens cu_seqlens_q(b) .. cu_seqlens_q(b + 1) of q belong to sequence b.
-  /// Default: every sequence has q.extent(0) / batch query tokens.
+  /// Ragged query counts: tokens cu_seqlens_q(b) .. cu_seqlens_q(b + 1) of q belong to batch entry b. At least
+  /// max_batch + 1 entries, or batch + 1 where max_batch is not given; a decode reads the first batch + 1. They must
+  /// start at 0 or more, not fall, rise by at most max_query_len, and end at q.extent(0) or less. Anything else is
+  /// undefined behaviour; check(exec, plan, q, kv) finds it. Rows of q that belong to no entry are not decoded.
+  /// Default: every entry has q.extent(0) / batch query tokens.
   Kokkos::View<const int*, MemorySpace> cu_seqlens_q{};
   int max_query_tokens = 0;  ///< bound on q.extent(0); default: max_batch * max_query_len
 
   std::optional<double> softmax_scale{};  ///< default: 1 / sqrt(head_dim)
   /// Query token i of n, the newest n tokens of the sequence, sees tokens up to seq_len - n + i (its own included).
   /// False: every query token sees every token.
-  bool causal            = true;
-  int window_left        = -1;  ///< tokens before its own that a query token sees; -1: all
-  int num_initial_tokens = 0;   ///< first tokens of the sequence that stay visible beside a window
-  double logit_soft_cap  = 0;   ///< scores become cap * tanh(score / cap); 0: off
+  bool causal = true;
+  /// Tokens before its own position seq_len - n + i that a query token sees; -1: all. A window without causal has no
+  /// right end: all tokens from the window's first on are visible.
+  int window_left        = -1;
+  int num_initial_tokens = 0;  ///< first tokens of the sequence that stay visible beside a window
+  /// Scores become cap * tanh(score / cap), before ALiBi is added; 0: off.
+  double logit_soft_cap = 0;
   Kokkos::View<const float*, MemorySpace> alibi_slopes{};  ///< [num_q_heads], adds slope * (token - query position)
   Kokkos::View<const float*, MemorySpace> sinks{};         ///< [num_q_heads], logit of one extra token with value 0
 
   /// "tuned" (hand-written kernels, on NVIDIA; launched cooperatively, so that a decode starts once all of its blocks
   /// can run) or "generic"; decodes that cannot run so are refused with the reason. Default: PAGODA_BACKEND in the
-  /// environment, or else tuned where that can carry out the problem, and generic everywhere else.
+  /// environment, or else tuned where that can carry out the problem and is not the slower one for even lengths near
+  /// max_seq_len, and generic everywhere else.
   std::string backend{};
   /// Lets a tuned decode on sm_90 start while the kernel before it on the stream still runs (CUDA's programmatic
-  /// dependent launch; that kernel says from when on, or else it is when it ends). Until that kernel has ended the
-  /// decode reads lengths, page tables and tokens older than each sequence's newest 16: these must stand before it
-  /// starts. Queries, the newest tokens, outputs and the workspace are not touched before. No effect elsewhere.
+  /// dependent launch). That kernel allows the start with cudaTriggerProgrammaticLaunchCompletion(); otherwise the
+  /// decode starts when that kernel ends. The decode must be in a CUDA graph: outside of graphs, CUDA 13.0 starts a
+  /// cooperative launch only when the kernel before has ended. No effect elsewhere.
+  ///  - The kernel before the decode may write the queries and the keys and values of the newest 16 tokens of each
+  ///    sequence. The decode waits until that kernel has completed and its writes are visible before it reads these,
+  ///    and before it writes outputs or workspace.
+  ///  - The decode reads lengths, page tables, sequence ids and older tokens without waiting. Kernels that completed
+  ///    before the kernel before the decode began must have written them.
+  ///  - The decode waits for that one kernel only. If that kernel was itself launched programmatically, it must call
+  ///    cudaGridDependencySynchronize(), at the latest before it ends: otherwise it may complete before its own
+  ///    predecessor does, and the predecessor's writes are not ordered before the decode. Every tuned decode makes this
+  ///    call before it lets the kernel behind it start, so decodes may follow each other.
   bool programmatic_launch = false;
 };
 
@@ -65,7 +85,13 @@ struct SplitBounds {
 
 /// Byte offsets of the parts of a workspace. Filling it in is the size query and the plan at once.
 struct WorkspaceLayout {
-  std::size_t teams = 0, arrived = 0, states = 0, values = 0, tuned = 0, bytes = 0;
+  std::size_t states = 0, values = 0, bytes = 0;
+};
+
+/// Byte offsets of the parts of a plan's own memory: counters of the generic kernel, which are zero between decodes,
+/// and the records of the hand-tuned kernels, which hold a sentinel between decodes.
+struct PersistentLayout {
+  std::size_t team_counters = 0, arrived = 0, tuned = 0, bytes = 0;
 };
 
 /// Which kernels carry a decode out.
@@ -80,6 +106,7 @@ struct PlanState {
   double softmax_scale{};
   ScoreOptions score{};
   const int* cu_seqlens_q{};
+  int cu_seqlens_entries{};  ///< of cu_seqlens_q
   // how it is carried out
   int fragment{};                ///< which of the machine's ways to multiply
   DType query_type{};            ///< of queries that the fragment takes as they are
@@ -87,7 +114,9 @@ struct PlanState {
   std::int64_t max_row_units{};  ///< how far from the first the last row of a cache may lie (see row_units)
   bool any_query{};              ///< the plain kernel takes queries of any type
   bool all{};                    ///< several query tokens a sequence, or some score option is on
-  bool wide{};                   ///< rows can be read in aligned vectors
+  const char* slow_because{};    ///< why the kernel cannot run at full speed; null where it can
+  bool wide{};                   ///< the fragment reads rows in vectors; false: element by element, of any strides
+  int row_alignment{};           ///< bytes on which every row must begin where rows are read in vectors
   bool values_in_keys{};         ///< values are read as the keys' first elements
   int row_tile{};                ///< query rows (query token x head of the group) that share one pass over the keys
   int num_workers{};             ///< team threads: each walks its own tiles of tokens
@@ -95,81 +124,78 @@ struct PlanState {
   SplitBounds split{};
   int max_slots{};  ///< partial states
   // by which kernels
-  bool tuned{};                     ///< the hand-tuned ones, where they take the problem
-  std::optional<Backend> forced{};  ///< these, or none
-  bool programmatic{};              ///< may start before the kernel before has ended
+  bool tuned{};                        ///< the hand-tuned ones, where they take the problem
+  const char* generic_is_faster_on{};  ///< batches like these, which is why the generic one runs; null: it is not why
+  std::optional<Backend> forced{};     ///< these, or none
+  bool programmatic{};                 ///< may start before the kernel before has ended
+  int multiprocessors{};               ///< that the plan's instance may use; 0 on hosts
   WorkspaceLayout layout{};
+  PersistentLayout persistent{};
 };
 
-std::string describe(const PlanState& state);
+PAGODA_EXPORT std::string describe(const PlanState& state);
+
+/// A plan's own device memory, and the order of decodes after its initialization (src/dispatch/plan_memory.hpp).
+template <class ExecutionSpace>
+class PlanMemory;
 
 }  // namespace detail
 
-/// Made once per shape by pagoda::plan, used by every decode of that shape. Owns its workspace unless the caller gave
-/// one. One decode may be in flight on a plan at a time; make one plan for each stream that decodes concurrently.
-/// Copies share the workspace.
+/// Made once per shape by pagoda::plan, used by every decode of that shape.
+///
+/// A plan owns a small device memory of its own for what must persist between decodes, and allocates a workspace unless
+/// the caller gives one. A workspace is scratch: between decodes anything may be written into it, and plans may share
+/// one if their decodes do not run at the same time.
+///
+/// One decode may be in flight on a plan at a time; make one plan for each stream that decodes concurrently. Copies of
+/// a plan share its memory and workspace. Decodes may be queued on any instance of the plan's device.
 template <class ExecutionSpace>
 class Plan {
  public:
   using execution_space = ExecutionSpace;
   using memory_space    = typename ExecutionSpace::memory_space;
+  using Options         = DecodeOptions<memory_space>;
   using Workspace       = Kokkos::View<std::byte*, memory_space>;
 
-  Plan(const detail::PlanState& state, const Workspace& workspace) : state_(state), workspace_(workspace) {}
+  Plan(const detail::PlanState& state, const Options& options, const Workspace& workspace,
+       std::shared_ptr<detail::PlanMemory<ExecutionSpace>> memory)
+      : state_(state), options_(options), workspace_(workspace), memory_(std::move(memory)) {}
 
-  /// Exact bytes of device memory a decode of this plan writes beside its outputs.
+  /// Exact bytes of scratch that a decode of this plan writes.
   std::size_t workspace_bytes() const { return state_.layout.bytes; }
+  /// Bytes of device memory that the plan owns beside the workspace.
+  std::size_t persistent_bytes() const { return state_.persistent.bytes; }
   /// Name of the backend that will run, where queries and outputs are of the cache's type (fp16 for a quantized one)
   /// and dense.
   std::string backend() const { return state_.tuned ? "tuned" : "generic"; }
-  /// One line for people: shape, tiles, bounds.
+  /// One line for people: shape, tiles, bounds, and what keeps the plan from running at full speed, if anything does.
   std::string describe() const { return detail::describe(state_); }
+  /// The options it was made with.
+  const Options& options() const { return options_; }
 
   const detail::PlanState& state() const { return state_; }
   const Workspace& workspace() const { return workspace_; }
+  detail::PlanMemory<ExecutionSpace>& memory() const { return *memory_; }
 
  private:
   detail::PlanState state_;
+  Options options_;
   Workspace workspace_;
+  std::shared_ptr<detail::PlanMemory<ExecutionSpace>> memory_;
 };
 
 namespace detail {
 
-/// Options without the memory space.
-struct OptionsRef {
-  int num_q_heads{}, max_batch{}, max_seq_len{}, max_query_len{}, max_query_tokens{};
-  std::optional<double> softmax_scale{};
-  ScoreOptions score{};
-  const int* cu_seqlens_q{};
-  int alibi_extent = 0, sinks_extent = 0, cu_seqlens_extent = 0;
-  std::string backend{};
-  bool programmatic_launch = false;
-};
-
-template <class MemorySpace>
-OptionsRef options_ref(const DecodeOptions<MemorySpace>& o) {
-  OptionsRef r;
-  r.num_q_heads = o.num_q_heads, r.max_batch = o.max_batch, r.max_seq_len = o.max_seq_len;
-  r.max_query_len = o.max_query_len, r.max_query_tokens = o.max_query_tokens;
-  r.softmax_scale = o.softmax_scale;
-  r.score = {o.causal, o.window_left, o.num_initial_tokens, o.logit_soft_cap, o.alibi_slopes.data(), o.sinks.data()};
-  r.cu_seqlens_q        = o.cu_seqlens_q.data();
-  r.alibi_extent        = static_cast<int>(o.alibi_slopes.extent(0));
-  r.sinks_extent        = static_cast<int>(o.sinks.extent(0));
-  r.cu_seqlens_extent   = static_cast<int>(o.cu_seqlens_q.extent(0));
-  r.backend             = o.backend;
-  r.programmatic_launch = o.programmatic_launch;
-  return r;
-}
-
 /// Checks and decides; launches and allocates nothing.
 template <class ExecutionSpace>
-PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv, const OptionsRef& options);
+PAGODA_EXPORT PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv,
+                                        const DecodeOptions<typename ExecutionSpace::memory_space>& options);
 
-/// Launches every kernel of the plan once on no work, so that loading code, host scratch and the like never happen
-/// inside a later decode or graph capture.
+/// The plan behind pagoda::plan; an empty workspace is allocated.
 template <class ExecutionSpace>
-void warm_up(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan);
+PAGODA_EXPORT Plan<ExecutionSpace> make_plan(const ExecutionSpace& exec, const CacheRef& kv,
+                                             const DecodeOptions<typename ExecutionSpace::memory_space>& options,
+                                             typename Plan<ExecutionSpace>::Workspace workspace);
 
 }  // namespace detail
 
@@ -177,33 +203,27 @@ void warm_up(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan);
 template <class ExecutionSpace, KVLayout KV>
 std::size_t workspace_bytes(const ExecutionSpace& exec, const KV& kv,
                             const DecodeOptions<typename ExecutionSpace::memory_space>& options) {
-  return detail::make_plan_state(exec, kv.ref(), detail::options_ref(options)).layout.bytes;
+  return detail::make_plan_state(exec, kv.ref(), options).layout.bytes;
 }
 
-/// Decides how decodes of this shape run, from bounds alone: it reads no device memory and never waits for the device.
-/// Throws InvalidArgument where the shape cannot be served.
+/// Decides how decodes of this shape run, from bounds alone: reads no device memory, fences nothing, allocates little.
 ///
-/// exec: the instance decodes will run on (or another of its device). kv: a cache of the shape, types and strides to
-/// come; later calls may pass other caches of the same shape. workspace: at least workspace_bytes(exec, kv, options)
-/// bytes aligned to 16; allocated here if not given.
+/// exec: decodes run on this instance or on another one of its device; where they run on another one, the first of them
+/// waits on the device for the plan's initialization. On an instance that may use only some of the device's
+/// multiprocessors (a CUDA green context), the plan counts on those, and decodes need as many. kv: a cache of the
+/// shape, types and strides to come; later calls may pass other caches of the same shape. workspace: at least
+/// workspace_bytes(exec, kv, options) bytes aligned to 16; allocated here if not given.
+///
+/// Throws InvalidArgument where the shape cannot be served, and std::runtime_error where CUDA reports an error.
+/// Prints one line on standard error the first time a plan of the process cannot run at full speed (rows that are read
+/// element by element, for example), with the reason; PAGODA_WARN=0 in the environment turns that off.
 template <class ExecutionSpace, KVLayout KV>
 Plan<ExecutionSpace> plan(const ExecutionSpace& exec, const KV& kv,
                           const DecodeOptions<typename ExecutionSpace::memory_space>& options,
                           typename Plan<ExecutionSpace>::Workspace workspace = {}) {
   static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename KV::memory_space>::accessible,
                 "the cache must lie in memory that the execution space can read");
-  const auto state = detail::make_plan_state(exec, kv.ref(), detail::options_ref(options));
-  if (!workspace.data()) {
-    workspace = typename Plan<ExecutionSpace>::Workspace(
-        Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::plan::workspace"), state.layout.bytes);
-  }
-  detail::require(workspace.extent(0) >= state.layout.bytes, "pagoda::plan: workspace has ", workspace.extent(0),
-                  " bytes; allowed: at least ", state.layout.bytes);
-  detail::require(reinterpret_cast<std::uintptr_t>(workspace.data()) % 16 == 0,
-                  "pagoda::plan: workspace is at address ", workspace.data(), "; allowed: aligned to 16 bytes");
-  Plan<ExecutionSpace> made(state, workspace);
-  detail::warm_up(exec, made);
-  return made;
+  return detail::make_plan(exec, kv.ref(), options, std::move(workspace));
 }
 
 }  // namespace pagoda

@@ -53,16 +53,29 @@ void by_plain_type(DType type, F&& f) {
   });
 }
 
-/// Rows of keys and values can be read in aligned vectors: dense dims, every row on a 16-byte
-/// boundary, a multiple of 16 elements long (the widest vector any machine reads at once).
-inline bool readable_in_vectors(const CacheRef& kv) {
-  const auto aligned = [](const TensorRef& t) {
-    constexpr std::int64_t elements = 16;
-    bool ok = reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.stride[3] == 1 && t.extent[3] % elements == 0;
-    for (int axis = 0; axis < 3; ++axis) ok = ok && (t.extent[axis] <= 1 || t.stride[axis] * size_of(t.type) % 16 == 0);
-    return ok;
-  };
-  return aligned(kv.k) && aligned(kv.v);
+/// How the rows of keys and values lie in memory.
+struct RowLayout {
+  bool dense_dims;  ///< the dims of each row lie side by side
+  int alignment;    ///< bytes: the largest power of two, at most 256, that divides the address of every row
+};
+
+inline RowLayout row_layout(const CacheRef& kv) {
+  bool dense         = true;
+  std::uint64_t bits = 256;
+  for (const TensorRef* t : {&kv.k, &kv.v}) {
+    dense = dense && (t->stride[3] == 1 || t->extent[3] <= 1);
+    bits |= reinterpret_cast<std::uintptr_t>(t->data);
+    for (int axis = 0; axis < 3; ++axis)
+      if (t->extent[axis] > 1) bits |= static_cast<std::uint64_t>(t->stride[axis] * size_of(t->type));
+  }
+  return {dense, 1 << std::countr_zero(bits)};
+}
+
+/// Whether a plan can decode this cache: its fragment reads vectors from rows that begin on multiples of
+/// `row_alignment` bytes, or single elements of any stride if `wide` is false.
+inline bool rows_fit(const CacheRef& kv, bool wide, int row_alignment) {
+  const RowLayout rows = row_layout(kv);
+  return !wide || (rows.dense_dims && rows.alignment >= row_alignment);
 }
 
 /// The largest power of two of bytes that divides the distance between any two rows of the cache, and how many such

@@ -10,7 +10,7 @@ namespace pagoda::detail {
 
 namespace {
 
-enum class Fault { none, sequence_id, seq_len, page_list, page };
+enum class Fault { none, sequence_id, seq_len, page_list, page, query_counts };
 
 /// The first fault of one batch entry, and the numbers to tell of it.
 struct Finding {
@@ -19,8 +19,15 @@ struct Finding {
   std::int64_t value = 0, limit = 0;
 };
 
-KOKKOS_INLINE_FUNCTION Finding examine(const CacheRef& kv, int b) {
+KOKKOS_INLINE_FUNCTION Finding examine(const CacheRef& kv, const QueryCounts& queries, int b) {
   Finding f;
+  if (queries.cu_seqlens_q) {
+    const std::int64_t begin = queries.cu_seqlens_q[b], end = queries.cu_seqlens_q[b + 1];
+    if (begin < 0 || end < begin || end > queries.num_tokens || end - begin > queries.max_query_len) {
+      f.fault = Fault::query_counts, f.value = begin, f.limit = end;
+      return f;
+    }
+  }
   f.sequence = kv.sequence_ids ? kv.sequence_ids[b] : b;
   if (f.sequence < 0 || f.sequence >= kv.num_sequences) {
     f.fault = Fault::sequence_id;
@@ -55,30 +62,36 @@ KOKKOS_INLINE_FUNCTION Finding examine(const CacheRef& kv, int b) {
 
 struct FirstFault {
   CacheRef kv;
+  QueryCounts queries;
   KOKKOS_FUNCTION void operator()(int b, int& first) const {
-    if (examine(kv, b).fault != Fault::none && b < first) first = b;
+    if (examine(kv, queries, b).fault != Fault::none && b < first) first = b;
   }
 };
 
 struct Examine {
   CacheRef kv;
+  QueryCounts queries;
   int entry;
   Finding* finding;
-  KOKKOS_FUNCTION void operator()(int) const { *finding = examine(kv, entry); }
+  KOKKOS_FUNCTION void operator()(int) const { *finding = examine(kv, queries, entry); }
 };
 
 }  // namespace
 
 template <class ExecutionSpace>
-void check(const ExecutionSpace& exec, const CacheRef& kv) {
+void check(const ExecutionSpace& exec, const CacheRef& kv, const QueryCounts& queries) {
+  require(kv.batch == 0 || kv.seq_lens, "pagoda::check: seq_lens has a null pointer; allowed: memory for its ",
+          kv.num_sequences, " entries");
+  require(!kv.paged || kv.block_table || kv.table_pages == 0,
+          "pagoda::check: the page table has a null pointer; allowed: memory for its ", kv.table_pages, " entries");
   int first = std::numeric_limits<int>::max();
-  Kokkos::parallel_reduce("Pagoda::check", Kokkos::RangePolicy<ExecutionSpace>(exec, 0, kv.batch), FirstFault{kv},
-                          Kokkos::Min<int>(first));
+  Kokkos::parallel_reduce("Pagoda::check", Kokkos::RangePolicy<ExecutionSpace>(exec, 0, kv.batch),
+                          FirstFault{kv, queries}, Kokkos::Min<int>(first));
   if (first >= kv.batch) return;
   Kokkos::View<Finding, typename ExecutionSpace::memory_space> found(
       Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::check::finding"));
   Kokkos::parallel_for("Pagoda::check::finding", Kokkos::RangePolicy<ExecutionSpace>(exec, 0, 1),
-                       Examine{kv, first, found.data()});
+                       Examine{kv, queries, first, found.data()});
   Finding f;
   Kokkos::deep_copy(exec, Kokkos::View<Finding, Kokkos::HostSpace, Kokkos::MemoryUnmanaged>(&f), found);
   exec.fence("Pagoda::check: the finding is read on the host");
@@ -97,12 +110,17 @@ void check(const ExecutionSpace& exec, const CacheRef& kv) {
     case Fault::page:
       throw InvalidArgument(
           concat("pagoda::check: page ", f.index, in_sequence, " is ", f.value, "; allowed: 0 to ", f.limit - 1));
+    case Fault::query_counts:
+      throw InvalidArgument(concat("pagoda::check: cu_seqlens_q(", first, ") is ", f.value, " and cu_seqlens_q(",
+                                   first + 1, ") is ", f.limit, "; allowed: values from 0 to q.extent(0) = ",
+                                   queries.num_tokens, " that rise by 0 to max_query_len = ", queries.max_query_len));
     case Fault::none:
       break;
   }
 }
 
-#define PAGODA_INSTANTIATE(Space) template void check<Space>(const Space&, const CacheRef&);
+#define PAGODA_INSTANTIATE(Space) \
+  template PAGODA_EXPORT void check<Space>(const Space&, const CacheRef&, const QueryCounts&);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
 #undef PAGODA_INSTANTIATE
 

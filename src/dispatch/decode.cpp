@@ -5,6 +5,7 @@
 #include "src/dispatch/by_type.hpp"
 #include "src/dispatch/checks.hpp"
 #include "src/dispatch/launch.hpp"
+#include "src/dispatch/plan_memory.hpp"
 #include "src/dispatch/spaces.hpp"
 #include "src/dispatch/tuned.hpp"
 #include "src/plan/launched.hpp"
@@ -85,15 +86,19 @@ ScaledKernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p)
   a.split           = manned(rows, s.split);
   a.grid_pieces     = Divisor::of(grid_for(rows, a.split.teams * a.split.even_waves));
   if (s.split.deals_tiles) a.split.teams = teams_launched(rows * a.grid_pieces.value, a.split.teams);
-  a.value_stride     = padded_to_quads(s.head_dim_v);
-  a.value_quads      = Divisor::of(a.value_stride / 4);
-  a.wide_queries     = p.q.type == s.query_type && in_vectors(p.q, 16);
-  a.wide_outputs     = in_vectors(p.out, 4 * size_of(p.out.type)) && s.head_dim_v % 4 == 0;
-  std::byte* const w = plan.workspace().data();
-  a.teams            = reinterpret_cast<TeamCounters*>(w + s.layout.teams);
-  a.arrived          = reinterpret_cast<int*>(w + s.layout.arrived);
-  a.partial_state    = w + s.layout.states;
-  a.partial_values   = w + s.layout.values;
+  a.value_stride              = padded_to_quads(s.head_dim_v);
+  a.value_quads               = Divisor::of(a.value_stride / 4);
+  a.wide_queries              = p.q.type == s.query_type && in_vectors(p.q, 16);
+  a.wide_outputs              = in_vectors(p.out, 4 * size_of(p.out.type)) && s.head_dim_v % 4 == 0;
+  std::byte* const persistent = plan.memory().data();
+  a.teams                     = reinterpret_cast<TeamCounters*>(persistent + s.persistent.team_counters);
+  a.arrived                   = reinterpret_cast<int*>(persistent + s.persistent.arrived);
+  a.partial_state             = plan.workspace().data() + s.layout.states;
+  a.partial_values            = plan.workspace().data() + s.layout.values;
+#if defined(PAGODA_DEBUG_BOUNDS)
+  a.max_seq_len = kv.max_seq_len, a.num_sequences = kv.num_sequences;
+  a.num_query_tokens = static_cast<int>(p.q.extent[0]);
+#endif
   return a;
 }
 
@@ -106,6 +111,29 @@ struct ClearInts {
 template <class ExecutionSpace>
 void launch(const ExecutionSpace& exec, const PlanState& s, const ScaledKernelArgs& args, bool all) {
   by_type(s.kv_type, [&]<class T>(T*) { launch_decode<ExecutionSpace, T>(exec, s, args, all); });
+}
+
+/// A View that has elements has memory.
+void require_data(const char* name, const TensorRef& t) {
+  bool empty = false;
+  for (int axis = 0; axis < t.rank; ++axis) empty = empty || t.extent[axis] == 0;
+  require(t.data || empty, "pagoda::decode: ", name, " has a null pointer; allowed: memory for all of its elements");
+}
+
+void check_data(const PlanState& s, const Problem& p) {
+  const CacheRef& kv = p.kv;
+  require_data("q", p.q);
+  require_data("out", p.out);
+  require_data("the cache's k", kv.k);
+  require_data("the cache's v", kv.v);
+  if (kv.batch == 0) return;
+  require(kv.seq_lens, "pagoda::decode: the cache's seq_lens has a null pointer; allowed: memory for its ",
+          kv.num_sequences, " entries");
+  require(!kv.paged || kv.block_table || kv.table_pages == 0,
+          "pagoda::decode: the cache's page table has a null pointer; allowed: memory for its ", kv.table_pages,
+          kv.page_indptr ? " entries" : " entries a row");
+  require(!s.cu_seqlens_q || kv.batch < s.cu_seqlens_entries, "pagoda::decode: the cache's batch is ", kv.batch,
+          "; allowed: fewer than the ", s.cu_seqlens_entries, " entries of the plan's cu_seqlens_q");
 }
 
 void check(const PlanState& s, const Problem& p) {
@@ -122,9 +150,9 @@ void check(const PlanState& s, const Problem& p) {
           " (keys) and ", kv.head_dim_v(), " (values); the plan was made for ", s.head_dim, " and ", s.head_dim_v);
   require(kv.batch <= s.max_batch, who, "the cache's batch is ", kv.batch,
           "; allowed: up to the plan's max_batch = ", s.max_batch);
-  require(!s.wide || readable_in_vectors(kv), who,
-          "the cache's strides or alignment are not those the plan was made for: every row must start on 16 bytes "
-          "and be dense; make the plan from this cache");
+  require(rows_fit(kv, s.wide, s.row_alignment), who,
+          "the cache's strides or alignment are not those the plan was made for: every row must start on ",
+          s.row_alignment, s.row_alignment == 1 ? " byte" : " bytes", " and be dense; make the plan from this cache");
   require(
       !s.values_in_keys || values_in_keys(kv), who,
       "the values are not a prefix of the keys in the same memory (data, strides), as in the cache the plan was made "
@@ -152,21 +180,29 @@ void check(const PlanState& s, const Problem& p) {
           " elements; allowed: fewer than 2^31");
   require(!p.lse.data || (p.lse.extent[0] == tokens && p.lse.extent[1] == s.num_q_heads), who, "lse is (",
           p.lse.extent[0], ", ", p.lse.extent[1], "); allowed: (", tokens, ", ", s.num_q_heads, ") or an empty View");
+  check_data(s, p);
 }
 
 }  // namespace
 
 template <class ExecutionSpace>
+void check_decode(const Plan<ExecutionSpace>& plan, const Problem& problem) {
+  check(plan.state(), problem);
+}
+
+template <class ExecutionSpace>
 void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem) {
   check(plan.state(), problem);
   if (problem.q.extent[0] == 0) return;
-  const PlanState& s = plan.state();
+  const PlanState& s                = plan.state();
+  const bool enough_multiprocessors = plan.memory().enter(exec, s.multiprocessors);
   if (s.tuned) {
-    const char* const reason = decode_tuned(exec, s, problem, plan.workspace().data() + s.layout.tuned);
+    const char* const reason = enough_multiprocessors
+                                   ? decode_tuned(exec, s, problem, plan.memory().data() + s.persistent.tuned)
+                                   : "exec may use fewer multiprocessors than the plan counts on";
     if (!reason) return;
-    require(s.forced != Backend::tuned,
-            "pagoda::decode: the plan's backend is to be tuned, which cannot do this: ", reason,
-            "; allowed: a plan for any backend, or a problem that it takes");
+    require(s.forced != Backend::tuned, "pagoda::decode: backend \"tuned\" does not support this problem: ", reason,
+            "; allowed: a plan for any backend, or a problem that \"tuned\" supports");
   }
   const ScaledKernelArgs args = kernel_args(plan, problem);
   const bool small            = is_small(problem.q) && is_small(problem.out) && is_small(problem.lse);
@@ -175,20 +211,21 @@ void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const 
 
 template <class ExecutionSpace>
 void warm_up(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan) {
-  const PlanState& s = plan.state();
-  Kokkos::parallel_for(
-      "Pagoda::plan::clear_counters",
-      Kokkos::RangePolicy<ExecutionSpace>(exec, 0, static_cast<int>((s.layout.states - s.layout.teams) / sizeof(int))),
-      ClearInts{reinterpret_cast<int*>(plan.workspace().data() + s.layout.teams)});
+  const PlanState& s              = plan.state();
+  const std::size_t counter_bytes = s.persistent.tuned - s.persistent.team_counters;
+  Kokkos::parallel_for("Pagoda::plan::clear_counters",
+                       Kokkos::RangePolicy<ExecutionSpace>(exec, 0, static_cast<int>(counter_bytes / sizeof(int))),
+                       ClearInts{reinterpret_cast<int*>(plan.memory().data() + s.persistent.team_counters)});
   // A batch of none: teams find no items and leave at once.
   ScaledKernelArgs args = kernel_args(plan, Problem{});
   args.batch            = 0;
   for (const bool all : {false, true}) launch(exec, s, args, all);
-  if (s.tuned) prepare_tuned(exec, s, plan.workspace().data() + s.layout.tuned);
+  if (s.tuned) prepare_tuned(exec, s, plan.memory().data() + s.persistent.tuned);
 }
 
-#define PAGODA_INSTANTIATE(Space)                                                \
-  template void decode<Space>(const Space&, const Plan<Space>&, const Problem&); \
+#define PAGODA_INSTANTIATE(Space)                                                              \
+  template void check_decode<Space>(const Plan<Space>&, const Problem&);                       \
+  template PAGODA_EXPORT void decode<Space>(const Space&, const Plan<Space>&, const Problem&); \
   template void warm_up<Space>(const Space&, const Plan<Space>&);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
 #undef PAGODA_INSTANTIATE

@@ -14,6 +14,7 @@ struct FragmentChoice {
   int rows = 0, tile_tokens = 0, workers = 0;
   int heads_per_item = 1;  ///< kv heads that a tile of tokens is taken through
   int teams          = 0;  ///< that run at the same time
+  int row_alignment  = 0;  ///< bytes on which rows must begin; 0: rows of any strides, read element by element
   bool any_query     = false;
   DType query_type{};  ///< of queries that need not be converted
   DType probability_type{};
@@ -33,5 +34,10 @@ FragmentChoice choose_fragment(const ExecutionSpace& exec, const FragmentShape& 
 /// (all), or the one that does without.
 template <class ExecutionSpace, class T>
 void launch_decode(const ExecutionSpace& exec, const PlanState& state, const ScaledKernelArgs& args, bool all);
+
+/// Launches every kernel of the plan once on no work, so that loading code, host scratch and the like never happen
+/// inside a later decode or graph capture, and initializes the plan's own memory.
+template <class ExecutionSpace>
+void warm_up(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan);
 
 }  // namespace pagoda::detail

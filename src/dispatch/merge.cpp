@@ -49,7 +49,7 @@ void merge(const ExecutionSpace& exec, const MergeProblem& p) {
   fp64 ? launch(double()) : launch(float());
 }
 
-#define PAGODA_INSTANTIATE(Space) template void merge<Space>(const Space&, const MergeProblem&);
+#define PAGODA_INSTANTIATE(Space) template PAGODA_EXPORT void merge<Space>(const Space&, const MergeProblem&);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
 #undef PAGODA_INSTANTIATE
 

@@ -4,10 +4,10 @@
 #include <pagoda/error.hpp>
 
 #include "src/dispatch/spaces.hpp"
+#include "src/plan/faster_backend.hpp"
 #if defined(KOKKOS_ENABLE_CUDA)
+#include "backends/cuda/stream.hpp"
 #include "backends/cuda/tuned/decode.hpp"
-
-#include <cuda_runtime.h>
 #endif
 
 #include <Kokkos_Core.hpp>
@@ -38,13 +38,14 @@ namespace {
 
 template <class ExecutionSpace>
 struct None {
-  static const char* why_not(const PlanState&, const Problem&) {
+  static const char* why_not(const ExecutionSpace&, const PlanState&, const Problem&) {
     return "there are hand-tuned kernels for NVIDIA GPUs only";
   }
-  static std::size_t workspace_bytes(const PlanState&) { return 0; }
+  static const char* why_not_faster(const ExecutionSpace&, const PlanState&, const CacheRef&) { return nullptr; }
+  static std::size_t workspace_bytes(const ExecutionSpace&, const PlanState&) { return 0; }
   static void prepare(const ExecutionSpace&, const PlanState&, void*) {}
-  static const char* decode(const ExecutionSpace&, const PlanState& s, const Problem& p, void*) {
-    return why_not(s, p);
+  static const char* decode(const ExecutionSpace& exec, const PlanState& s, const Problem& p, void*) {
+    return why_not(exec, s, p);
   }
 };
 
@@ -67,31 +68,22 @@ std::optional<tuned::Type> type_of(DType type) {
   }
 }
 
-/// The current device's properties, asked for once.
-const tuned::Device& current_device() {
+/// Properties of the instance's device, asked for once for each device, with the multiprocessors that the plan counts
+/// on.
+tuned::Device device_of(const Kokkos::Cuda& exec, const PlanState& s) {
   static std::mutex mutex;
   static std::map<int, tuned::Device> known;
-  int id = 0;
-  cudaGetDevice(&id);
+  const int id = exec.cuda_device();
   const std::lock_guard lock(mutex);
-  const auto found = known.find(id);
-  return found != known.end() ? found->second : known.emplace(id, tuned::Device::current()).first->second;
-}
-
-/// Kokkos makes an instance's device the current one before it launches; so must we.
-class OnDeviceOf {
- public:
-  explicit OnDeviceOf(const Kokkos::Cuda& exec) {
-    cudaGetDevice(&before_);
-    if (exec.cuda_device() != before_) cudaSetDevice(exec.cuda_device());
+  auto found = known.find(id);
+  if (found == known.end()) {
+    const CudaDeviceGuard guard(id);
+    found = known.emplace(id, tuned::Device::current()).first;
   }
-  OnDeviceOf(const OnDeviceOf&)            = delete;
-  OnDeviceOf& operator=(const OnDeviceOf&) = delete;
-  ~OnDeviceOf() { cudaSetDevice(before_); }
-
- private:
-  int before_ = 0;
-};
+  tuned::Device device = found->second;
+  device.num_sms       = std::min(device.num_sms, s.multiprocessors);
+  return device;
+}
 
 struct Cuda {
   /// What of a problem is known when the plan is made. The type is one that there are kernels for.
@@ -148,35 +140,50 @@ struct Cuda {
     return nullptr;
   }
 
-  static const char* why_not(const PlanState& s, const Problem& p) {
+  static const char* why_not(const Kokkos::Cuda& exec, const PlanState& s, const Problem& p) {
     tuned::Problem t;
-    return why_not(s, p, t);
+    return why_not(device_of(exec, s), s, p, t);
   }
-  static std::size_t workspace_bytes(const PlanState& s) {
-    return tuned::workspace_bytes(shape_of(s), current_device());
+  static const char* why_not_faster(const Kokkos::Cuda& exec, const PlanState& s, const CacheRef& kv) {
+    const tuned::Device device = device_of(exec, s);
+    return why_generic_is_faster({.type            = s.kv_type,
+                                  .group           = s.num_q_heads / s.num_kv_heads,
+                                  .head_dim        = s.head_dim,
+                                  .max_query_len   = s.max_query_len,
+                                  .paged           = kv.paged,
+                                  .rows            = std::int64_t(s.max_batch) * s.num_kv_heads,
+                                  .max_seq_len     = s.max_seq_len,
+                                  .capacity_tokens = kv.num_pages() * kv.page_size(),
+                                  .num_kv_heads    = s.num_kv_heads,
+                                  .sm              = device.sm,
+                                  .num_sms         = device.num_sms});
   }
-  static void prepare(const Kokkos::Cuda& exec, const PlanState& s, void* workspace) {
-    const OnDeviceOf device(exec);
-    tuned::prepare(shape_of(s), current_device(), workspace, exec.cuda_stream());
+  static std::size_t workspace_bytes(const Kokkos::Cuda& exec, const PlanState& s) {
+    return tuned::workspace_bytes(shape_of(s), device_of(exec, s));
   }
-  static const char* decode(const Kokkos::Cuda& exec, const PlanState& s, const Problem& p, void* workspace) {
+  static void prepare(const Kokkos::Cuda& exec, const PlanState& s, void* memory) {
+    const CudaDeviceGuard guard(exec.cuda_device());
+    tuned::prepare(shape_of(s), device_of(exec, s), memory, exec.cuda_stream());
+  }
+  static const char* decode(const Kokkos::Cuda& exec, const PlanState& s, const Problem& p, void* memory) {
     tuned::Problem t;
-    if (const char* reason = why_not(s, p, t)) return reason;
-    const OnDeviceOf device(exec);
+    const tuned::Device device = device_of(exec, s);
+    if (const char* reason = why_not(device, s, p, t)) return reason;
+    const CudaDeviceGuard guard(exec.cuda_device());
     const bool told  = Kokkos::Tools::profileLibraryLoaded();  // tools that listen to Kokkos
     std::uint64_t id = 0;
     if (told)
       Kokkos::Tools::beginParallelFor(concat("Pagoda::decode[tuned,", name_of(s.kv_type), "]"),
                                       Kokkos::Tools::Experimental::device_id(exec), &id);
-    tuned::decode(t, current_device(), workspace, exec.cuda_stream());
+    const bool launched = tuned::decode(t, device, memory, exec.cuda_stream());
     if (told) Kokkos::Tools::endParallelFor(id);
-    return nullptr;
+    return launched ? nullptr : "its blocks do not fit the multiprocessors that exec may use at the same time";
   }
 
  private:
-  static const char* why_not(const PlanState& s, const Problem& p, tuned::Problem& t) {
+  static const char* why_not(const tuned::Device& device, const PlanState& s, const Problem& p, tuned::Problem& t) {
     if (const char* reason = translate(s, p, t)) return reason;
-    return tuned::why_not(t, current_device());
+    return tuned::why_not(t, device);
   }
 };
 
@@ -193,26 +200,31 @@ using Tuned = None<ExecutionSpace>;
 }  // namespace
 
 template <class ExecutionSpace>
-const char* why_not_tuned(const PlanState& state, const Problem& problem) {
-  return Tuned<ExecutionSpace>::why_not(state, problem);
+const char* why_not_tuned(const ExecutionSpace& exec, const PlanState& state, const Problem& problem) {
+  return Tuned<ExecutionSpace>::why_not(exec, state, problem);
 }
 template <class ExecutionSpace>
-std::size_t tuned_workspace_bytes(const PlanState& state) {
-  return Tuned<ExecutionSpace>::workspace_bytes(state);
+const char* why_not_faster(const ExecutionSpace& exec, const PlanState& state, const CacheRef& kv) {
+  return Tuned<ExecutionSpace>::why_not_faster(exec, state, kv);
 }
 template <class ExecutionSpace>
-void prepare_tuned(const ExecutionSpace& exec, const PlanState& state, void* workspace) {
-  Tuned<ExecutionSpace>::prepare(exec, state, workspace);
+std::size_t tuned_workspace_bytes(const ExecutionSpace& exec, const PlanState& state) {
+  return Tuned<ExecutionSpace>::workspace_bytes(exec, state);
 }
 template <class ExecutionSpace>
-const char* decode_tuned(const ExecutionSpace& exec, const PlanState& state, const Problem& problem, void* workspace) {
-  return Tuned<ExecutionSpace>::decode(exec, state, problem, workspace);
+void prepare_tuned(const ExecutionSpace& exec, const PlanState& state, void* memory) {
+  Tuned<ExecutionSpace>::prepare(exec, state, memory);
+}
+template <class ExecutionSpace>
+const char* decode_tuned(const ExecutionSpace& exec, const PlanState& state, const Problem& problem, void* memory) {
+  return Tuned<ExecutionSpace>::decode(exec, state, problem, memory);
 }
 
-#define PAGODA_INSTANTIATE(Space)                                              \
-  template const char* why_not_tuned<Space>(const PlanState&, const Problem&); \
-  template std::size_t tuned_workspace_bytes<Space>(const PlanState&);         \
-  template void prepare_tuned<Space>(const Space&, const PlanState&, void*);   \
+#define PAGODA_INSTANTIATE(Space)                                                              \
+  template const char* why_not_tuned<Space>(const Space&, const PlanState&, const Problem&);   \
+  template const char* why_not_faster<Space>(const Space&, const PlanState&, const CacheRef&); \
+  template std::size_t tuned_workspace_bytes<Space>(const Space&, const PlanState&);           \
+  template void prepare_tuned<Space>(const Space&, const PlanState&, void*);                   \
   template const char* decode_tuned<Space>(const Space&, const PlanState&, const Problem&, void*);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
 #undef PAGODA_INSTANTIATE

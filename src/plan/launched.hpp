@@ -9,7 +9,7 @@
 namespace pagoda::detail {
 
 /// No row is much longer than the others: the longest, times how many see any token, against the sum of all.
-PAGODA_ANYWHERE bool even_lengths(int longest, int rows, int sum) {
+PAGODA_ANYWHERE bool even_lengths(int longest, int rows, std::int64_t sum) {
   return static_cast<float>(longest) * static_cast<float>(rows) <= 1.25f * static_cast<float>(sum);
 }
 

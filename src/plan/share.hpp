@@ -19,10 +19,11 @@ struct VisibleTokens {
   KOKKOS_FUNCTION VisibleTokens(const ScoreOptions& score, int seq_len, int query_len)
       : head(0), tail(0), count(seq_len) {
     if (score.window_left < 0) return;
-    const int earliest = seq_len - query_len - score.window_left;  // of the first query token
-    tail               = least(greatest(earliest, 0), seq_len);
-    head               = least(score.num_initial_tokens, tail);
-    count              = head + seq_len - tail;
+    // The first token that the first query token sees. 64 bits: window_left may be as large as an int.
+    const std::int64_t earliest = std::int64_t(seq_len) - query_len - score.window_left;
+    tail                        = static_cast<int>(least(greatest(earliest, std::int64_t(0)), std::int64_t(seq_len)));
+    head                        = least(score.num_initial_tokens, tail);
+    count                       = head + seq_len - tail;
   }
   KOKKOS_FUNCTION int token(int index) const { return index < head ? index : index - head + tail; }
 };
@@ -67,7 +68,7 @@ class Share {
     RowTotals t{0, 0, 0};
     int all_rows   = 0;
     const auto add = [&](const Entry& e) {
-      t.chunks += e.chunks * e.tiles;
+      t.chunks += std::int64_t(e.chunks) * e.tiles;
       t.longest = greatest(t.longest, e.chunks);
       if (e.chunks > 0) t.rows += e.tiles;
       all_rows += e.tiles;
@@ -86,10 +87,11 @@ class Share {
         if (first + j * lanes_ < args.batch) add(entry(first + j * lanes_, lengths[j]));
     }
     if (args.batch > 1) {
-      t        = {Machine::lane_sum(t.chunks), Machine::lane_sum(t.rows), Machine::lane_max(t.longest)};
+      t        = sum_over_lanes(t);
       all_rows = All ? Machine::lane_sum(all_rows) : args.batch * args.tiles_per_entry.value;
     } else {
-      t        = {Machine::tell(t.chunks, 0), Machine::tell(t.rows, 0), Machine::tell(t.longest, 0)};
+      const int rows = Machine::tell(t.rows, 0), longest = Machine::tell(t.longest, 0);
+      t        = {std::int64_t(longest) * rows, rows, longest};
       all_rows = Machine::tell(all_rows, 0);
     }
     if (has_grid && even(t)) {
@@ -148,6 +150,20 @@ class Share {
   }
 
  private:
+  /// Sums over lanes are of ints, so a lane that has 2^25 chunks or more marks itself in a bit that no longest row
+  /// reaches. Chunks are then counted in units of 2^16, rounded up: a row gets a few cuts less, never more.
+  KOKKOS_FUNCTION static RowTotals sum_over_lanes(const RowTotals& lane) {
+    constexpr int many = 1 << 30;
+    const bool marks   = lane.chunks >= std::int64_t(1) << 25;
+    RowTotals t{Machine::lane_sum(static_cast<int>(lane.chunks)), Machine::lane_sum(lane.rows),
+                Machine::lane_max(lane.longest | (marks ? many : 0))};
+    if (t.longest >= many) {
+      t.longest = Machine::lane_max(lane.longest);
+      t.chunks  = std::int64_t(Machine::lane_sum(static_cast<int>((lane.chunks + 0xffff) >> 16))) << 16;
+    }
+    return t;
+  }
+
   /// Tokens that are visible, and chunks of them; tiles of query rows.
   struct Entry {
     int tokens, chunks, tiles;

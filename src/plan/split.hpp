@@ -18,9 +18,9 @@ namespace pagoda::detail {
 
 /// Lengths are counted in chunks of 2^chunk_shift tokens.
 struct RowTotals {
-  int chunks;   ///< of all rows of a batch
-  int rows;     ///< that see any token
-  int longest;  ///< chunks
+  std::int64_t chunks;  ///< of all rows of a batch
+  int rows;             ///< that see any token
+  int longest;          ///< chunks
 };
 
 /// How rows are cut: into 1 + chunks * density pieces, but none shorter than SplitBounds says, nor longer than
@@ -43,9 +43,12 @@ KOKKOS_INLINE_FUNCTION PieceLimit limit_pieces(const RowTotals& t, const SplitBo
   const int room     = even(t) ? bounds.even_waves * bounds.teams - t.rows : bounds.waves * bounds.teams;
   PieceLimit limit{least(greatest(room, 0), bounds.max_cuts), 0.0f, bounds.max_chunks};
   if (t.longest > bounds.max_chunks) {  // every piece of max_chunks ends in a cut
-    const int long_cuts = quotient(t.chunks, bounds.max_chunks);
-    limit.cuts          = least(limit.cuts + long_cuts, bounds.max_cuts);
-    if (long_cuts > bounds.max_cuts) limit.max_chunks = ceil_div(t.chunks, bounds.max_cuts);
+    const float long_cuts = chunks / static_cast<float>(bounds.max_chunks);
+    const float left      = static_cast<float>(bounds.max_cuts - limit.cuts);
+    limit.cuts            = long_cuts < left ? limit.cuts + static_cast<int>(long_cuts) : bounds.max_cuts;
+    // Rounded up a little: longer pieces make fewer cuts.
+    if (long_cuts > static_cast<float>(bounds.max_cuts))
+      limit.max_chunks = static_cast<int>(1.000001f * chunks / static_cast<float>(bounds.max_cuts)) + 1;
   }
   // Rounded down a little, so that the cuts of all rows never come to more.
   if (t.chunks > 0) limit.density = static_cast<float>(limit.cuts) * 0.999999f / chunks;

@@ -45,6 +45,30 @@ std::string complaint(const KV& kv) {
   return "";
 }
 
+TEST(Check, QueryCounts) {
+  const Cache cache;
+  const auto kv           = cache.dense();
+  const auto complaint_of = [&](const std::vector<int>& cu_seqlens_q) -> std::string {
+    const Kokkos::View<float***, Space> q("q", 6, 1, 8);
+    const auto plan =
+        pagoda::plan(Exec(), kv, {.num_q_heads = 1, .max_query_len = 3, .cu_seqlens_q = ints(cu_seqlens_q)});
+    try {
+      pagoda::check(Exec(), plan, q, kv);
+    } catch (const pagoda::InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(complaint_of({0, 3, 3, 6}), "");
+  EXPECT_EQ(complaint_of({1, 3, 4, 6, 77}), "");  // entries beyond the batch are not read
+  for (const auto& [counts, words] :
+       {std::pair(std::vector<int>{0, 3, 2, 6}, "cu_seqlens_q(1) is 3 and cu_seqlens_q(2) is 2"),
+        {{0, 3, 6, 7}, "cu_seqlens_q(2) is 6 and cu_seqlens_q(3) is 7"},
+        {{-1, 0, 1, 2}, "cu_seqlens_q(0) is -1"},
+        {{0, 4, 5, 6}, "max_query_len = 3"}})
+    EXPECT_NE(complaint_of(counts).find(words), std::string::npos) << complaint_of(counts) << " lacks " << words;
+}
+
 TEST(Check, AcceptsWhatLiesInside) {
   EXPECT_EQ(complaint(Cache{}.dense()), "");
   EXPECT_EQ(complaint(Cache{}.csr()), "");

@@ -50,6 +50,31 @@ TYPED_TEST(PlanErrors, Bounds) {
                 {"max_query_tokens is 2147483647", "max_seq_len 2147483647", "2^30"});
   this->refuses({.num_q_heads = 8, .max_batch = 1 << 20, .max_query_len = 1 << 20},
                 {"max_batch is 1048576", "max_query_len 1048576", "2^31"});
+  this->refuses({.num_q_heads = 8, .max_batch = INT_MAX, .max_query_len = 2}, {"max_batch is 2147483647", "2^31"});
+  this->refuses({.num_q_heads = 8, .max_query_len = INT_MAX}, {"max_query_len", "2147483647"});
+  // 2^30 query tokens of two heads each: as many query rows as an int cannot count.
+  this->refuses({.num_q_heads = 8, .max_query_len = 1 << 30, .max_query_tokens = 1 << 30},
+                {"max_query_len is 1073741824", "2 query heads", "2^31"});
+}
+
+// What fits an int, but nothing else.
+TYPED_TEST(PlanErrors, BoundsAtTheirLimits) {
+  const auto plans = [&](const typename TestFixture::Options& options) {
+    return std::visit([&](const auto& kv) { return detail::make_plan_state(this->scene.exec(), kv.ref(), options); },
+                      this->scene.cache());
+  };
+  EXPECT_EQ(plans({.num_q_heads = 8, .max_batch = INT_MAX, .max_seq_len = 1, .max_query_tokens = 1}).max_batch,
+            INT_MAX);
+  EXPECT_EQ(plans({.num_q_heads = 8, .max_query_len = 1 << 29, .max_query_tokens = 3}).max_query_len, 1 << 29);
+  this->refuses({.num_q_heads = 8, .max_batch = INT_MAX, .cu_seqlens_q = this->ints(4)},
+                {"cu_seqlens_q has 4", "max_batch + 1 = 2147483648"});
+}
+
+TYPED_TEST(PlanErrors, HeadDimsBeyondAnyMemory) {
+  CacheRef kv    = std::visit([](const auto& cache) { return cache.ref(); }, this->scene.cache());
+  kv.k.extent[3] = kv.v.extent[3] = 1 << 29;
+  expect_refusal([&] { detail::make_plan_state(this->scene.exec(), kv, this->scene.options()); },
+                 {"pagoda::plan", "head_dim is 536870912", "2^24"});
 }
 
 TYPED_TEST(PlanErrors, ScoreOptions) {
@@ -61,12 +86,18 @@ TYPED_TEST(PlanErrors, ScoreOptions) {
   this->refuses({.num_q_heads = 8, .logit_soft_cap = -3}, {"logit_soft_cap is -3"});
   this->refuses({.num_q_heads = 8, .logit_soft_cap = infinity}, {"logit_soft_cap is inf"});
   this->refuses({.num_q_heads = 8, .logit_soft_cap = nan}, {"logit_soft_cap is nan"});
+  if constexpr (!std::is_same_v<T, double>) {  // finite in double, but kernels count in float
+    this->refuses({.num_q_heads = 8, .softmax_scale = 1e39}, {"softmax_scale is 1e+39", "finite in float"});
+    this->refuses({.num_q_heads = 8, .softmax_scale = -3e38}, {"softmax_scale is -3e+38", "log2(e)"});
+    this->refuses({.num_q_heads = 8, .logit_soft_cap = 1e39}, {"logit_soft_cap is 1e+39"});
+    this->refuses({.num_q_heads = 8, .logit_soft_cap = 1e-46}, {"logit_soft_cap is 1e-46"});
+  }
   this->refuses({.num_q_heads = 8, .alibi_slopes = this->floats(7)}, {"alibi_slopes has 7", "num_q_heads = 8"});
   this->refuses({.num_q_heads = 8, .sinks = this->floats(9)}, {"sinks has 9", "num_q_heads = 8"});
 }
 
 TYPED_TEST(PlanErrors, CuSeqlens) {
-  this->refuses({.num_q_heads = 8, .cu_seqlens_q = this->ints(3)}, {"cu_seqlens_q has 3", "max_batch + 1 = 4"});
+  this->refuses({.num_q_heads = 8, .cu_seqlens_q = this->ints(3)}, {"cu_seqlens_q has 3", "the cache's batch + 1 = 4"});
   this->refuses({.num_q_heads = 8, .max_batch = 10, .cu_seqlens_q = this->ints(4)},
                 {"cu_seqlens_q has 4", "max_batch + 1 = 11"});
 }
@@ -84,7 +115,7 @@ TYPED_TEST(PlanErrors, DimsThatFitNoTeam) {
 TYPED_TEST(PlanErrors, KeysAndValuesOfTwoTypes) {
   CacheRef kv = std::visit([](const auto& cache) { return cache.ref(); }, this->scene.cache());
   kv.v.type   = dtype_v<Other>;
-  expect_refusal([&] { detail::make_plan_state(this->scene.exec(), kv, detail::options_ref(this->scene.options())); },
+  expect_refusal([&] { detail::make_plan_state(this->scene.exec(), kv, this->scene.options()); },
                  {"values are", name_of(dtype_v<Other>), "keys", name_of(dtype_v<T>)});
 }
 
@@ -93,7 +124,7 @@ TYPED_TEST(PlanErrors, TypesWithoutKernels) {
   CacheRef kv = std::visit([](const auto& cache) { return cache.ref(); }, this->scene.cache());
   kv.k.type   = static_cast<DType>(77);
   kv.v.type   = kv.k.type;
-  expect_refusal([&] { detail::make_plan_state(this->scene.exec(), kv, detail::options_ref(this->scene.options())); },
+  expect_refusal([&] { detail::make_plan_state(this->scene.exec(), kv, this->scene.options()); },
                  {"element type is unknown", "allowed in this build:", name_of(dtype_v<T>), "PAGODA_TYPES"});
 }
 
@@ -165,10 +196,18 @@ TYPED_TEST(DecodeErrors, CachesOfAnotherShape) {
   this->template refuses_other<T>(other, {"batch is 4", "max_batch = 3"});
 }
 
-// The plan reads aligned rows in vectors; these are not.
+// The plan reads rows in vectors. Dims that lie apart cannot be; whether rows may begin anywhere, the machine says.
 TYPED_TEST(DecodeErrors, CachesWithOtherStrides) {
-  for (const Strides strides : {Strides::padded, Strides::left})
-    this->template refuses_other<T>(shape, {"strides or alignment", "16 bytes"}, {.strides = strides});
+  const int alignment     = this->plan.state().row_alignment;
+  const std::string bytes = std::to_string(alignment) + (alignment == 1 ? " byte " : " bytes ");
+  this->template refuses_other<T>(shape, {"strides or alignment", bytes.c_str()}, {.strides = Strides::left});
+  if (alignment > 1) {
+    this->template refuses_other<T>(shape, {"strides or alignment", bytes.c_str()}, {.strides = Strides::padded});
+  } else {
+    Scene<TypeParam, T> there(this->sample, {.strides = Strides::padded, .io = Strides::padded});
+    there.decode(this->plan);
+    EXPECT_TRUE(there.right());
+  }
 }
 
 TYPED_TEST(DecodeErrors, QueryTokens) {
@@ -198,6 +237,31 @@ TYPED_TEST(DecodeErrors, Queries) {
         },
         {"q has (heads, head_dim)", words, "(8, 32)"});
   }
+}
+
+// A View of a size over a null pointer: an allocation that failed, or one that was never made.
+TYPED_TEST(DecodeErrors, NullPointers) {
+  using Memory          = typename TypeParam::memory_space;
+  const TypeParam& exec = this->scene.exec();
+  const Kokkos::View<float***, Kokkos::LayoutRight, Memory> no_rows(nullptr, 3, 8, 32);
+  this->refuses([&](const auto& kv) { pagoda::decode(exec, this->plan, no_rows, kv, this->out()); },
+                {"pagoda::decode", "q has a null pointer"});
+  this->refuses([&](const auto& kv) { pagoda::decode(exec, this->plan, this->q(), kv, no_rows); },
+                {"out has a null pointer"});
+  const auto refuses_cache = [&](const auto& change, const char* name) {
+    CacheRef kv = std::visit([](const auto& cache) { return cache.ref(); }, this->scene.cache());
+    change(kv);
+    expect_refusal(
+        [&] {
+          detail::decode(exec, this->plan,
+                         {kv, tensor_ref(this->q()), tensor_ref(this->out()), tensor_ref(this->lse())});
+        },
+        {name, "null pointer"});
+  };
+  refuses_cache([](CacheRef& kv) { kv.k.data = nullptr; }, "the cache's k");
+  refuses_cache([](CacheRef& kv) { kv.v.data = nullptr; }, "the cache's v");
+  refuses_cache([](CacheRef& kv) { kv.seq_lens = nullptr; }, "seq_lens");
+  refuses_cache([](CacheRef& kv) { kv.paged = true, kv.table_pages = 3; }, "page table");
 }
 
 TYPED_TEST(DecodeErrors, Outputs) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/scene.hpp"
 
+#include <climits>
+
 namespace pagoda::test {
 namespace {
 
@@ -52,6 +54,14 @@ TYPED_TEST(Queries, MoreQueryTokensThanTokens) {
   for (const bool causal : {true, false})
     expect_right<typename TypeParam::space, T>(
         {.lengths = {2, 0, 1, 70}, .head_dim = 32, .query_lens = {5, 5, 5, 5}, .causal = causal}, layouts);
+}
+
+// A window of any size up to INT_MAX, beside more query tokens than cached ones: positions are negative there.
+TYPED_TEST(Queries, WidestWindows) {
+  using T = typename TypeParam::type;
+  for (const int window : {INT_MAX, INT_MAX - 1, 1 << 30})
+    expect_right<typename TypeParam::space, T>(
+        {.lengths = {2, 0, 1, 70}, .head_dim = 32, .query_lens = {5, 5, 5, 5}, .window_left = window}, layouts);
 }
 
 TYPED_TEST(Queries, NoneAtAll) {

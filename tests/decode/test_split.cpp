@@ -3,6 +3,8 @@
 #include "src/plan/split.hpp"
 
 #include "src/kernel/divisor.hpp"
+#include "src/kernel/one_lane.hpp"
+#include "src/plan/share.hpp"
 
 #include <gtest/gtest.h>
 
@@ -53,6 +55,52 @@ TEST(Split, CutsFitTheWorkspace) {
     for (const int n : b.chunks) cuts += pieces_of(n, limit, b.bounds) - 1;
     ASSERT_LE(cuts, limit.cuts) << b.chunks.size() << " rows, " << b.bounds.teams << " teams";
   }
+}
+
+// A prompt of 2^20 query tokens over as many tokens makes more chunks in all than an int counts.
+TEST(Split, MoreChunksThanAnIntCounts) {
+  const SplitBounds bounds{
+      .teams = 396, .even_waves = 1, .waves = 2, .chunk_shift = 4, .max_chunks = 1 << 20, .max_cuts = 800};
+  const std::vector<int> lengths{1 << 16, 1 << 16, 1};  // chunks
+  RowTotals t{};
+  constexpr int tiles = 1 << 17;
+  for (const int n : lengths) t.chunks += std::int64_t(n) * tiles, t.rows += tiles, t.longest = std::max(t.longest, n);
+  ASSERT_GT(t.chunks, std::int64_t(1) << 31);
+  const PieceLimit limit = limit_pieces(t, bounds);
+  ASSERT_GE(limit.cuts, 0);
+  std::int64_t cuts = 0;
+  for (const int n : lengths) cuts += std::int64_t(pieces_of(n, limit, bounds) - 1) * tiles;
+  EXPECT_LE(cuts, bounds.max_cuts);
+}
+
+/// A worker of one lane, which is all that a Share asks of a team here.
+struct OneLaneMachine : OneLane {
+  using Member = int;
+};
+
+// The same as the kernel counts it, from lengths and query counts in memory.
+TEST(Split, SharesOfMoreChunksThanAnIntCounts) {
+  const std::vector<int> seq_lens{1 << 20, 1 << 20, 5}, cu_seqlens_q{0, 1 << 17, 1 << 18, (1 << 18) + 1};
+  KernelArgs args{};
+  args.seq_lens = seq_lens.data(), args.cu_seqlens_q = cu_seqlens_q.data();
+  args.batch = 3, args.group = Divisor::of(8), args.row_tile = Divisor::of(8);
+  args.heads_per_item = 1, args.head_groups = 8;
+  args.score.causal = false, args.score.window_left = -1;
+  args.split = {.teams = 396, .even_waves = 1, .waves = 2, .chunk_shift = 4, .max_chunks = 1 << 20, .max_cuts = 800};
+#if defined(PAGODA_DEBUG_BOUNDS)
+  args.max_seq_len = 1 << 20, args.num_sequences = 3, args.num_query_tokens = (1 << 18) + 1;
+#endif
+  const int team = 0;
+  Share<OneLaneMachine, true, false> share(team, args, nullptr);
+  share.count();
+  // 2^18 tiles of 2^16 chunks, 8 heads: each row stays whole, and the last item is the last entry's.
+  EXPECT_EQ(pieces_of(1 << 16, share.state().limit, args.split), 1);
+  constexpr int items = ((1 << 18) + 1) * 8;
+  WorkItem item{};
+  ASSERT_TRUE(share.find(items - 1, item));
+  EXPECT_EQ(item.batch, 2);
+  EXPECT_EQ(item.kv_head, 7);
+  EXPECT_FALSE(share.find(items, item));
 }
 
 TEST(Split, PiecesCoverTheRowInOrderAndNoneIsShort) {
