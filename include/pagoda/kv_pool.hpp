@@ -3,6 +3,7 @@
 
 #include <pagoda/decode.hpp>
 #include <pagoda/error.hpp>
+#include <pagoda/export.hpp>
 #include <pagoda/kv_layout.hpp>
 #include <pagoda/kv_write.hpp>
 #include <pagoda/plan.hpp>
@@ -44,6 +45,8 @@ struct PoolOptions {
 namespace detail {
 template <class T, class ExecutionSpace>
 struct PoolState;
+template <class ExecutionSpace>
+struct SlotSelection;
 }  // namespace detail
 
 /// What both pools do. A pool is its storage (allocated once, at construction), a table on the host of which pages each
@@ -58,10 +61,13 @@ struct PoolState;
 ///
 /// T: double, float, half_t or bfloat16_t. Quantized caches have no pools: who writes them chooses their scales.
 ///
-/// Not thread-safe: one owner at a time. Throws InvalidArgument for what cannot be, OutOfCapacity where there is no
-/// room now; the pool is then as it was before the call. Neither copied nor moved.
+/// Errors: InvalidArgument for what cannot be, OutOfCapacity where there is no room now, and whatever the system throws
+/// (std::bad_alloc, a launch that fails). Strong guarantee: after any exception the pool, its copy on the device and
+/// the caches that kv returned are as they were before the call.
+///
+/// Not thread-safe: one owner at a time. Neither copied nor moved.
 template <class T, class ExecutionSpace>
-class KVPool {
+class PAGODA_EXPORT KVPool {
   static_assert(!is_quantized_v<T>, "pools hold fp64, fp32, fp16 or bf16; quantized caches are written by yourself");
 
  public:
@@ -124,11 +130,13 @@ class KVPool {
 
   // ---- decode
 
-  /// Makes the plan of later decodes: num_q_heads, score options, bounds. max_batch: default max_sequences.
+  /// Makes the plan of later decodes: num_q_heads, score options, bounds. max_batch: default max_sequences. Throws
+  /// InvalidArgument for programmatic_launch: the kernel before the decode is the pool's own, and writes lengths,
+  /// sequence ids and pages that such a decode reads before it waits for that kernel. See LayoutPool::kv.
   void prepare(const ExecutionSpace& exec, const DecodeOptions<memory_space>& options);
   /// pagoda::decode over these sequences, in this order: q, out and lse as there; at most max_sequences slots. One
-  /// small kernel more where slots differ from the last call's. To capture a graph, call kv outside and capture
-  /// pagoda::decode.
+  /// small kernel more where slots differ from the last decode's. Nothing is launched before all arguments are checked.
+  /// To capture a graph, call kv outside and capture pagoda::decode.
   template <class Q, class Out, class Lse>
   void decode(const ExecutionSpace& exec, std::span<const int> slots, const Q& q, const Out& out, const Lse& lse) {
     static_assert(Q::rank() == 3 && Out::rank() == 3 && Lse::rank() == 2,
@@ -183,12 +191,9 @@ class KVPool {
 
  protected:
   KVPool(const ExecutionSpace& exec, const PoolOptions& options, bool contiguous);
-  /// The layout with the first `batch` selected sequences, erased; and a plan for it.
+  /// The layout with the first `batch` sequences that decode selected, erased; and a plan for it.
   virtual CacheRef cache(int batch) const                                                                 = 0;
   virtual Plan<ExecutionSpace> make_plan(const ExecutionSpace&, const DecodeOptions<memory_space>&) const = 0;
-  /// Throws InvalidArgument unless all slots hold sequences; brings their numbers to the device.
-  void select(const ExecutionSpace& exec, const char* call, std::span<const int> slots);
-
   std::unique_ptr<detail::PoolState<T, ExecutionSpace>> state_;
 
  private:
@@ -203,19 +208,25 @@ class KVPool {
 
 /// A pool whose memory is read through one of the two layouts.
 template <template <class, class> class KV, class T, class ExecutionSpace>
-class LayoutPool final : public KVPool<T, ExecutionSpace> {
+class PAGODA_EXPORT LayoutPool final : public KVPool<T, ExecutionSpace> {
  public:
   using typename KVPool<T, ExecutionSpace>::memory_space;
   using Layout = KV<T, memory_space>;
 
   LayoutPool(const ExecutionSpace& exec, const PoolOptions& options);
   /// The cache with batch entry b = slots[b], for pagoda::decode or kernels of your own; columns of a block table
-  /// beyond a sequence are -1. The Views are of the pool's memory, live no longer than it, and follow it; which
-  /// sequences they select is true until the next kv or decode.
+  /// beyond a sequence are -1. The Views are of the pool's memory, live no longer than it, and follow it: lengths and
+  /// tables are those of now at any time, and the next kv changes which sequences all of them select (decode does not).
+  ///
+  /// A plan of your own with programmatic_launch: its decode reads lengths, ids and tables while the kernel before it
+  /// on exec may still run. So that kernel must not be the pool's (admit, fork, append, reserve, write, and a kv that
+  /// selects other sequences than the last launch one), and it must start only after the pool's last kernel has ended.
+  /// A kernel launched in the usual way between the pool's last call and the decode sees to both, for instance the one
+  /// that writes the queries.
   Layout kv(const ExecutionSpace& exec, std::span<const int> slots);
 
  private:
-  Layout layout(int batch) const;
+  Layout layout(const detail::SlotSelection<ExecutionSpace>& selection, int batch) const;
   CacheRef cache(int batch) const override;
   Plan<ExecutionSpace> make_plan(const ExecutionSpace&, const DecodeOptions<memory_space>&) const override;
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pagoda/error.hpp>
+#include <pagoda/export.hpp>
 #include <pagoda/kv_layout.hpp>
 #include <pagoda/problem.hpp>
 #include <pagoda/types.hpp>
@@ -37,14 +38,15 @@ constexpr void check_row_views() {
                 "new keys and values must lie in memory that the execution space can read");
 }
 
-/// Throws InvalidArgument unless k and v are `tokens` rows of this shape; allowed: where the bounds come from.
-void check_rows(const char* who, const TensorRef& k, const TensorRef& v, std::int64_t tokens, std::int64_t num_kv_heads,
-                std::int64_t head_dim, std::int64_t head_dim_v);
+/// Throws InvalidArgument unless k and v are `tokens` rows of this shape. Messages begin with the owner and the call.
+PAGODA_EXPORT void check_rows(const char* owner, const char* call, const TensorRef& k, const TensorRef& v,
+                              std::int64_t tokens, std::int64_t num_kv_heads, std::int64_t head_dim,
+                              std::int64_t head_dim_v);
 
 /// k_cache, v_cache: axes (page, token in page, kv head, dim).
 template <class ExecutionSpace>
-void write_kv(const ExecutionSpace& exec, const TensorRef& k_cache, const TensorRef& v_cache,
-              const SlotMapping& mapping, const TensorRef& k, const TensorRef& v);
+PAGODA_EXPORT void write_kv(const ExecutionSpace& exec, const TensorRef& k_cache, const TensorRef& v_cache,
+                            const SlotMapping& mapping, const TensorRef& k, const TensorRef& v);
 
 }  // namespace detail
 
@@ -53,11 +55,11 @@ void write_kv(const ExecutionSpace& exec, const TensorRef& k_cache, const Tensor
 /// know as reshape-and-cache: all tokens of all sequences of a step in one launch.
 ///
 /// k_cache, v_cache: pages of a PagedKV, or rows of a ContiguousKV, in the given order. k, v: (token, kv head, dim),
-/// any strides, of the cache's element type or another (converted, rounding to nearest); fp64, fp32, fp16 or bf16: a
-/// quantized cache is written by kernels of your own, which choose its scales. slot_mapping: [tokens] of
-/// int64. Positions beyond the cache are undefined behaviour, caught by a build with PAGODA_BOUNDS_CHECK; of two rows
-/// with the same position either may stay. Asynchronous on exec; allocates nothing. Throws InvalidArgument for shapes
-/// that do not fit, with nothing launched.
+/// any strides, of the cache's element type or another (converted, rounded once, to nearest even); fp64, fp32, fp16 or
+/// bf16: a quantized cache is written by kernels of your own, which choose its scales. slot_mapping: [tokens] of int64.
+/// Positions beyond the cache are undefined behaviour, caught by a build with PAGODA_BOUNDS_CHECK; of two rows with the
+/// same position either may stay. Asynchronous on exec; allocates nothing. Throws InvalidArgument for shapes that do
+/// not fit, with nothing launched.
 template <class ExecutionSpace, class KCache, class VCache, class Mapping, class K, class V>
 void write_kv(const ExecutionSpace& exec, const KCache& k_cache, const VCache& v_cache, const Mapping& slot_mapping,
               const K& k, const V& v, KVOrder order = KVOrder::NHD) {
@@ -68,9 +70,10 @@ void write_kv(const ExecutionSpace& exec, const KCache& k_cache, const VCache& v
                     Kokkos::SpaceAccessibility<ExecutionSpace, typename Mapping::memory_space>::accessible,
                 "the cache and slot_mapping must lie in memory that the execution space can reach");
   detail::check_row_views<ExecutionSpace, K, V>();
-  using MemorySpace  = typename KCache::memory_space;
-  const auto k_pages = detail::as_cache_view<typename KCache::non_const_value_type, MemorySpace>(k_cache, order);
-  const auto v_pages = detail::as_cache_view<typename VCache::non_const_value_type, MemorySpace>(v_cache, order);
+  const auto k_pages =
+      detail::as_cache_view<typename KCache::non_const_value_type, typename KCache::memory_space>(k_cache, order);
+  const auto v_pages =
+      detail::as_cache_view<typename VCache::non_const_value_type, typename VCache::memory_space>(v_cache, order);
   detail::check_cache_views("pagoda::write_kv", k_pages, v_pages);
   detail::write_kv(exec, tensor_ref(k_pages), tensor_ref(v_pages), detail::slot_mapping_ref(slot_mapping),
                    tensor_ref(k), tensor_ref(v));

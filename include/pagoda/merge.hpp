@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pagoda/error.hpp>
+#include <pagoda/export.hpp>
 #include <pagoda/problem.hpp>
 
 #include <Kokkos_Core.hpp>
@@ -11,7 +12,9 @@
 /// A softmax state is what attention over some subset of tokens leaves behind: its output and its natural log-sum-exp.
 /// States of disjoint subsets merge into the state of their union, in any order:
 ///   lse = log sum_i exp(lse_i),   out = sum_i exp(lse_i - lse) out_i.
-/// lse = -infinity is the empty state; its output is never read.
+/// lse = -infinity is the empty state; its output is never read. A NaN lse makes out and lse of its row NaN; a NaN in
+/// an output makes that dim of its row NaN.
+///
 /// Source: Dao et al., "Flash-Decoding for long-context inference" (the final reduction over splits).
 namespace pagoda {
 
@@ -25,7 +28,7 @@ struct MergeProblem {
 };
 
 template <class ExecutionSpace>
-void merge(const ExecutionSpace& exec, const MergeProblem& problem);
+PAGODA_EXPORT void merge(const ExecutionSpace& exec, const MergeProblem& problem);
 
 /// State 0 of an array of states.
 inline TensorRef first_state(const TensorRef& t) {
@@ -52,23 +55,36 @@ inline TensorRef as_one_state(const TensorRef& t) {
   return s;
 }
 
-template <class Out, class Lse>
+/// What merge asks of the outputs and log-sum-exps of the states, beyond their ranks.
+template <class ExecutionSpace, class Out, class Lse>
+constexpr void check_state_views() {
+  static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename Out::memory_space>::accessible &&
+                    Kokkos::SpaceAccessibility<ExecutionSpace, typename Lse::memory_space>::accessible,
+                "outputs and log-sum-exps must lie in memory that the execution space can reach");
+  static_assert(std::is_floating_point_v<typename Lse::value_type>, "log-sum-exps are Views of float or double");
+}
+
+/// What merge asks of the Views it writes.
+template <class ExecutionSpace, class Out, class Lse>
 constexpr void check_merge_views() {
   static_assert(Out::rank() == 3 && Lse::rank() == 2, "out is (token, head, dim), lse is (token, head)");
   static_assert(!std::is_const_v<typename Out::value_type> && !std::is_const_v<typename Lse::value_type>,
                 "out and lse are written: their elements cannot be const");
+  check_state_views<ExecutionSpace, Out, Lse>();
 }
 
 }  // namespace detail
 
 /// Merges n states: outs (state, token, head, dim), lses (state, token, head) into out (token, head, dim) and
 /// lse (token, head; may be an empty View). Any strides; fp64, fp32, fp16 or bf16 outputs; float or double lse. out and
-/// lse may be state 0 itself. n >= 1. Asynchronous on exec; allocates nothing.
+/// lse may be state 0 itself. n >= 1. Asynchronous on exec; allocates nothing, in the first call
+/// neither (beside what Kokkos itself takes of the host's heap to launch on a GPU).
 template <class ExecutionSpace, class Outs, class Lses, class Out, class Lse>
 void merge(const ExecutionSpace& exec, const Outs& outs, const Lses& lses, const Out& out, const Lse& lse) {
   static_assert(Outs::rank() == 4 && Lses::rank() == 3,
                 "outs is (state, token, head, dim), lses is (state, token, head)");
-  detail::check_merge_views<Out, Lse>();
+  detail::check_state_views<ExecutionSpace, Outs, Lses>();
+  detail::check_merge_views<ExecutionSpace, Out, Lse>();
   const TensorRef o = tensor_ref(outs), l = tensor_ref(lses);
   detail::require(o.extent[0] >= 1 && o.extent[0] == l.extent[0], "pagoda::merge: outs has ", o.extent[0],
                   " states and lses has ", l.extent[0], "; allowed: the same number, 1 or more");
@@ -82,7 +98,9 @@ void merge(const ExecutionSpace& exec, const OutA& out_a, const LseA& lse_a, con
            const Out& out, const Lse& lse) {
   static_assert(OutA::rank() == 3 && OutB::rank() == 3 && LseA::rank() == 2 && LseB::rank() == 2,
                 "outputs are (token, head, dim), log-sum-exps are (token, head)");
-  detail::check_merge_views<Out, Lse>();
+  detail::check_state_views<ExecutionSpace, OutA, LseA>();
+  detail::check_state_views<ExecutionSpace, OutB, LseB>();
+  detail::check_merge_views<ExecutionSpace, Out, Lse>();
   detail::merge(exec, {tensor_ref(out_a), tensor_ref(lse_a), detail::as_one_state(tensor_ref(out_b)),
                        detail::as_one_state(tensor_ref(lse_b)), tensor_ref(out), tensor_ref(lse)});
 }

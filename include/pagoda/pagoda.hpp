@@ -5,6 +5,7 @@
 #include <pagoda/check.hpp>
 #include <pagoda/decode.hpp>
 #include <pagoda/error.hpp>
+#include <pagoda/kv_cache.hpp>
 #include <pagoda/kv_capacity.hpp>
 #include <pagoda/kv_layout.hpp>
 #include <pagoda/kv_pool.hpp>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/detail/round_to_odd.hpp>
+
 #include <Kokkos_Core.hpp>
 
 #include <cstdint>
@@ -107,6 +109,10 @@ struct fp8_e4m3_t {
 
   fp8_e4m3_t() = default;
   KOKKOS_INLINE_FUNCTION explicit fp8_e4m3_t(float value) : bits(detail::float_to_float8<detail::Float8E4M3>(value)) {}
+  /// From a double, rounded once. A template, so that integers still convert by way of float.
+  template <class Double>
+    requires std::is_same_v<Double, double>
+  KOKKOS_INLINE_FUNCTION explicit fp8_e4m3_t(Double value) : fp8_e4m3_t(detail::round_to_odd(value)) {}
   KOKKOS_INLINE_FUNCTION operator float() const { return detail::float8_to_float<detail::Float8E4M3>(bits); }
 };
 
@@ -117,6 +123,10 @@ struct fp8_e5m2_t {
 
   fp8_e5m2_t() = default;
   KOKKOS_INLINE_FUNCTION explicit fp8_e5m2_t(float value) : bits(detail::float_to_float8<detail::Float8E5M2>(value)) {}
+  /// From a double, rounded once. A template, so that integers still convert by way of float.
+  template <class Double>
+    requires std::is_same_v<Double, double>
+  KOKKOS_INLINE_FUNCTION explicit fp8_e5m2_t(Double value) : fp8_e5m2_t(detail::round_to_odd(value)) {}
   KOKKOS_INLINE_FUNCTION operator float() const { return detail::float8_to_float<detail::Float8E5M2>(bits); }
 };
 

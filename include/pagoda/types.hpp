@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/detail/round_to_odd.hpp>
 #include <pagoda/quantized_types.hpp>
 
 #include <Kokkos_Core.hpp>
@@ -93,21 +94,31 @@ KOKKOS_INLINE_FUNCTION std::uint16_t float_to_bfloat16(float value) {
 
 }  // namespace detail
 
-/// IEEE binary16 storage: 2 bytes, the bits of `__half` and `_Float16`. Arithmetic happens in float.
+/// IEEE binary16 storage: 2 bytes, the bits of `__half` and `_Float16`. Arithmetic happens in float. Conversion rounds
+/// to nearest even.
 struct half_t {
   std::uint16_t bits;
 
   half_t() = default;
   KOKKOS_INLINE_FUNCTION explicit half_t(float value) : bits(detail::float_to_half(value)) {}
+  /// From a double, rounded once. A template, so that integers still convert by way of float.
+  template <class Double>
+    requires std::is_same_v<Double, double>
+  KOKKOS_INLINE_FUNCTION explicit half_t(Double value) : half_t(detail::round_to_odd(value)) {}
   KOKKOS_INLINE_FUNCTION operator float() const { return detail::half_to_float(bits); }
 };
 
-/// bfloat16 storage: 2 bytes, the upper half of a binary32. Arithmetic happens in float.
+/// bfloat16 storage: 2 bytes, the upper half of a binary32. Arithmetic happens in float. Conversion rounds to nearest
+/// even.
 struct bfloat16_t {
   std::uint16_t bits;
 
   bfloat16_t() = default;
   KOKKOS_INLINE_FUNCTION explicit bfloat16_t(float value) : bits(detail::float_to_bfloat16(value)) {}
+  /// From a double, rounded once. A template, so that integers still convert by way of float.
+  template <class Double>
+    requires std::is_same_v<Double, double>
+  KOKKOS_INLINE_FUNCTION explicit bfloat16_t(Double value) : bfloat16_t(detail::round_to_odd(value)) {}
   KOKKOS_INLINE_FUNCTION operator float() const { return detail::bfloat16_to_float(bits); }
 };
 

@@ -27,16 +27,18 @@ int KVPool<T, ExecutionSpace>::admit_rows(const ExecutionSpace& exec, const Tens
   detail::require(k.extent[0] <= s.options.max_seq_len, s.owner(), "::admit: k has ", k.extent[0],
                   " tokens; allowed: 0 to max_seq_len = ", s.options.max_seq_len);
   const int tokens = static_cast<int>(k.extent[0]);
-  const int slot   = s.table.admit(tokens);
-  s.table.add_runs(slot, 0, tokens, 0, s.runs);
-  s.flush(exec, k, v);
+  int slot         = -1;
+  s.transact(exec, k, v, [&] {
+    slot = s.table.admit(tokens);
+    s.table.add_runs(slot, 0, tokens, 0, s.runs);
+  });
   return slot;
 }
 
 template <class T, class ExecutionSpace>
 int KVPool<T, ExecutionSpace>::admit(const ExecutionSpace& exec, int num_tokens) {
-  const int slot = state_->table.admit(num_tokens);
-  state_->flush(exec, {}, {});
+  int slot = -1;
+  state_->transact(exec, {}, {}, [&] { slot = state_->table.admit(num_tokens); });
   return slot;
 }
 
@@ -44,8 +46,9 @@ template <class T, class ExecutionSpace>
 int KVPool<T, ExecutionSpace>::fork(const ExecutionSpace& exec, int slot, int num_tokens) {
   auto& s = *state_;
   s.table.check_slot("::fork: ", slot);
-  const int child = s.table.fork(slot, num_tokens == -1 ? s.table.seq_len(slot) : num_tokens, s.copies);
-  s.flush(exec, {}, {});
+  const int tokens = num_tokens == -1 ? s.table.seq_len(slot) : num_tokens;
+  int child        = -1;
+  s.transact(exec, {}, {}, [&] { child = s.table.fork(slot, tokens, s.copies); });
   return child;
 }
 
@@ -62,65 +65,47 @@ void KVPool<T, ExecutionSpace>::append_rows(const ExecutionSpace& exec, std::spa
   const auto tokens = counts.empty() ? static_cast<std::int64_t>(slots.size())
                                      : std::accumulate(counts.begin(), counts.end(), std::int64_t(0));
   s.check("::append", k, v, tokens);
-  s.table.extend("::append: ", slots, counts, s.copies);
-  std::int64_t row = 0;
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    const int count = counts.empty() ? 1 : counts[i];
-    s.table.add_runs(slots[i], s.table.seq_len(slots[i]) - count, count, row, s.runs);
-    row += count;
-  }
-  s.flush(exec, k, v);
+  s.transact(exec, k, v, [&] {
+    s.table.extend("::append: ", slots, counts, s.copies);
+    std::int64_t row = 0;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const int count = counts.empty() ? 1 : counts[i];
+      s.table.add_runs(slots[i], s.table.seq_len(slots[i]) - count, count, row, s.runs);
+      row += count;
+    }
+  });
 }
 
 template <class T, class ExecutionSpace>
 void KVPool<T, ExecutionSpace>::reserve(const ExecutionSpace& exec, std::span<const int> slots,
                                         std::span<const int> counts) {
-  state_->table.extend("::reserve: ", slots, counts, state_->copies);
-  state_->flush(exec, {}, {});
+  state_->transact(exec, {}, {}, [&] { state_->table.extend("::reserve: ", slots, counts, state_->copies); });
 }
 
 template <class T, class ExecutionSpace>
 void KVPool<T, ExecutionSpace>::write_rows(const ExecutionSpace& exec, const detail::SlotMapping& mapping,
                                            const TensorRef& k, const TensorRef& v) {
   state_->check("::write", k, v, mapping.count);
-  detail::write_mapped<T>("Pagoda::KVPool::write", exec, mapping, state_->row_shape(),
+  detail::write_mapped<T>(state_->write_label, exec, mapping, state_->row_shape(),
                           {detail::caller_rows(k), detail::caller_rows(v)}, state_->cache());
-}
-
-template <class T, class ExecutionSpace>
-void KVPool<T, ExecutionSpace>::select(const ExecutionSpace& exec, const char* call, std::span<const int> slots) {
-  auto& s = *state_;
-  detail::require(slots.size() <= s.selected.size(), s.owner(), call, "slots has ", slots.size(),
-                  " entries; allowed: up to max_sequences = ", s.selected.size());
-  for (std::size_t i = 0; i < slots.size(); ++i)
-    detail::require(s.table.holds(slots[i]), s.owner(), call, "slots[", i, "] is ", slots[i],
-                    ", which holds no sequence; allowed: a slot that admit or fork returned");
-  using Kernel = detail::SelectKernel<ExecutionSpace>;
-  for (std::size_t first = 0; first < slots.size(); first += Kernel::most) {
-    const auto part = slots.subspan(first, std::min<std::size_t>(Kernel::most, slots.size() - first));
-    const auto held = s.selected.begin() + static_cast<std::ptrdiff_t>(first);
-    if (std::equal(part.begin(), part.end(), held)) continue;
-    std::copy(part.begin(), part.end(), held);
-    Kernel kernel{s.sequence_ids.data() + first, {}};
-    std::copy(part.begin(), part.end(), kernel.values);
-    Kokkos::parallel_for("Pagoda::KVPool::select",
-                         Kokkos::Experimental::require(Kokkos::RangePolicy<ExecutionSpace>(exec, 0, part.size()),
-                                                       Kokkos::Experimental::WorkItemProperty::HintLightWeight),
-                         kernel);
-  }
 }
 
 template <class T, class ExecutionSpace>
 void KVPool<T, ExecutionSpace>::prepare(const ExecutionSpace& exec, const DecodeOptions<memory_space>& options) {
   auto bounded = options;
+  detail::require(
+      !options.programmatic_launch, state_->owner(),
+      "::prepare: programmatic_launch is true; allowed: false. The kernel before the decode is the pool's "
+      "own, and such a decode would read the lengths, sequence ids and pages that this kernel writes before "
+      "they are written. Instead call kv, launch a kernel of yours, and decode with a plan of yours");
   if (bounded.max_batch == 0) bounded.max_batch = state_->options.max_sequences;
   if (bounded.max_seq_len == 0) bounded.max_seq_len = state_->options.max_seq_len;
-  state_->plan.emplace(make_plan(exec, bounded));
+  state_->plan = std::make_unique<const Plan<ExecutionSpace>>(make_plan(exec, bounded));
 }
 
 template <class T, class ExecutionSpace>
 const Plan<ExecutionSpace>& KVPool<T, ExecutionSpace>::plan() const {
-  detail::require(state_->plan.has_value(), state_->owner(),
+  detail::require(state_->plan != nullptr, state_->owner(),
                   ": there is no plan to decode with; give num_q_heads in PoolOptions, or call prepare first");
   return *state_->plan;
 }
@@ -128,9 +113,13 @@ const Plan<ExecutionSpace>& KVPool<T, ExecutionSpace>::plan() const {
 template <class T, class ExecutionSpace>
 void KVPool<T, ExecutionSpace>::decode_erased(const ExecutionSpace& exec, std::span<const int> slots,
                                               const TensorRef& q, const TensorRef& out, const TensorRef& lse) {
+  // Everything is checked before the first launch.
   const auto& with = plan();
-  select(exec, "::decode: ", slots);
-  detail::decode(exec, with, Problem{cache(static_cast<int>(slots.size())), q, out, lse});
+  state_->check_slots("::decode: ", slots);
+  const Problem problem{cache(static_cast<int>(slots.size())), q, out, lse};
+  detail::check_decode(with, problem);
+  state_->select(exec, slots, state_->for_decode);
+  detail::decode(exec, with, problem);
 }
 
 template <class T, class ExecutionSpace>
@@ -240,8 +229,8 @@ double KVPool<T, ExecutionSpace>::waste() const {
 namespace detail {
 
 template <class T, class ExecutionSpace>
-void write_mapped(const char* label, const ExecutionSpace& exec, const SlotMapping& mapping, const RowShape& shape,
-                  const RowPair& from, const RowPair& to) {
+void write_mapped(const std::string& label, const ExecutionSpace& exec, const SlotMapping& mapping,
+                  const RowShape& shape, const RowPair& from, const RowPair& to) {
   write_rows<T>(label, exec, MappedRuns{mapping.data, mapping.stride}, static_cast<int>(mapping.count), shape, from,
                 to);
 }
@@ -261,14 +250,16 @@ LayoutPool<KV, T, ExecutionSpace>::LayoutPool(const ExecutionSpace& exec, const 
 
 template <template <class, class> class KV, class T, class ExecutionSpace>
 auto LayoutPool<KV, T, ExecutionSpace>::kv(const ExecutionSpace& exec, std::span<const int> slots) -> Layout {
-  this->select(exec, "::kv: ", slots);
-  return layout(static_cast<int>(slots.size()));
+  this->state_->check_slots("::kv: ", slots);
+  this->state_->select(exec, slots, this->state_->for_kv);
+  return layout(this->state_->for_kv, static_cast<int>(slots.size()));
 }
 
 template <template <class, class> class KV, class T, class ExecutionSpace>
-auto LayoutPool<KV, T, ExecutionSpace>::layout(int batch) const -> Layout {
+auto LayoutPool<KV, T, ExecutionSpace>::layout(const detail::SlotSelection<ExecutionSpace>& selection, int batch) const
+    -> Layout {
   const auto& s  = *this->state_;
-  const auto ids = Kokkos::subview(s.sequence_ids, Kokkos::pair<int, int>(0, batch));
+  const auto ids = Kokkos::subview(selection.ids, Kokkos::pair<int, int>(0, batch));
   if constexpr (detail::is_contiguous<KV>) {
     return Layout(s.k, s.v, s.seq_lens, s.options.order, ids);
   } else {
@@ -278,13 +269,13 @@ auto LayoutPool<KV, T, ExecutionSpace>::layout(int batch) const -> Layout {
 
 template <template <class, class> class KV, class T, class ExecutionSpace>
 CacheRef LayoutPool<KV, T, ExecutionSpace>::cache(int batch) const {
-  return layout(batch).ref();
+  return layout(this->state_->for_decode, batch).ref();
 }
 
 template <template <class, class> class KV, class T, class ExecutionSpace>
 Plan<ExecutionSpace> LayoutPool<KV, T, ExecutionSpace>::make_plan(const ExecutionSpace& exec,
                                                                   const DecodeOptions<memory_space>& options) const {
-  return pagoda::plan(exec, layout(this->options().max_sequences), options);
+  return pagoda::plan(exec, layout(this->state_->for_decode, this->options().max_sequences), options);
 }
 
 }  // namespace pagoda

@@ -7,18 +7,26 @@
 #include "src/pool/write_rows.hpp"
 
 #include <limits>
+#include <string>
 
 namespace pagoda::detail {
 
-void check_rows(const char* who, const TensorRef& k, const TensorRef& v, std::int64_t tokens, std::int64_t num_kv_heads,
-                std::int64_t head_dim, std::int64_t head_dim_v) {
+namespace {
+
+const std::string label = "Pagoda::write_kv";  // made once: a call allocates nothing
+
+}  // namespace
+
+void check_rows(const char* owner, const char* call, const TensorRef& k, const TensorRef& v, std::int64_t tokens,
+                std::int64_t num_kv_heads, std::int64_t head_dim, std::int64_t head_dim_v) {
   const auto check = [&](const char* name, const TensorRef& t, std::int64_t dims) {
-    require_plain(who, concat(name, " holds").c_str(), t.type);
-    require(t.extent[0] == tokens && t.extent[1] == num_kv_heads && t.extent[2] == dims, who, ": ", name, " is (",
-            t.extent[0], ", ", t.extent[1], ", ", t.extent[2], "); allowed: (token, kv head, dim) = (", tokens, ", ",
-            num_kv_heads, ", ", dims, ")");
+    require(!is_quantized(t.type), owner, call, ": ", name, " holds ", name_of(t.type),
+            "; allowed: fp64, fp32, fp16 or bf16");
+    require(t.extent[0] == tokens && t.extent[1] == num_kv_heads && t.extent[2] == dims, owner, call, ": ", name,
+            " is (", t.extent[0], ", ", t.extent[1], ", ", t.extent[2], "); allowed: (token, kv head, dim) = (", tokens,
+            ", ", num_kv_heads, ", ", dims, ")");
   };
-  require(tokens <= std::numeric_limits<int>::max(), who, ": ", tokens, " tokens at once; allowed: below 2^31");
+  require(tokens <= std::numeric_limits<int>::max(), owner, call, ": ", tokens, " tokens at once; allowed: below 2^31");
   check("k", k, head_dim);
   check("v", v, head_dim_v);
 }
@@ -30,18 +38,18 @@ void write_kv(const ExecutionSpace& exec, const TensorRef& k_cache, const Tensor
           "; allowed: ", name_of(k_cache.type), ", as k_cache does");
   // Who writes a quantized cache chooses its scales: that is the caller's.
   require_plain("pagoda::write_kv", "k_cache and v_cache hold", k_cache.type);
-  check_rows("pagoda::write_kv", k, v, mapping.count, k_cache.extent[2], k_cache.extent[3], v_cache.extent[3]);
+  check_rows("pagoda", "::write_kv", k, v, mapping.count, k_cache.extent[2], k_cache.extent[3], v_cache.extent[3]);
   const RowShape shape{static_cast<int>(k_cache.extent[2]), static_cast<int>(k_cache.extent[3]),
                        static_cast<int>(v_cache.extent[3]), k_cache.extent[0] * k_cache.extent[1]};
   by_plain_type(k_cache.type, [&]<class T>(T*) {
-    write_mapped<T>("Pagoda::write_kv", exec, mapping, shape, {caller_rows(k), caller_rows(v)},
+    write_mapped<T>(label, exec, mapping, shape, {caller_rows(k), caller_rows(v)},
                     {cache_rows(k_cache), cache_rows(v_cache)});
   });
 }
 
-#define PAGODA_INSTANTIATE(Space)                                                                     \
-  template void write_kv<Space>(const Space&, const TensorRef&, const TensorRef&, const SlotMapping&, \
-                                const TensorRef&, const TensorRef&);
+#define PAGODA_INSTANTIATE(Space)                                                                                   \
+  template PAGODA_EXPORT void write_kv<Space>(const Space&, const TensorRef&, const TensorRef&, const SlotMapping&, \
+                                              const TensorRef&, const TensorRef&);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
 #undef PAGODA_INSTANTIATE
 

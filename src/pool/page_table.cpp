@@ -39,6 +39,7 @@ PageTable::PageTable(const Shape& shape)
       free_pages_(shape.num_pages),
       mentioned_(shape.max_sequences, 0) {
   changed_.reserve(shape.max_sequences);
+  undo_.reserve(shape.max_sequences);
   copied_.reserve(shape.max_sequences);
 }
 
@@ -55,6 +56,44 @@ int PageTable::take_page() {
 
 void PageTable::drop_page(int page) {
   if (--refs_[page] == 0) free_pages_.give(page);
+}
+
+void PageTable::remember(int slot, int copied_page) {
+  const Sequence& s = sequences_[slot];
+  undo_.push_back({slot, s.length, static_cast<int>(s.pages.size()), s.clean_columns, copied_page, s.changed});
+}
+
+void PageTable::undo() noexcept {
+  // Backwards, so that numbers return to the free lists in the order in which they lay there.
+  for (; !undo_.empty(); undo_.pop_back()) {
+    const Before& before = undo_.back();
+    Sequence& s          = sequences_[before.slot];
+    for (; static_cast<int>(s.pages.size()) > before.columns; s.pages.pop_back()) drop_page(s.pages.back());
+    if (before.copied_page >= 0) {
+      drop_page(s.pages.back());
+      s.pages.back() = before.copied_page;
+      ++refs_[before.copied_page];
+    }
+    tokens_held_ -= s.length - std::max(before.length, 0);
+    s.length        = before.length;
+    s.clean_columns = before.clean_columns;
+    if (before.length < 0) free_slots_.give(before.slot);
+    if (!before.changed) {
+      s.changed = false;
+      changed_.pop_back();
+    }
+  }
+}
+
+void PageTable::told() noexcept {
+  for (const int slot : changed_) {
+    Sequence& s      = sequences_[slot];
+    s.device_length  = std::max(s.length, 0);
+    s.device_columns = s.clean_columns = static_cast<int>(s.pages.size());
+    s.changed                          = false;
+  }
+  changed_.clear();
+  undo_.clear();
 }
 
 void PageTable::note_change(int slot) {
@@ -78,6 +117,7 @@ void PageTable::check_free_slot(const char* call) const {
 
 int PageTable::admit(int num_tokens) {
   const char* const call = "::admit: ";
+  undo_.clear();
   require(num_tokens >= 0 && num_tokens <= shape_.max_seq_len, shape_.owner, call, "num_tokens is ", num_tokens,
           "; allowed: 0 to max_seq_len = ", shape_.max_seq_len);
   check_free_slot(call);
@@ -89,6 +129,7 @@ int PageTable::admit(int num_tokens) {
 
   const int slot = free_slots_.take();
   Sequence& s    = sequences_[slot];
+  remember(slot);
   for (int i = 0; i < pages; ++i) s.pages.push_back(take_page());
   begin(slot, num_tokens);
   return slot;
@@ -125,6 +166,7 @@ void PageTable::check_extend(const char* call, std::span<const int> slots, std::
 
 void PageTable::extend(const char* call, std::span<const int> slots, std::span<const int> counts,
                        std::vector<TokenRun>& copies) {
+  undo_.clear();
   check_extend(call, slots, counts);
   const auto count_of = [&](std::size_t i) { return counts.empty() ? 1 : counts[i]; };
 
@@ -158,7 +200,9 @@ void PageTable::extend(const char* call, std::span<const int> slots, std::span<c
   for (std::size_t i = 0; i < slots.size(); ++i) {
     Sequence& s = sequences_[slots[i]];
     if (count_of(i) == 0) continue;
-    if (in_partial_shared_page(s)) {
+    const bool copied = in_partial_shared_page(s);
+    remember(slots[i], copied ? s.pages.back() : -1);
+    if (copied) {
       const int column = s.length / shape_.page_size, old = s.pages[column], own = take_page();
       add_run(std::int64_t(old) * shape_.page_size, std::int64_t(own) * shape_.page_size, s.length % shape_.page_size,
               copies);
@@ -176,6 +220,7 @@ void PageTable::extend(const char* call, std::span<const int> slots, std::span<c
 
 int PageTable::fork(int slot, int num_tokens, std::vector<TokenRun>& copies) {
   const char* const call = "::fork: ";
+  undo_.clear();
   check_slot(call, slot);
   const Sequence& parent = sequences_[slot];
   require(num_tokens >= 0 && num_tokens <= parent.length, shape_.owner, call, "num_tokens is ", num_tokens,
@@ -192,6 +237,7 @@ int PageTable::fork(int slot, int num_tokens, std::vector<TokenRun>& copies) {
   sequences_[free_slots_.next()].pages.reserve(pages);
   const int child = free_slots_.take();
   Sequence& s     = sequences_[child];
+  remember(child);
   s.pages.assign(parent.pages.begin(), parent.pages.begin() + pages);
   for (const int page : s.pages) ++refs_[page];
   begin(child, num_tokens);
@@ -200,6 +246,7 @@ int PageTable::fork(int slot, int num_tokens, std::vector<TokenRun>& copies) {
 
 void PageTable::release(int slot) {
   check_slot("::release: ", slot);
+  undo_.clear();
   Sequence& s = sequences_[slot];
   for (auto page = s.pages.rbegin(); page != s.pages.rend(); ++page) drop_page(*page);
   s.pages.clear();

@@ -36,8 +36,9 @@ class FreeList {
 /// A contiguous cache is the case of one page of max_seq_len tokens per sequence, held from admission to release and
 /// never shared. Slots and pages then come and go together, in the same order, so slot s always holds page s.
 ///
-/// Every call that throws has changed nothing: it checks first, and what it does then cannot fail. Messages begin with
-/// Shape::owner and the call, and name the argument.
+/// Every call that throws has changed nothing: it checks and reserves memory first, and what it does then cannot fail.
+/// A caller that fails later takes a call back by undo(). Messages begin with Shape::owner and the call, and name the
+/// argument.
 /// Source: Kwon et al., PagedAttention, sections 4.2 to 4.4; Heidari et al., section III.C.
 class PageTable {
  public:
@@ -87,10 +88,14 @@ class PageTable {
   std::int64_t tokens_stored() const;
   bool can_admit(int num_tokens) const;
 
-  /// Tells what has changed since the last call: length(slot, tokens), and page(slot, column, page) with page -1 for
-  /// columns beyond the sequence.
-  template <class Length, class Page>
-  void take_changes(const Length& length, const Page& page);
+  /// Calls length(slot, tokens), page(slot, column, page) and clear(slot, column, count) for whatever differs from the
+  /// device's copy, which is what it was at the last call of told(). clear: columns beyond the sequence, to become -1.
+  template <class Length, class Page, class Clear>
+  void for_changes(const Length& length, const Page& page, const Clear& clear) const;
+  /// The device's copy is up to date.
+  void told() noexcept;
+  /// Takes back the last admit, extend or fork. Does nothing if told(), release() or undo() was called since.
+  void undo() noexcept;
 
  private:
   struct Sequence {
@@ -101,6 +106,14 @@ class PageTable {
     bool changed = false;
   };
 
+  /// What a sequence was before the last call.
+  struct Before {
+    int slot, length, columns, clean_columns;
+    int copied_page;  ///< that the sequence's copy of its last page replaced; -1: none
+    bool changed;
+  };
+
+  void remember(int slot, int copied_page = -1);
   int take_page();
   void drop_page(int page);
   void note_change(int slot);
@@ -114,24 +127,21 @@ class PageTable {
   FreeList free_slots_, free_pages_;
   std::int64_t tokens_held_ = 0;
   std::vector<int> changed_;             ///< slots to tell about
+  std::vector<Before> undo_;             ///< of the last call, in its order
   std::int64_t mention_ = 0;             ///< calls of extend so far
   std::vector<std::int64_t> mentioned_;  ///< [max_sequences] the call that named the slot last
   std::vector<int> copied_;              ///< scratch of extend
 };
 
-template <class Length, class Page>
-void PageTable::take_changes(const Length& length, const Page& page) {
+template <class Length, class Page, class Clear>
+void PageTable::for_changes(const Length& length, const Page& page, const Clear& clear) const {
   for (const int slot : changed_) {
-    Sequence& s   = sequences_[slot];
+    const Sequence& s = sequences_[slot];
     const int now = s.length < 0 ? 0 : s.length, columns = static_cast<int>(s.pages.size());
     if (now != s.device_length) length(slot, now);
     for (int i = s.clean_columns; i < columns; ++i) page(slot, i, s.pages[i]);
-    for (int i = columns; i < s.device_columns; ++i) page(slot, i, -1);
-    s.device_length  = now;
-    s.device_columns = s.clean_columns = columns;
-    s.changed                          = false;
+    if (columns < s.device_columns) clear(slot, columns, s.device_columns - columns);
   }
-  changed_.clear();
 }
 
 }  // namespace pagoda::detail

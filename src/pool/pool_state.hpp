@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/kv_cache.hpp>
 #include <pagoda/kv_pool.hpp>
 
-#include "src/pool/huge_pages.hpp"
 #include "src/pool/page_table.hpp"
 #include "src/pool/staging.hpp"
 #include "src/pool/write_rows.hpp"
@@ -12,20 +12,35 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
+#include <memory>
+#include <span>
+#include <string>
 #include <type_traits>
 #include <vector>
 
 namespace pagoda::detail {
 
-/// Numbers of sequences, carried to the device as the argument of a kernel: no memory for them is needed, and nobody
-/// waits.
+/// Writes sequence numbers, which travel as the argument of the kernel: they need no memory, and nobody waits. The
+/// first num_staged of them were brought by launches before, for a launch carries no more than `most`.
 template <class ExecutionSpace>
 struct SelectKernel {
   static constexpr int most = 512;  // 2 KiB; Kokkos passes up to 4 KiB by value
   int* ids;
+  const int* staged;
+  int num_staged;
   int values[most];
-  KOKKOS_FUNCTION void operator()(int i) const { ids[i] = values[i]; }
+  KOKKOS_FUNCTION void operator()(int i) const { ids[i] = i < num_staged ? staged[i] : values[i - num_staged]; }
+};
+
+/// Sequences that a cache of the pool consists of. kv and decode have one each, so that neither changes what the other
+/// selected.
+template <class ExecutionSpace>
+struct SlotSelection {
+  Kokkos::View<int*, typename ExecutionSpace::memory_space> ids;  ///< [max_sequences]
+  std::vector<int> held;                                          ///< what ids holds
+
+  SlotSelection(const ExecutionSpace& exec, int max_sequences)
+      : ids(Kokkos::view_alloc(exec, "Pagoda::KVPool::sequence_ids"), max_sequences), held(max_sequences, 0) {}
 };
 
 /// Checks options, fills in the defaults. owner: begins every message.
@@ -33,6 +48,11 @@ PoolOptions checked(const std::string& owner, PoolOptions options, bool contiguo
 
 /// All that a pool has: the table on the host, the storage and the table's copy on the device, and the way between
 /// them.
+///
+/// Strong exception guarantee: whatever a call throws, the table, its copy on the device and all rows of sequences are
+/// as before. Copies and new rows are launched first; they go where no sequence has a token yet. All changes of the
+/// device's tables follow in a single launch, which is the last. If anything fails until then, the table on the host
+/// takes the call back (PageTable::undo). What comes after cannot fail.
 template <class T, class ExecutionSpace>
 struct PoolState {
   using MemorySpace = typename ExecutionSpace::memory_space;
@@ -44,13 +64,17 @@ struct PoolState {
   Memory k_memory, v_memory;
   Storage k, v;                                                         ///< (page, token, head, dim) in options.order
   Kokkos::View<int*, MemorySpace> seq_lens;                             ///< [max_sequences]
-  Kokkos::View<int*, MemorySpace> sequence_ids;                         ///< [max_sequences], the selection
   Kokkos::View<int**, Kokkos::LayoutRight, MemorySpace> block_table{};  ///< [max_sequences, pages]; paged only
   StagingRing<ExecutionSpace> ring;
-  std::vector<int> selected;  ///< what sequence_ids holds
-  std::optional<Plan<ExecutionSpace>> plan;
+  SlotSelection<ExecutionSpace> for_kv, for_decode;
+  Kokkos::View<int*, MemorySpace> staged_ids;  ///< of a selection on its way
+  std::unique_ptr<const Plan<ExecutionSpace>> plan;
   std::vector<TokenRun> runs, copies;  ///< scratch of one call
   std::vector<TableUpdate> updates;
+  std::vector<TableClear> clears;
+  // Made once: Kokkos takes labels as strings, and a step allocates nothing.
+  const std::string copy_label{"Pagoda::KVPool::copy"}, write_label{"Pagoda::KVPool::write"},
+      select_label{"Pagoda::KVPool::select"};
 
   PoolState(const ExecutionSpace& exec, const std::string& owner, const PoolOptions& o, bool contiguous)
       : options(o),
@@ -59,15 +83,23 @@ struct PoolState {
         v_memory(memory(exec, "Pagoda::KVPool::v", o, o.head_dim_v)),
         k(storage(k_memory, o, o.head_dim)),
         v(storage(v_memory, o, o.head_dim_v)),
-        seq_lens(Kokkos::view_alloc(exec, "Pagoda::KVPool::seq_lens"), o.max_sequences),
-        sequence_ids(Kokkos::view_alloc(exec, "Pagoda::KVPool::sequence_ids"), o.max_sequences),
-        ring(ring_bytes(o.max_sequences)),
-        selected(o.max_sequences, 0) {
-    if (contiguous) return;
-    const int columns = table.pages_for(o.max_seq_len);
-    block_table       = decltype(block_table)(
-        Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::KVPool::block_table"), o.max_sequences, columns);
-    Kokkos::deep_copy(exec, block_table, -1);
+        seq_lens(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::KVPool::seq_lens"), o.max_sequences),
+        ring(ring_bytes(o, contiguous ? 0 : table.pages_for(o.max_seq_len))),
+        for_kv(exec, o.max_sequences),
+        for_decode(exec, o.max_sequences),
+        staged_ids(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::KVPool::staged_ids"),
+                   o.max_sequences) {
+    const int columns = contiguous ? 0 : table.pages_for(o.max_seq_len);
+    if (!contiguous)
+      block_table =
+          decltype(block_table)(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::KVPool::block_table"),
+                                o.max_sequences, columns);
+    // Empty tables, by the kernel of all later calls: what Kokkos allocates at its first launch, it allocates here.
+    for (int slot = 0; slot < o.max_sequences; ++slot) {
+      updates.push_back({slot, -1, 0});
+      if (!contiguous) clears.push_back({slot, 0, columns});
+    }
+    launch_last(exec, {}, {});
   }
 
   const std::string& owner() const { return table.shape().owner; }
@@ -80,71 +112,130 @@ struct PoolState {
   RowPair cache() const { return {cache_rows(k_ref()), cache_rows(v_ref())}; }
 
   void check(const char* call, const TensorRef& new_k, const TensorRef& new_v, std::int64_t tokens) const {
-    check_rows((owner() + call).c_str(), new_k, new_v, tokens, options.num_kv_heads, options.head_dim,
-               options.head_dim_v);
+    check_rows(owner().c_str(), call, new_k, new_v, tokens, options.num_kv_heads, options.head_dim, options.head_dim_v);
   }
 
-  /// Carries the copies, then the runs and what has changed in the table, to the device.
-  void flush(const ExecutionSpace& exec, const TensorRef& new_k, const TensorRef& new_v) {
-    updates.clear();
-    const std::int64_t columns = static_cast<std::int64_t>(block_table.extent(1));
-    table.take_changes([&](int slot, int length) { updates.push_back({slot, length, true}); },
-                       [&](int slot, int column, int page) {
-                         if (block_table.data()) updates.push_back({slot * columns + column, page, false});
-                       });
-    launch("Pagoda::KVPool::copy", exec, copies, cache(), {});
-    launch("Pagoda::KVPool::write", exec, runs, {caller_rows(new_k), caller_rows(new_v)}, updates);
+  /// Carries out one call: `change` alters the table and lists copies within the cache and runs of the new rows.
+  template <class Change>
+  void transact(const ExecutionSpace& exec, const TensorRef& new_k, const TensorRef& new_v, const Change& change) {
     copies.clear();
     runs.clear();
+    try {
+      change();
+      flush(exec, {caller_rows(new_k), caller_rows(new_v)});
+    } catch (...) {
+      table.undo();
+      throw;
+    }
+    table.told();
+  }
+
+  /// Throws InvalidArgument unless all slots hold sequences and are no more than there can be.
+  void check_slots(const char* call, std::span<const int> slots) const {
+    require(slots.size() <= for_kv.held.size(), owner(), call, "slots has ", slots.size(),
+            " entries; allowed: up to max_sequences = ", for_kv.held.size());
+    for (std::size_t i = 0; i < slots.size(); ++i)
+      require(table.holds(slots[i]), owner(), call, "slots[", i, "] is ", slots[i],
+              ", which holds no sequence; allowed: a slot that admit or fork returned");
+  }
+
+  /// Brings the slots' numbers to the device, by a single launch that changes the selection, and only where they
+  /// differ.
+  void select(const ExecutionSpace& exec, std::span<const int> slots, SlotSelection<ExecutionSpace>& selection) {
+    using Kernel      = SelectKernel<ExecutionSpace>;
+    std::size_t first = 0, end = slots.size();
+    while (first < end && slots[first] == selection.held[first]) ++first;
+    while (first < end && slots[end - 1] == selection.held[end - 1]) --end;
+    if (first == end) return;
+    const auto changed = slots.subspan(first, end - first);
+    const auto write   = [&](int* to, std::size_t from, std::size_t staged) {
+      Kernel kernel{to, staged_ids.data(), static_cast<int>(staged), {}};
+      const auto part = changed.subspan(from, std::min<std::size_t>(Kernel::most, changed.size() - from));
+      std::copy(part.begin(), part.end(), kernel.values);
+      // With a chunk size: to choose one, Kokkos 4 makes an execution space, which allocates on a host.
+      const Kokkos::RangePolicy<ExecutionSpace> policy(exec, 0, static_cast<int>(staged + part.size()),
+                                                         Kokkos::ChunkSize(64));
+      Kokkos::parallel_for(
+          select_label, Kokkos::Experimental::require(policy, Kokkos::Experimental::WorkItemProperty::HintLightWeight),
+          kernel);
+    };
+    std::size_t staged = 0;
+    for (; changed.size() - staged > Kernel::most; staged += Kernel::most) write(staged_ids.data() + staged, staged, 0);
+    write(selection.ids.data() + first, staged, staged);
+    std::copy(changed.begin(), changed.end(), selection.held.begin() + static_cast<std::ptrdiff_t>(first));
   }
 
  private:
-  /// A View's data lies 128 bytes behind its allocation, where Kokkos keeps a header. There a row of 256 bytes lies
-  /// across two channels of a GPU's memory, which costs decodes 4 to 6% (bench/NOTES.md): rows begin further on.
-  static constexpr std::size_t alignment = 1024;
-
   static Memory memory(const ExecutionSpace& exec, const char* label, const PoolOptions& o, int dims) {
-    const std::size_t rows  = std::size_t(o.num_pages) * o.page_size * o.num_kv_heads;
-    const std::size_t bytes = rows * dims * sizeof(T) + alignment;
-    if constexpr (std::is_same_v<MemorySpace, Kokkos::HostSpace>) {
-      const Memory memory(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, std::string(label)), bytes);
-      ask_for_huge_pages(memory.data(), bytes);
-      Kokkos::deep_copy(exec, memory, std::byte(0));
-      return memory;
-    } else {
-      return Memory(Kokkos::view_alloc(exec, std::string(label)), bytes);
-    }
+    const std::size_t rows = std::size_t(o.num_pages) * o.page_size * o.num_kv_heads;
+    return allocate_cache(exec, label, rows * dims * sizeof(T));
   }
   static Storage storage(const Memory& memory, const PoolOptions& o, int dims) {
-    const bool nhd           = o.order == KVOrder::NHD;
-    const auto at            = reinterpret_cast<std::uintptr_t>(memory.data());
-    std::byte* const aligned = memory.data() + ((at + alignment - 1) / alignment * alignment - at);
-    return Storage(reinterpret_cast<T*>(aligned), o.num_pages, nhd ? o.page_size : o.num_kv_heads,
+    const bool nhd = o.order == KVOrder::NHD;
+    return Storage(reinterpret_cast<T*>(first_row_of(memory.data())), o.num_pages, nhd ? o.page_size : o.num_kv_heads,
                    nhd ? o.num_kv_heads : o.page_size, dims);
   }
 
-  /// 64 steps in which every sequence gets a token and a page.
-  static std::size_t ring_bytes(int max_sequences) {
-    const std::size_t step = max_sequences * (sizeof(TokenRun) + 2 * sizeof(TableUpdate));
-    return std::clamp<std::size_t>(64 * step, std::size_t(1) << 16, std::size_t(1) << 24);
+  /// 64 steps in which every sequence gets a token and a page, and at least what one call can change in the tables.
+  static std::size_t ring_bytes(const PoolOptions& o, int columns) {
+    const std::size_t step  = o.max_sequences * (sizeof(TokenRun) + 2 * sizeof(TableUpdate));
+    const std::size_t pages = columns > 0 ? std::size_t(o.num_pages) + columns : 0;  // taken, or shared by a fork
+    const std::size_t largest =
+        o.max_sequences * (sizeof(TableUpdate) + sizeof(TableClear)) + pages * sizeof(TableUpdate);
+    return std::max(std::clamp<std::size_t>(64 * step, std::size_t(1) << 16, std::size_t(1) << 24), largest + 16);
   }
 
-  /// One launch, or as many as the ring's limit makes of long lists.
-  void launch(const char* label, const ExecutionSpace& exec, std::span<const TokenRun> run_list, const RowPair& from,
-              std::span<const TableUpdate> update_list) {
-    while (!run_list.empty() || !update_list.empty()) {
-      const std::size_t n = std::min(run_list.size(), ring.limit() / sizeof(TokenRun));
-      const std::size_t m = std::min(update_list.size(), (ring.limit() - n * sizeof(TokenRun)) / sizeof(TableUpdate));
-      std::byte* const at = ring.take(exec, n * sizeof(TokenRun) + m * sizeof(TableUpdate));
-      if (n > 0) std::memcpy(at, run_list.data(), n * sizeof(TokenRun));
-      if (m > 0) std::memcpy(at + n * sizeof(TokenRun), update_list.data(), m * sizeof(TableUpdate));
-      const TableUpdates staged{reinterpret_cast<const TableUpdate*>(at + n * sizeof(TokenRun)), static_cast<int>(m),
-                                seq_lens.data(), block_table.data()};
-      write_rows<T>(label, exec, ListedRuns{reinterpret_cast<const TokenRun*>(at)}, static_cast<int>(n), row_shape(),
-                    from, cache(), staged);
-      run_list    = run_list.subspan(n);
-      update_list = update_list.subspan(m);
-    }
+  /// Launches the copies, then the runs, and last what changed in the table.
+  void flush(const ExecutionSpace& exec, const RowPair& rows) {
+    updates.clear();
+    clears.clear();
+    const bool paged = block_table.data() != nullptr;
+    table.for_changes([&](int slot, int length) { updates.push_back({slot, -1, length}); },
+                      [&](int slot, int column, int page) {
+                        if (paged) updates.push_back({slot, column, page});
+                      },
+                      [&](int slot, int column, int count) {
+                        if (paged) clears.push_back({slot, column, count});
+                      });
+    for (std::span<const TokenRun> rest = copies; !rest.empty();) launch_part(copy_label, exec, rest, cache());
+    std::span<const TokenRun> rest = runs;
+    while (!rest.empty() && rest.size_bytes() + table_bytes() > ring.limit())
+      launch_part(write_label, exec, rest, rows);
+    launch_last(exec, rest, rows);
+  }
+
+  std::size_t table_bytes() const { return updates.size() * sizeof(TableUpdate) + clears.size() * sizeof(TableClear); }
+
+  /// Launches as many of the runs as the ring's limit admits, and takes them off the list.
+  void launch_part(const std::string& label, const ExecutionSpace& exec, std::span<const TokenRun>& list,
+                   const RowPair& from) {
+    const std::size_t n = std::min(list.size(), ring.limit() / sizeof(TokenRun));
+    std::byte* const at = ring.take(exec, n * sizeof(TokenRun));
+    std::memcpy(at, list.data(), n * sizeof(TokenRun));
+    write_rows<T>(label, exec, ListedRuns{reinterpret_cast<const TokenRun*>(at)}, static_cast<int>(n), row_shape(),
+                  from, cache());
+    list = list.subspan(n);
+  }
+
+  /// One launch: these runs, and all updates and clears.
+  void launch_last(const ExecutionSpace& exec, std::span<const TokenRun> list, const RowPair& from) {
+    if (list.empty() && updates.empty() && clears.empty()) return;
+    std::byte* const at = ring.take(exec, list.size_bytes() + table_bytes());
+    std::byte* end      = at;
+    const auto place    = [&]<class Item>(std::span<const Item> items) {
+      if (!items.empty()) std::memcpy(end, items.data(), items.size_bytes());
+      const auto* const placed = reinterpret_cast<const Item*>(end);
+      end += items.size_bytes();
+      return placed;
+    };
+    const ListedRuns listed{place(list)};
+    TableUpdates staged;
+    staged.list   = place(std::span<const TableUpdate>(updates));
+    staged.clears = place(std::span<const TableClear>(clears));
+    staged.count = static_cast<int>(updates.size()), staged.num_clears = static_cast<int>(clears.size());
+    staged.seq_lens = seq_lens.data(), staged.block_table = block_table.data();
+    staged.columns = static_cast<std::int64_t>(block_table.extent(1));
+    write_rows<T>(write_label, exec, listed, static_cast<int>(list.size()), row_shape(), from, cache(), staged);
   }
 };
 

@@ -4,12 +4,13 @@
 #include <Kokkos_Core.hpp>
 
 #include <cstddef>
+#include <string>
 #include <type_traits>
 
 namespace pagoda::detail {
 
-/// Where the host leaves small lists for kernels to read: memory that both see, given out in turn. Nothing is copied
-/// and nobody waits until the ring is full; then everything launched so far is waited for, and it starts again.
+/// Memory that host and device both see, in which the host leaves small lists for kernels. It is given out in turn.
+/// Nothing is copied, and nobody waits until the ring is full: then exec is fenced, and the ring starts again.
 template <class ExecutionSpace>
 class StagingRing {
   static constexpr bool on_host = std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>;
@@ -20,14 +21,15 @@ class StagingRing {
   explicit StagingRing(std::size_t bytes)
       : memory_(Kokkos::view_alloc(Kokkos::WithoutInitializing, "Pagoda::KVPool::staging"), bytes) {}
 
-  /// Bytes that one call of take may ask for: a quarter, so that it is rarely the end that is missing.
+  /// Bytes that one call of take should ask for where a list can be divided: a quarter, so that little of the ring's
+  /// end stays unused.
   std::size_t limit() const { return memory_.extent(0) / 4; }
 
-  /// Memory aligned to 16 bytes that stays as written until what is launched on exec now has run.
+  /// Memory aligned to 16 bytes that stays as written until what is launched on exec now has run. At most the ring.
   std::byte* take(const ExecutionSpace& exec, std::size_t bytes) {
     const std::size_t rounded = (bytes + 15) / 16 * 16;
     if (used_ + rounded > memory_.extent(0)) {
-      exec.fence("Pagoda::KVPool: the staging ring is full");
+      exec.fence(fence_label_);
       used_ = 0;
     }
     std::byte* const at = memory_.data() + used_;
@@ -38,6 +40,7 @@ class StagingRing {
  private:
   Kokkos::View<std::byte*, Space> memory_;
   std::size_t used_ = 0;
+  const std::string fence_label_{"Pagoda::KVPool: the staging ring is full"};  // made once: a step allocates nothing
 };
 
 }  // namespace pagoda::detail

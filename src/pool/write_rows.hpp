@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <type_traits>
 
 /// The one kernel of the pools: rows of keys and values to where a list says, whether they come from the caller or from
@@ -55,16 +56,24 @@ struct RowShape {
 
 /// A changed integer of the device tables.
 struct TableUpdate {
-  std::int64_t at;
+  int slot;
+  int column;  ///< of the block table; -1: the sequence's length
   int value;
-  bool is_length;  ///< of seq_lens; otherwise of the block table
 };
 
+/// Columns of the block table that become -1.
+struct TableClear {
+  int slot, column, count;
+};
+
+/// The device tables, and what changes in them.
 struct TableUpdates {
-  const TableUpdate* list = nullptr;
-  int count               = 0;
-  int* seq_lens           = nullptr;
-  int* block_table        = nullptr;
+  const TableUpdate* list  = nullptr;
+  const TableClear* clears = nullptr;
+  int count = 0, num_clears = 0;
+  int* seq_lens        = nullptr;
+  int* block_table     = nullptr;
+  std::int64_t columns = 0;  ///< of the block table
 };
 
 /// Runs as the host listed them.
@@ -80,8 +89,8 @@ struct MappedRuns {
   KOKKOS_FUNCTION TokenRun operator()(int i) const { return {i, slot_mapping[i * stride], 1}; }
 };
 
-/// A team per run, and behind the runs a team per `updates_per_team` updates. Vector: rows are dense, of one type,
-/// and every row starts and ends on 16 bytes.
+/// A team per run, behind the runs a team per `updates_per_team` updates, and behind these a team per clear. Vector:
+/// rows are dense, of one type, and every row starts and ends on 16 bytes.
 template <class ExecutionSpace, class T, class Runs, bool Vector>
 struct WriteRowsKernel {
   using Policy                          = Kokkos::TeamPolicy<ExecutionSpace>;
@@ -95,25 +104,39 @@ struct WriteRowsKernel {
   RowPair from, to;
   TableUpdates updates;
 
+  KOKKOS_FUNCTION static int update_teams(const TableUpdates& updates) {
+    return (updates.count + updates_per_team - 1) / updates_per_team;
+  }
   static int teams(int num_runs, const TableUpdates& updates) {
-    return num_runs + (updates.count + updates_per_team - 1) / updates_per_team;
+    return num_runs + update_teams(updates) + updates.num_clears;
   }
 
   KOKKOS_FUNCTION void operator()(const Member& team) const {
-    const int i = team.league_rank();
-    if (i >= num_runs) {
+    const int i = team.league_rank(), first_clear = num_runs + update_teams(updates);
+    if (i < num_runs) {
+      copy(team, runs(i));
+    } else if (i < first_clear) {
       update(team, (i - num_runs) * updates_per_team);
     } else {
-      copy(team, runs(i));
+      clear(team, updates.clears[i - first_clear]);
     }
   }
 
   KOKKOS_FUNCTION void update(const Member& team, int first) const {
     const int count = Kokkos::min(static_cast<int>(updates_per_team), updates.count - first);
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, count), [&](int i) {
-      const TableUpdate u                                          = updates.list[first + i];
-      (u.is_length ? updates.seq_lens : updates.block_table)[u.at] = u.value;
+      const TableUpdate u = updates.list[first + i];
+      if (u.column < 0) {
+        updates.seq_lens[u.slot] = u.value;
+      } else {
+        updates.block_table[u.slot * updates.columns + u.column] = u.value;
+      }
     });
+  }
+
+  KOKKOS_FUNCTION void clear(const Member& team, const TableClear& c) const {
+    int* const row = updates.block_table + c.slot * updates.columns + c.column;
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, c.count), [&](int i) { row[i] = -1; });
   }
 
   KOKKOS_FUNCTION void copy(const Member& team, const TokenRun& run) const {
@@ -147,9 +170,9 @@ struct WriteRowsKernel {
     } else {
       Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, dims), [&](int d) {
         const std::int64_t at = source_row + d * source.dim;
-        out[d * target.dim]   = source.type == dtype_v<T>
-                                    ? static_cast<const T*>(source.data)[at]
-                                    : T(load_element<accumulator_t<T>>(source.data, source.type, at));
+        out[d * target.dim]   = source.type == dtype_v<T>    ? static_cast<const T*>(source.data)[at]
+                                : source.type == DType::fp64 ? T(static_cast<const double*>(source.data)[at])
+                                                             : T(load_as_float(source.data, source.type, at));
       });
     }
   }
@@ -164,8 +187,8 @@ bool vector_rows(const PagedRows& rows, int dims, const RowShape& shape) {
 }
 
 template <class ExecutionSpace, class T, class Runs, bool Vector>
-void launch_write(const char* label, const ExecutionSpace& exec, const Runs& runs, int num_runs, const RowShape& shape,
-                  const RowPair& from, const RowPair& to, const TableUpdates& updates) {
+void launch_write(const std::string& label, const ExecutionSpace& exec, const Runs& runs, int num_runs,
+                  const RowShape& shape, const RowPair& from, const RowPair& to, const TableUpdates& updates) {
   using Kernel    = WriteRowsKernel<ExecutionSpace, T, Runs, Vector>;
   const int teams = Kernel::teams(num_runs, updates);
   if (teams == 0) return;
@@ -184,8 +207,8 @@ void launch_write(const char* label, const ExecutionSpace& exec, const Runs& run
 
 /// Carries out the runs and updates, asynchronously on exec. Types may differ: elements are converted.
 template <class T, class ExecutionSpace, class Runs>
-void write_rows(const char* label, const ExecutionSpace& exec, const Runs& runs, int num_runs, const RowShape& shape,
-                const RowPair& from, const RowPair& to, const TableUpdates& updates = {}) {
+void write_rows(const std::string& label, const ExecutionSpace& exec, const Runs& runs, int num_runs,
+                const RowShape& shape, const RowPair& from, const RowPair& to, const TableUpdates& updates = {}) {
   const auto vectors = [&](const RowPair& rows) {
     return vector_rows<T>(rows.k, shape.head_dim, shape) && vector_rows<T>(rows.v, shape.head_dim_v, shape);
   };
@@ -196,7 +219,7 @@ void write_rows(const char* label, const ExecutionSpace& exec, const Runs& runs,
 
 /// The rows of a slot_mapping, compiled once per element type.
 template <class T, class ExecutionSpace>
-void write_mapped(const char* label, const ExecutionSpace& exec, const SlotMapping& mapping, const RowShape& shape,
-                  const RowPair& from, const RowPair& to);
+void write_mapped(const std::string& label, const ExecutionSpace& exec, const SlotMapping& mapping,
+                  const RowShape& shape, const RowPair& from, const RowPair& to);
 
 }  // namespace pagoda::detail

@@ -284,6 +284,48 @@ TYPED_TEST(Merge, TwoStatesOfTwoTypes) {
   }
 }
 
+// A NaN log-sum-exp makes its row NaN, an output that is NaN its dim; no other row or dim changes.
+TYPED_TEST(Merge, StatesOfNaN) {
+  using T                 = typename TestFixture::Value;
+  using L                 = typename TestFixture::LseType;
+  using Space             = typename TestFixture::Exec;
+  constexpr int dims      = 20;
+  constexpr double absent = std::numeric_limits<double>::quiet_NaN();
+  for (const int n : {2, 17}) {
+    for (const int where : {0, n / 2, n - 1}) {
+      auto s            = this->states(n, dims);
+      const auto merged = [&] {
+        auto out = this->out_array(dims), lse = this->lse_array();
+        pagoda::merge(Space(), s.template outs<T>(), s.template lses<L>(), out.template view<T, 3>(),
+                      lse.template view<L, 2>());
+        out.download(Space()), lse.download(Space());
+        return std::pair(out, lse);
+      };
+      s.lse.set({where, 0, 2}, 0.0);  // not empty, so that its output counts
+      for (int d = 0; d < dims; ++d) s.out.set({where, 0, 2, d}, 1.0);
+      s.out.upload(Space()), s.lse.upload(Space());
+      auto right = merged();
+      s.lse.set({where, 1, 3}, absent);
+      s.out.set({where, 0, 2, 7}, absent);
+      s.out.upload(Space()), s.lse.upload(Space());
+      auto got = merged();
+      for (int t = 0; t < tokens; ++t) {
+        for (int h = 0; h < heads; ++h) {
+          const bool row  = t == 1 && h == 3;
+          const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+          EXPECT_TRUE(same(got.second.get({t, h}), row ? absent : right.second.get({t, h})))
+              << "lse of row (" << t << ", " << h << "), state " << where << " of " << n;
+          for (int d = 0; d < dims; ++d) {
+            const bool none = row || (t == 0 && h == 2 && d == 7);
+            EXPECT_TRUE(same(got.first.get({t, h, d}), none ? absent : right.first.get({t, h, d})))
+                << "dim " << d << " of row (" << t << ", " << h << "), state " << where << " of " << n;
+          }
+        }
+      }
+    }
+  }
+}
+
 TYPED_TEST(Merge, NoRows) {
   using T     = typename TestFixture::Value;
   using L     = typename TestFixture::LseType;

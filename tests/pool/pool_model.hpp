@@ -10,6 +10,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <span>
@@ -21,7 +22,8 @@
 namespace pagoda::test {
 
 /// Slot -> the tokens of its sequence. A token is a number, from which all of its rows follow.
-using Model = std::map<int, std::vector<int>>;
+using Model                    = std::map<int, std::vector<int>>;
+inline constexpr int unwritten = 0;  ///< a token whose rows are still to come: they may hold anything
 
 inline std::vector<int> slots_of(const Model& model) {
   std::vector<int> slots;
@@ -121,16 +123,12 @@ struct Contents {
   bool operator==(const Contents&) const = default;
 };
 
-template <class Pool>
-Contents read(Pool& pool, const typename Pool::execution_space& exec, const std::vector<int>& slots) {
-  using Space  = typename Pool::execution_space;
-  using Kernel = Gather<typename Pool::Layout, Space>;
-  const auto o = pool.options();
-  const auto n = slots.size();
-  int max_len  = 0;
-  for (const int slot : slots) max_len = std::max(max_len, pool.seq_len(slot));
+/// max_len: tokens of each sequence to read.
+template <class Space, class KV>
+Contents read_cache(const Space& exec, const KV& kv, const PoolOptions& o, int max_len) {
+  using Kernel    = Gather<KV, Space>;
+  const auto n    = static_cast<std::size_t>(kv.batch());
   const int dims  = o.head_dim + o.head_dim_v;
-  const auto kv   = pool.kv(exec, slots);
   const int width = table_columns(kv);
   const Kernel gather{kv,
                       max_len,
@@ -157,7 +155,14 @@ Contents read(Pool& pool, const typename Pool::execution_space& exec, const std:
   return c;
 }
 
-/// What the pool should read back.
+template <class Pool>
+Contents read(Pool& pool, const typename Pool::execution_space& exec, const std::vector<int>& slots) {
+  int max_len = 0;
+  for (const int slot : slots) max_len = std::max(max_len, pool.seq_len(slot));
+  return read_cache(exec, pool.kv(exec, slots), pool.options(), max_len);
+}
+
+/// What the pool should read back; NaN in rows that may hold anything.
 template <class Pool>
 Contents expected(const Pool& pool, const Model& model) {
   const auto o = pool.options();
@@ -167,8 +172,11 @@ Contents expected(const Pool& pool, const Model& model) {
     std::vector<float> rows;
     for (const int token : tokens)
       for (int h = 0; h < o.num_kv_heads; ++h) {
-        for (int d = 0; d < o.head_dim; ++d) rows.push_back(static_cast<float>(element(token, h, d, false)));
-        for (int d = 0; d < o.head_dim_v; ++d) rows.push_back(static_cast<float>(element(token, h, d, true)));
+        const auto number = [&](int d, bool value) {
+          return token == unwritten ? std::nanf("") : static_cast<float>(element(token, h, d, value));
+        };
+        for (int d = 0; d < o.head_dim; ++d) rows.push_back(number(d, false));
+        for (int d = 0; d < o.head_dim_v; ++d) rows.push_back(number(d, true));
       }
     c.rows.push_back(rows);
     c.table.emplace_back();
@@ -223,7 +231,9 @@ void expect_holds(Pool& pool, const typename Pool::execution_space& exec, const 
   const Contents found = read(pool, exec, slots), wanted = expected(pool, model);
   EXPECT_EQ(found.lengths, wanted.lengths);
   for (std::size_t b = 0; b < slots.size(); ++b) {
-    ASSERT_TRUE(found.rows[b] == wanted.rows[b]) << "rows of slot " << slots[b];
+    ASSERT_TRUE(std::equal(found.rows[b].begin(), found.rows[b].end(), wanted.rows[b].begin(), wanted.rows[b].end(),
+                           [](float is, float should) { return is == should || std::isnan(should); }))
+        << "rows of slot " << slots[b];
     if constexpr (is_paged<Pool>) {
       const auto pages = pool.block_table(slots[b]);
       auto row         = std::vector<int>(pages.begin(), pages.end());
@@ -244,8 +254,9 @@ struct State {
   bool operator==(const State&) const = default;
 };
 
+/// Without the contents: calls nothing of the pool that could change it.
 template <class Pool>
-State<Pool> state_of(Pool& pool, const typename Pool::execution_space& exec) {
+State<Pool> host_state_of(const Pool& pool) {
   State<Pool> s;
   for (int slot = 0; slot < pool.options().max_sequences; ++slot) {
     if (!pool.holds(slot)) continue;
@@ -257,6 +268,12 @@ State<Pool> state_of(Pool& pool, const typename Pool::execution_space& exec) {
   for (int page = 0; page < pool.num_pages(); ++page) s.refs.push_back(pool.page_ref_count(page));
   s.free_slots = pool.free_slots(), s.free_pages = pool.free_pages();
   s.held = pool.tokens_held(), s.stored = pool.tokens_stored();
+  return s;
+}
+
+template <class Pool>
+State<Pool> state_of(Pool& pool, const typename Pool::execution_space& exec) {
+  auto s     = host_state_of(pool);
   s.contents = read(pool, exec, s.slots);
   return s;
 }

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/pool/pool_model.hpp"
+#include "tests/pool/pool_decode.hpp"
 
-#include <pagoda/reference.hpp>
-
-#include <cmath>
+#include <pagoda/merge.hpp>
 
 namespace pagoda::test {
 namespace {
@@ -11,56 +9,6 @@ namespace {
 template <class Pool>
 struct PoolDecode : testing::Test {};
 TYPED_TEST_SUITE(PoolDecode, Pools, PoolNames);
-
-/// Decodes `slots` through the pool and compares with the reference over the model.
-template <class Pool>
-void expect_decodes(Driven<Pool>& d, const std::vector<int>& slots) {
-  using T         = typename Pool::value_type;
-  using Space     = typename Pool::execution_space;
-  using Memory    = typename Space::memory_space;
-  const auto o    = d.pool.options();
-  const int heads = d.pool.plan().state().num_q_heads, group = heads / o.num_kv_heads;
-  const int batch = static_cast<int>(slots.size());
-  // Queries are rows like keys, of tokens that no sequence holds.
-  std::vector<int> query_tokens;
-  for (int b = 0; b < batch; ++b) query_tokens.push_back(-1 - b);
-  const auto q = make_rows<Space, T>(d.exec, query_tokens, heads, o.head_dim, false);
-  Kokkos::View<T***, Memory> out("out", batch, heads, o.head_dim_v);
-  Kokkos::View<float**, Memory> lse("lse", batch, heads);
-  d.pool.decode(d.exec, slots, q, out, lse);
-  d.exec.fence();
-  const auto out_host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), out);
-  const auto lse_host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), lse);
-
-  for (int b = 0; b < batch; ++b) {
-    const auto& tokens = d.model.at(slots[b]);
-    const int length   = static_cast<int>(tokens.size());
-    for (int h = 0; h < heads; ++h) {
-      std::vector<double> query(o.head_dim);
-      for (int i = 0; i < o.head_dim; ++i) query[i] = element(query_tokens[b], h, i, false);
-      const auto read = [&](bool value) {
-        return [&, value](int t, std::span<double> row) {
-          for (std::size_t i = 0; i < row.size(); ++i)
-            row[i] = element(tokens[t], h / group, static_cast<int>(i), value);
-        };
-      };
-      const auto row = reference::attend(query, length, length - 1, o.head_dim_v, read(false), read(true),
-                                         {.softmax_scale = 1 / std::sqrt(static_cast<double>(o.head_dim))});
-      if (length == 0) {
-        EXPECT_EQ(static_cast<double>(lse_host(b, h)), row.lse);
-        continue;
-      }
-      const double allowed = reference::tolerance(row, dtype_v<T>, dtype_v<T>, dtype_v<accumulator_t<T>>);
-      double error = 0, size = 0;
-      for (int i = 0; i < o.head_dim_v; ++i) {
-        error += std::pow(static_cast<double>(out_host(b, h, i)) - row.out[i], 2);
-        size += std::pow(row.out[i], 2);
-      }
-      EXPECT_LE(std::sqrt(error), allowed * std::sqrt(size)) << "entry " << b << " head " << h;
-      EXPECT_NEAR(lse_host(b, h), row.lse, 1e-5 * (1 + std::abs(row.lse)) + allowed);
-    }
-  }
-}
 
 TYPED_TEST(PoolDecode, FollowsTheSequences) {
   for (const auto order : {KVOrder::NHD, KVOrder::HND}) {
@@ -113,6 +61,50 @@ TYPED_TEST(PoolDecode, PreparedWithOptions) {
   const auto y = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), short_one);
   for (int i = 0; i < 16; ++i) EXPECT_NEAR(x(0, 0, i), y(0, 0, i), 1e-5);
 }
+
+/// Rows and sums in double become 16 bits in one rounding: 1 + 2^-11 + 2^-40 lies above a tie of fp16 (and the same
+/// with 2^-8 of bf16), but the float nearest to it is the tie.
+template <class Space>
+struct RoundsOnce : testing::Test {};
+TYPED_TEST_SUITE(RoundsOnce, Spaces, Names);
+
+template <class Space, class Small>
+void expect_rounded_once(double x, float above) {
+  using Memory = typename Space::memory_space;
+  const Space exec;
+  for (const int dims : {3, 16}) {  // elements one by one, and in vectors
+    const Kokkos::View<double***, Kokkos::LayoutRight, Memory> rows("rows", 1, 1, dims);
+    Kokkos::deep_copy(rows, x);
+    const auto expect_all = [&](const auto& there, const char* what) {
+      exec.fence();
+      const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), there);
+      for (std::size_t i = 0; i < host.size(); ++i) EXPECT_EQ(static_cast<float>(host.data()[i]), above) << what;
+    };
+    if constexpr (has_kernels_v<Small>) {
+      const Kokkos::View<Small****, Memory> k("k", 1, 1, 1, dims), v("v", 1, 1, 1, dims);
+      write_kv(exec, k, v, on_device(exec, std::vector<std::int64_t>{0}), rows, rows);
+      expect_all(k, "write_kv");
+      expect_all(v, "write_kv");
+    }
+    if constexpr (has_kernels_v<double>) {
+      PagedPool<double, Space> pool(
+          exec, {.num_kv_heads = 1, .head_dim = dims, .max_seq_len = 4, .max_sequences = 1, .num_q_heads = 1});
+      const int slot = pool.admit(exec, rows, rows);
+      const Kokkos::View<Small***, Kokkos::LayoutRight, Memory> out("out", 1, 1, dims);
+      pool.decode(exec, std::vector<int>{slot}, rows, out);
+      expect_all(out, "decode");
+    }
+    const Kokkos::View<Small***, Kokkos::LayoutRight, Memory> merged("out", 1, 1, dims);
+    const Kokkos::View<double****, Memory> outs("outs", 1, 1, 1, dims);
+    const Kokkos::View<double***, Memory> lses("lses", 1, 1, 1);
+    Kokkos::deep_copy(outs, x);
+    merge(exec, outs, lses, merged, Kokkos::View<double**, Memory>{});
+    expect_all(merged, "merge");
+  }
+}
+
+TYPED_TEST(RoundsOnce, Half) { expect_rounded_once<TypeParam, half_t>(1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-10f); }
+TYPED_TEST(RoundsOnce, Bfloat16) { expect_rounded_once<TypeParam, bfloat16_t>(1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-7f); }
 
 }  // namespace
 }  // namespace pagoda::test

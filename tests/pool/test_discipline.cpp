@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/pool/pool_model.hpp"
+#include "tests/support/watch.hpp"
 
 #include <cstdint>
 #include <string>
@@ -7,52 +8,6 @@
 
 namespace pagoda::test {
 namespace {
-
-/// What Kokkos does while one of these is alive.
-class Watch {
- public:
-  Watch() {
-    seen()          = {};
-    namespace tools = Kokkos::Tools::Experimental;
-    tools::set_begin_fence_callback([](const char* name, std::uint32_t, std::uint64_t*) {
-      // Kokkos fences by itself around its callbacks.
-      if (std::string(name).find("Tool Fence") == std::string::npos) seen().fences.push_back(name);
-    });
-    // Kokkos on CUDA announces an allocation of no bytes with every team launch (scratch of level 1, unused).
-    tools::set_allocate_data_callback(
-        [](Kokkos::Profiling::SpaceHandle, const char* label, const void*, std::uint64_t bytes) {
-          if (bytes > 0) seen().allocations.push_back(label);
-        });
-    tools::set_begin_deep_copy_callback([](Kokkos::Profiling::SpaceHandle, const char* label, const void*,
-                                           Kokkos::Profiling::SpaceHandle, const char*, const void*,
-                                           std::uint64_t) { seen().copies.push_back(label); });
-    const auto kernel = [](const char* name, std::uint32_t device, std::uint64_t*) {
-      seen().kernels.push_back(name);
-      seen().devices.push_back(device);
-    };
-    tools::set_begin_parallel_for_callback(kernel);
-    tools::set_begin_parallel_reduce_callback(kernel);
-    tools::set_begin_parallel_scan_callback(kernel);
-  }
-  ~Watch() {
-    namespace tools = Kokkos::Tools::Experimental;
-    tools::set_begin_fence_callback(nullptr);
-    tools::set_allocate_data_callback(nullptr);
-    tools::set_begin_deep_copy_callback(nullptr);
-    tools::set_begin_parallel_for_callback(nullptr);
-    tools::set_begin_parallel_reduce_callback(nullptr);
-    tools::set_begin_parallel_scan_callback(nullptr);
-  }
-
-  struct Seen {
-    std::vector<std::string> fences, allocations, copies, kernels;
-    std::vector<std::uint32_t> devices;
-  };
-  static Seen& seen() {
-    static Seen all;
-    return all;
-  }
-};
 
 void expect_quiet(const Watch::Seen& seen) {
   EXPECT_EQ(seen.fences, std::vector<std::string>());
@@ -93,7 +48,6 @@ TYPED_TEST(PoolDiscipline, StepsOnlyLaunch) {
     d.pool.append(d.exec, order, k, v);
     d.pool.decode(d.exec, order, q, out, lse);
   };
-  step(slots);  // scratch of the host's threads grows the first time
   d.exec.fence();
 
   {
@@ -103,7 +57,7 @@ TYPED_TEST(PoolDiscipline, StepsOnlyLaunch) {
   const auto seen = Watch::seen();
   expect_quiet(seen);
   EXPECT_EQ(std::count(seen.kernels.begin(), seen.kernels.end(), "Pagoda::KVPool::write"), 12);
-  EXPECT_EQ(std::count(seen.kernels.begin(), seen.kernels.end(), "Pagoda::KVPool::select"), 5);
+  EXPECT_EQ(std::count(seen.kernels.begin(), seen.kernels.end(), "Pagoda::KVPool::select"), 6);
   for (const auto& name : seen.kernels) EXPECT_EQ(name.find("Pagoda::"), 0u) << name;
   for (const auto device : seen.devices) EXPECT_EQ(device, Kokkos::Tools::Experimental::device_id(d.exec));
 }
@@ -114,7 +68,6 @@ TYPED_TEST(PoolDiscipline, SequencesComeAndGoWithoutWaiting) {
   const auto tokens = d.fresh(50);
   const auto k = keys(d.pool, d.exec, tokens), v = values(d.pool, d.exec, tokens);
   const auto one_k = keys(d.pool, d.exec, {7}), one_v = values(d.pool, d.exec, {7});
-  d.pool.release(d.pool.admit(d.exec, k, v));
   d.exec.fence();
   {
     const Watch watch;
@@ -132,7 +85,7 @@ TYPED_TEST(PoolDiscipline, SequencesComeAndGoWithoutWaiting) {
 
 // Lists that kernels still have to read are not overwritten: once in many steps the instance is waited for.
 TYPED_TEST(PoolDiscipline, WaitsOnlyWhenTheRingIsFull) {
-  Driven<TypeParam> d({.num_kv_heads = 1, .head_dim = 2, .max_seq_len = 4000, .max_sequences = 64, .page_size = 2});
+  Driven<TypeParam> d({.num_kv_heads = 1, .head_dim = 2, .max_seq_len = 700, .max_sequences = 64, .page_size = 2});
   std::vector<int> slots;
   for (int i = 0; i < 64; ++i) slots.push_back(d.admit(0));
   const auto tokens = d.fresh(64);
@@ -154,7 +107,10 @@ TYPED_TEST(PoolDiscipline, Labels) {
   const Watch watch;
   const TypeParam pool(exec, small_pool);
   EXPECT_GE(Watch::seen().allocations.size(), 4u);
-  for (const auto& label : Watch::seen().allocations) EXPECT_EQ(label.find("Pagoda::"), 0u) << label;
+  for (const auto& label : Watch::seen().allocations) {
+    if (label.find("Kokkos::") == 0) continue;  // scratch of Kokkos' own, at the first team launch
+    EXPECT_EQ(label.find("Pagoda::"), 0u) << label;
+  }
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/pool/pool_model.hpp"
+#include "tests/support/refusal.hpp"
+#include "tests/support/watch.hpp"
 
 #include <limits>
 
@@ -152,6 +154,57 @@ TYPED_TEST(PoolErrors, Decode) {
   EXPECT_THROW(d.pool.decode(d.exec, Slots{a, a}, q, out), InvalidArgument);  // q has one row
   EXPECT_THROW(d.pool.prepare(d.exec, {.num_q_heads = 3}), InvalidArgument);  // not a multiple of 2
   EXPECT_EQ(d.pool.plan().state().num_q_heads, 2);                            // the old plan stays
+}
+
+// A decode that is refused launches nothing, and what an earlier kv selected stays.
+TYPED_TEST(PoolErrors, RefusedDecodeChangesNothing) {
+  using Space  = typename TypeParam::execution_space;
+  using Memory = typename Space::memory_space;
+  Refusing<TypeParam> d;
+  const int a = d.admit(3), b = d.admit(7), c = d.admit(5);
+  d.pool.prepare(d.exec, {.num_q_heads = 2, .max_batch = 2});
+  const auto earlier = d.pool.kv(d.exec, Slots{c, a});
+  const auto reads   = [&] { return read_cache(d.exec, earlier, d.pool.options(), 24); };
+  const auto before  = reads();
+  ASSERT_EQ(before.lengths, (std::vector<int>{5, 3}));
+  Kokkos::View<float***, Memory> q("q", 2, 2, 4), out("out", 2, 2, 3), wide("q", 2, 2, 5), many("q", 3, 2, 4);
+  Kokkos::View<float**, Memory> lse("lse", 2, 2), short_lse("lse", 1, 2);
+  const auto refuses = [&](const char* word, const auto& decode) {
+    d.exec.fence();
+    const Watch watch;
+    expect_refusal(decode, {word});
+    EXPECT_EQ(Watch::seen().kernels, std::vector<std::string>()) << word;
+    EXPECT_TRUE(reads() == before) << word;
+  };
+  refuses("q has", [&] { d.pool.decode(d.exec, Slots{b, a}, wide, out, lse); });
+  refuses("out is", [&] { d.pool.decode(d.exec, Slots{b, a}, q, wide, lse); });
+  refuses("lse is", [&] { d.pool.decode(d.exec, Slots{b, a}, q, out, short_lse); });
+  refuses("max_batch", [&] { d.pool.decode(d.exec, Slots{b, a, c}, many, out); });
+  refuses("slots[1]", [&] { d.pool.decode(d.exec, Slots{b, 5}, q, out, lse); });
+  refuses("q has", [&] { d.pool.decode(d.exec, Slots{b}, many, out, lse); });
+  // Nor does the pool believe that a refused decode selected its slots.
+  const auto decoded = [&] {
+    d.pool.decode(d.exec, Slots{b, a}, q, out, lse);
+    d.exec.fence();
+    return Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), lse);
+  };
+  const auto sums = decoded();
+  for (int h = 0; h < 2; ++h) {  // queries are zero: the sum counts tokens
+    EXPECT_NEAR(sums(0, h), std::log(7.0), 1e-3);
+    EXPECT_NEAR(sums(1, h), std::log(3.0), 1e-3);
+  }
+  EXPECT_TRUE(reads() == before) << "a decode changed what kv selects";
+}
+
+// The kernel before the decode is the pool's, and writes what such a decode reads before it waits.
+TYPED_TEST(PoolErrors, ProgrammaticLaunch) {
+  Refusing<TypeParam> d;
+  d.admit(3);
+  d.pool.prepare(d.exec, {.num_q_heads = 2});
+  d.template refuses<InvalidArgument>([&] { d.pool.prepare(d.exec, {.num_q_heads = 4, .programmatic_launch = true}); },
+                                      {"::prepare", "programmatic_launch is true", "allowed: false", "call kv"});
+  EXPECT_EQ(d.pool.plan().state().num_q_heads, 2);  // the old plan stays
+  EXPECT_FALSE(d.pool.plan().state().programmatic);
 }
 
 TYPED_TEST(PoolErrors, Options) {

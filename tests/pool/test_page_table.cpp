@@ -25,8 +25,12 @@ struct Shadow {
   std::map<std::pair<int, int>, int> pages;
   int told = 0;
   void update(PageTable& table) {
-    table.take_changes([&](int slot, int length) { lengths[slot] = length, ++told; },
-                       [&](int slot, int column, int page) { pages[{slot, column}] = page, ++told; });
+    table.for_changes([&](int slot, int length) { lengths[slot] = length, ++told; },
+                      [&](int slot, int column, int page) { pages[{slot, column}] = page, ++told; },
+                      [&](int slot, int column, int count) {
+                        for (int i = 0; i < count; ++i) pages[{slot, column + i}] = -1, ++told;
+                      });
+    table.told();
   }
   int page(int slot, int column) const {
     const auto at = pages.find({slot, column});
@@ -103,20 +107,30 @@ TEST(PageTable, RandomCallsKeepEveryInvariant) {
     PageTable table(shape(contiguous)), twin(shape(contiguous));  // the twin sees only what succeeds
     Shadow shadow;
     std::set<int> live;
-    int refused = 0;
+    int refused = 0, undone = 0;
     for (int step = 0; step < 4000; ++step) {
       std::vector<TokenRun> copies, twin_copies;
+      // Now and then a call is taken back: the table gives out the same slots and pages as the twin afterwards.
+      const auto taken_back = [&] {
+        if (below(4) != 0) return false;
+        table.undo();
+        copies.clear();
+        ++undone;
+        return true;
+      };
       const auto any = [&] { return *std::next(live.begin(), below(static_cast<int>(live.size()))); };
       try {
         switch (live.empty() ? 0 : below(5)) {
           case 0: {
             const int n = below(22), slot = table.admit(n);
+            if (taken_back()) break;
             ASSERT_TRUE(live.insert(slot).second);
             ASSERT_EQ(twin.admit(n), slot);
             break;
           }
           case 1: {
             const int parent = any(), n = below(22), child = table.fork(parent, n, copies);
+            if (taken_back()) break;
             ASSERT_TRUE(live.insert(child).second);
             ASSERT_EQ(twin.fork(parent, n, twin_copies), child);
             break;
@@ -133,6 +147,7 @@ TEST(PageTable, RandomCallsKeepEveryInvariant) {
             for (const int slot : live)
               if (below(2) == 0) slots.push_back(slot), counts.push_back(below(6));
             table.extend("", slots, counts, copies);
+            if (taken_back()) break;
             twin.extend("", slots, counts, twin_copies);
           }
         }
@@ -170,6 +185,7 @@ TEST(PageTable, RandomCallsKeepEveryInvariant) {
       }
     }
     EXPECT_GT(refused, 100);
+    EXPECT_GT(undone, 100);
   }
 }
 

@@ -71,6 +71,41 @@ std::vector<float> hard_numbers(const Format& f) {
   return numbers;
 }
 
+/// Doubles that a detour by way of float would round wrongly: beside each number and each midpoint of the format by
+/// less than half of float's last place, and by more; and any doubles.
+std::vector<double> hard_doubles(const Format& f) {
+  std::vector<double> numbers;
+  for (int pattern = 0; pattern < 0x8000; ++pattern) {
+    const double here = decode(f, static_cast<std::uint16_t>(pattern));
+    const double next = decode(f, static_cast<std::uint16_t>(pattern + 1));
+    if (!std::isfinite(here)) break;
+    const double middle = (here + (std::isfinite(next) ? next : std::ldexp(1, f.highest + 1))) / 2;
+    for (const double x : {here, middle})
+      for (const double off : {0.0, 0x1p-52, 0x1p-40, 0x1p-25, 0x1p-24, 0x1p-23, 0x1p-14})
+        for (const double y : {x * (1 - off), x * (1 + off)}) numbers.insert(numbers.end(), {y, -y});
+  }
+  for (const double x : {HUGE_VAL, std::numeric_limits<double>::max(), std::numeric_limits<double>::min(),
+                         std::numeric_limits<double>::denorm_min(), 0x1p-149, 0x1p-150, 0x1.8p-150, 0x1.fffffffp127})
+    numbers.insert(numbers.end(), {x, -x});
+  std::mt19937_64 bits(1);
+  for (int i = 0; i < 1'000'000; ++i) {
+    const double x = std::bit_cast<double>(static_cast<std::uint64_t>(bits()));
+    const double y = std::ldexp(static_cast<double>(bits()) * 0x1p-64, static_cast<int>(bits() % 300) - 160);
+    if (!std::isnan(x)) numbers.push_back(x);
+    numbers.push_back(y);
+  }
+  return numbers;
+}
+
+template <class Number>
+std::vector<Number> hard(const Format& f) {
+  if constexpr (std::is_same_v<Number, double>) {
+    return hard_doubles(f);
+  } else {
+    return hard_numbers(f);
+  }
+}
+
 std::vector<float> nans() {
   std::vector<float> numbers;
   for (const std::uint32_t bits :
@@ -80,14 +115,14 @@ std::vector<float> nans() {
 }
 
 /// Converts in a kernel of the space: the numbers to T, and all patterns of T to numbers.
-template <class Space, class T>
+template <class Space, class T, class Number>
 struct Converted {
   std::vector<std::uint16_t> to;  ///< of each number
   std::vector<float> from;        ///< of each pattern
 
   using Memory = typename Space::memory_space;
   struct To {
-    Kokkos::View<const float*, Memory> numbers;
+    Kokkos::View<const Number*, Memory> numbers;
     Kokkos::View<std::uint16_t*, Memory> bits;
     KOKKOS_FUNCTION void operator()(std::size_t i) const { bits(i) = T(numbers(i)).bits; }
   };
@@ -100,10 +135,11 @@ struct Converted {
     }
   };
 
-  explicit Converted(const std::vector<float>& numbers) : to(numbers.size()), from(0x10000) {
-    const Kokkos::View<float*, Memory> there("numbers", numbers.size()), values("values", from.size());
+  explicit Converted(const std::vector<Number>& numbers) : to(numbers.size()), from(0x10000) {
+    const Kokkos::View<Number*, Memory> there("numbers", numbers.size());
+    const Kokkos::View<float*, Memory> values("values", from.size());
     const Kokkos::View<std::uint16_t*, Memory> bits("bits", numbers.size());
-    Kokkos::deep_copy(there, Kokkos::View<const float*, Kokkos::HostSpace>(numbers.data(), numbers.size()));
+    Kokkos::deep_copy(there, Kokkos::View<const Number*, Kokkos::HostSpace>(numbers.data(), numbers.size()));
     Kokkos::parallel_for("to 16 bits", Kokkos::RangePolicy<Space>(0, numbers.size()), To{there, bits});
     Kokkos::parallel_for("from 16 bits", Kokkos::RangePolicy<Space>(0, from.size()), From{values});
     Kokkos::deep_copy(Kokkos::View<std::uint16_t*, Kokkos::HostSpace>(to.data(), to.size()), bits);
@@ -111,12 +147,12 @@ struct Converted {
   }
 };
 
-template <class Space, class T>
+template <class Space, class T, class Number>
 void expect_conversions(const Format& f) {
-  std::vector<float> numbers = hard_numbers(f);
-  const std::size_t finite   = numbers.size();
+  std::vector<Number> numbers = hard<Number>(f);
+  const std::size_t finite    = numbers.size();
   for (const float x : nans()) numbers.push_back(x);
-  const Converted<Space, T> got(numbers);
+  const Converted<Space, T, Number> got(numbers);
 
   int wrong = 0;
   for (int pattern = 0; pattern < 0x10000; ++pattern) {
@@ -139,8 +175,19 @@ template <class Space>
 struct Conversions : testing::Test {};
 TYPED_TEST_SUITE(Conversions, Spaces, Names);
 
-TYPED_TEST(Conversions, Half) { expect_conversions<TypeParam, half_t>(half_format); }
-TYPED_TEST(Conversions, Bfloat16) { expect_conversions<TypeParam, bfloat16_t>(bfloat16_format); }
+TYPED_TEST(Conversions, Half) { expect_conversions<TypeParam, half_t, float>(half_format); }
+TYPED_TEST(Conversions, Bfloat16) { expect_conversions<TypeParam, bfloat16_t, float>(bfloat16_format); }
+
+// A double is rounded once: 1 + 2^-11 + 2^-40 lies above the tie between 1 and 1 + 2^-10, though the nearest float is
+// the tie itself.
+TYPED_TEST(Conversions, HalfFromDouble) {
+  expect_conversions<TypeParam, half_t, double>(half_format);
+  EXPECT_EQ(static_cast<float>(half_t(1 + 0x1p-11 + 0x1p-40)), 1 + 0x1p-10f);
+}
+TYPED_TEST(Conversions, Bfloat16FromDouble) {
+  expect_conversions<TypeParam, bfloat16_t, double>(bfloat16_format);
+  EXPECT_EQ(static_cast<float>(bfloat16_t(1 + 0x1p-8 + 0x1p-40)), 1 + 0x1p-7f);
+}
 
 // The conversions by bits are what machines without any of their own use: the same answers, and at compile time.
 TEST(ConversionsByBits, AgreeWithTheMachines) {

@@ -46,8 +46,8 @@ std::vector<double> finite_numbers(const Format& f) {
 }
 
 /// The pattern of the finite number nearest to x, found by looking at all of them; of two as near, the even one.
-int nearest(const std::vector<double>& numbers, float x) {
-  const double abs = std::min(std::abs(double(x)), 2 * numbers.back());  // infinity has no distances
+int nearest(const std::vector<double>& numbers, double x) {
+  const double abs = std::min(std::abs(x), 2 * numbers.back());  // infinity has no distances
   int best         = 0;
   for (int p = 1; p < static_cast<int>(numbers.size()); ++p) {
     const double old = std::abs(abs - numbers[best]), now = std::abs(abs - numbers[p]);
@@ -146,6 +146,20 @@ TYPED_TEST_SUITE(Float8Conversions, Spaces, Names);
 
 TYPED_TEST(Float8Conversions, E4M3) { expect_conversions<TypeParam, fp8_e4m3_t>(e4m3); }
 TYPED_TEST(Float8Conversions, E5M2) { expect_conversions<TypeParam, fp8_e5m2_t>(e5m2); }
+
+// A double is rounded once, though the nearest float may be a tie of the format.
+template <class T>
+void expect_rounded_once(const Format& f) {
+  const std::vector<double> all = finite_numbers(f);
+  for (std::size_t p = 1; p < all.size(); ++p) {
+    const double middle = (all[p - 1] + all[p]) / 2;
+    for (const double off : {0.0, 0x1p-52, 0x1p-40, 0x1p-20})
+      for (const double x : {middle * (1 - off), middle * (1 + off), -middle * (1 - off), -middle * (1 + off)})
+        EXPECT_EQ(T(x).bits, nearest(all, x)) << std::hexfloat << x;
+  }
+}
+TEST(Float8FromDouble, E4M3) { expect_rounded_once<fp8_e4m3_t>(e4m3); }
+TEST(Float8FromDouble, E5M2) { expect_rounded_once<fp8_e5m2_t>(e5m2); }
 
 // What stands in the specification.
 static_assert(detail::Float8E4M3::to_float(0x7e) == 448 && detail::Float8E4M3::to_float(0x08) == 0x1p-6f);

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tests/pool/failing_launches.hpp"
+#include "tests/pool/pool_decode.hpp"
+#include "tests/support/failing_allocations.hpp"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace pagoda::test {
+
+/// A pool of random options, and random calls of it that follow from a seed. Some calls cannot succeed, and in some an
+/// allocation or a launch fails.
+template <class Pool>
+class RandomPool {
+ public:
+  using Space = typename Pool::execution_space;
+
+  explicit RandomPool(unsigned long seed)
+      : random_(seed), options_(draw_options()), d_(options_), twin_(d_.exec, options_) {
+    prepare();
+  }
+
+  void step() {
+    switch (d_.model.empty() ? below(2) : below(20)) {
+      case 0:
+      case 1:
+      case 2:
+        return admit();
+      case 3:
+      case 4:
+        return fork();
+      case 5:
+        return release();
+      case 6:
+      case 7:
+        return reserve();
+      case 8:
+      case 9:
+        return write();
+      case 10:
+      case 11:
+      case 12:
+        return decode();
+      case 13:
+        return below(4) == 0 ? prepare() : misuse();
+      default:
+        return append();
+    }
+  }
+
+  /// Compares everything with the model, and which slots and pages are in use with a pool that saw successes alone.
+  void check() {
+    d_.check();
+    for (const auto& [slot, tokens] : d_.model) {
+      ASSERT_TRUE(twin_.holds(slot)) << "slot " << slot;
+      const auto pages = d_.pool.block_table(slot), others = twin_.block_table(slot);
+      ASSERT_TRUE(std::equal(pages.begin(), pages.end(), others.begin(), others.end())) << "pages of slot " << slot;
+    }
+  }
+
+  std::string last;  ///< the call made last
+  long calls = 0, refused = 0, failed = 0, decodes = 0;
+
+ private:
+  int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
+  int from(int least, int most) { return least + below(most - least + 1); }
+
+  PoolOptions draw_options() {
+    const auto dims = [&] { return below(3) == 0 ? 16 * from(1, 5) : from(1, 20); };
+    PoolOptions o;
+    o.num_kv_heads  = from(1, 3);
+    o.head_dim      = dims();
+    o.head_dim_v    = below(2) == 0 ? 0 : dims();
+    o.max_seq_len   = from(1, 90);
+    o.max_sequences = from(1, 9);
+    o.page_size     = below(2) == 0 ? 1 << below(6) : from(1, 40);
+    o.order         = below(2) == 0 ? KVOrder::NHD : KVOrder::HND;
+    const int each  = (o.max_seq_len + o.page_size - 1) / o.page_size;
+    o.num_pages     = below(4) == 0 ? 0 : from(each, each * o.max_sequences);
+    return o;
+  }
+
+  int pages(int tokens) const {
+    const int size = d_.pool.page_size();
+    return is_paged<Pool> ? (tokens + size - 1) / size : 1;
+  }
+  int any_slot() { return std::next(d_.model.begin(), below(static_cast<int>(d_.model.size())))->first; }
+  std::vector<int> some_slots() {
+    auto slots = slots_of(d_.model);
+    std::shuffle(slots.begin(), slots.end(), random_);
+    slots.resize(from(1, static_cast<int>(slots.size())));
+    return slots;
+  }
+  std::vector<int> some_counts(const std::vector<int>& slots) {
+    const int most = below(3) == 0 ? 1 : below(4) == 0 ? 60 : 8;
+    std::vector<int> counts;
+    for (const int slot : slots)
+      counts.push_back(std::min(below(most + 1), options_.max_seq_len - d_.pool.seq_len(slot)));
+    return counts;
+  }
+
+  /// Makes a call, in which something may fail. Error: what it throws where it does not fit. Where it succeeds, `done`
+  /// tells the model and the twin.
+  template <class Error, class Call, class Done>
+  void attempt(const char* name, bool fits, const Call& call, const Done& done) {
+    last = name;
+    ++calls;
+    enum { nothing, allocation, launch } failing = below(4) > 0 ? nothing : below(2) == 0 ? allocation : launch;
+    const int n                                  = below(failing == launch ? 3 : 6);
+    const bool lasting                           = below(2) == 0;
+    bool thrown = false, wrong_error = false, injected = false;
+    {
+      std::optional<FailingAllocations> allocations;
+      std::optional<FailingLaunches> launches;
+      if (failing == launch) launches.emplace(n);
+      if (failing == allocation) allocations.emplace(n, lasting);
+      try {
+        call();
+      } catch (const Error&) {
+        thrown      = true;
+        wrong_error = fits;
+      } catch (const std::exception&) {
+        thrown = wrong_error = true;
+      }
+      if (failing == allocation) injected = FailingAllocations::count() > n;
+      if (failing == launch) injected = FailingLaunches::count() > n;
+    }
+    refused += !fits;
+    failed += injected;
+    EXPECT_EQ(thrown, injected || !fits) << name;
+    EXPECT_TRUE(injected || !wrong_error) << name << " threw something else";
+    if (!thrown) done();
+  }
+
+  template <class Call, class Done>
+  void attempt(const char* name, bool fits, const Call& call, const Done& done) {
+    attempt<OutOfCapacity>(name, fits, call, done);
+  }
+
+  /// Rows of tokens in one of the types that can be written.
+  template <class Use>
+  void with_rows(const std::vector<int>& tokens, const Use& use) {
+    const auto in = [&]<class U>(U) {
+      use(keys<Pool, U>(d_.pool, d_.exec, tokens), values<Pool, U>(d_.pool, d_.exec, tokens));
+    };
+    switch (below(3)) {
+      case 0:
+        return in(float());
+      case 1:
+        return in(double());
+      default:
+        return in(typename Pool::value_type());
+    }
+  }
+
+  void admit() {
+    const int n     = below(options_.max_seq_len + 1) / from(1, 3);
+    const bool fits = static_cast<int>(d_.model.size()) < options_.max_sequences && pages(n) <= d_.pool.free_pages();
+    ASSERT_EQ(d_.pool.can_admit(n), fits);
+    int slot        = -1;
+    const auto done = [&](const std::vector<int>& tokens) {
+      d_.model[slot] = tokens;
+      EXPECT_EQ(twin_.admit(d_.exec, n), slot);
+    };
+    if (below(4) == 0)
+      return attempt(
+          "admit without rows", fits, [&] { slot = d_.pool.admit(d_.exec, n); },
+          [&] { done(std::vector<int>(n, unwritten)); });
+    const auto tokens = d_.fresh(n);
+    with_rows(tokens, [&](const auto& k, const auto& v) {
+      attempt("admit", fits, [&] { slot = d_.pool.admit(d_.exec, k, v); }, [&] { done(tokens); });
+    });
+  }
+
+  void fork() {
+    const int parent = any_slot(), n = below(3) == 0 ? -1 : below(d_.pool.seq_len(parent) + 1);
+    int child = -1;
+    attempt(
+        "fork", static_cast<int>(d_.model.size()) < options_.max_sequences,
+        [&] { child = d_.pool.fork(d_.exec, parent, n); },
+        [&] {
+          auto tokens = d_.model[parent];
+          if (n >= 0) tokens.resize(n);
+          d_.model[child] = tokens;
+          EXPECT_EQ(twin_.fork(d_.exec, parent, n), child);
+        });
+  }
+
+  void release() {
+    const int slot = any_slot();
+    attempt(
+        "release", true, [&] { d_.pool.release(slot); },
+        [&] {
+          d_.model.erase(slot);
+          twin_.release(slot);
+        });
+  }
+
+  /// Pages that grow, and partial pages written by all but the last of their holders.
+  int pages_to_take(const std::vector<int>& slots, const std::vector<int>& counts) const {
+    std::map<int, int> holders;
+    int taken = 0;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const int length = d_.pool.seq_len(slots[i]), size = d_.pool.page_size();
+      taken += pages(length + counts[i]) - pages(length);
+      if (counts[i] == 0 || length % size == 0) continue;
+      const int page = d_.pool.block_table(slots[i])[length / size];
+      const auto at  = holders.try_emplace(page, d_.pool.page_ref_count(page)).first;
+      if (at->second > 1) --at->second, ++taken;
+    }
+    return taken;
+  }
+
+  void grow(const std::vector<int>& slots, const std::vector<int>& counts, const std::vector<int>& tokens) {
+    auto next = tokens.begin();
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      auto& sequence = d_.model[slots[i]];
+      sequence.insert(sequence.end(), next, next + counts[i]);
+      next += counts[i];
+    }
+    twin_.reserve(d_.exec, slots, counts);
+  }
+
+  void append() {
+    const auto slots = some_slots(), counts = some_counts(slots);
+    const int sum     = std::accumulate(counts.begin(), counts.end(), 0);
+    const auto tokens = d_.fresh(sum);
+    const bool fits   = pages_to_take(slots, counts) <= d_.pool.free_pages();
+    with_rows(tokens, [&](const auto& k, const auto& v) {
+      attempt(
+          "append", fits, [&] { d_.pool.append(d_.exec, slots, counts, k, v); }, [&] { grow(slots, counts, tokens); });
+    });
+  }
+
+  void reserve() {
+    const auto slots = some_slots(), counts = some_counts(slots);
+    const int sum = std::accumulate(counts.begin(), counts.end(), 0);
+    attempt(
+        "reserve", pages_to_take(slots, counts) <= d_.pool.free_pages(),
+        [&] { d_.pool.reserve(d_.exec, slots, counts); },
+        [&] { grow(slots, counts, std::vector<int>(sum, unwritten)); });
+  }
+
+  /// New rows at positions of some tokens, those without rows among them. Whoever shares a position sees its new row.
+  void write() {
+    std::map<std::int64_t, int> rows;
+    for (const auto& [slot, tokens] : d_.model) {
+      const auto positions = d_.pool.slot_mapping(slot, 0, static_cast<int>(tokens.size()));
+      for (std::size_t t = 0; t < tokens.size(); ++t)
+        if (tokens[t] == unwritten || below(10) == 0) rows[positions[t]] = 0;
+    }
+    std::vector<std::int64_t> mapping;
+    for (auto& [position, token] : rows) mapping.push_back(position);
+    mapping.insert(mapping.end(), below(3), -1);  // rows that go nowhere
+    std::shuffle(mapping.begin(), mapping.end(), random_);
+    const auto tokens = d_.fresh(static_cast<int>(mapping.size()));
+    for (std::size_t i = 0; i < mapping.size(); ++i)
+      if (mapping[i] >= 0) rows[mapping[i]] = tokens[i];
+    const auto there = on_device(d_.exec, mapping);
+    with_rows(tokens, [&](const auto& k, const auto& v) {
+      attempt(
+          "write", true, [&] { d_.pool.write(d_.exec, there, k, v); },
+          [&] {
+            for (auto& [slot, sequence] : d_.model) {
+              const auto positions = d_.pool.slot_mapping(slot, 0, static_cast<int>(sequence.size()));
+              for (std::size_t t = 0; t < sequence.size(); ++t)
+                if (const auto at = rows.find(positions[t]); at != rows.end()) sequence[t] = at->second;
+            }
+          });
+    });
+  }
+
+  void decode() {
+    std::vector<int> written, slots;
+    for (const auto& [slot, tokens] : d_.model)
+      if (std::find(tokens.begin(), tokens.end(), unwritten) == tokens.end()) written.push_back(slot);
+    if (!written.empty())
+      for (int n = below(options_.max_sequences + 1); n > 0; --n)
+        slots.push_back(written[below(static_cast<int>(written.size()))]);
+    const PoolQueries<Pool> queries(d_, static_cast<int>(slots.size()), from(1, d_.pool.plan().state().max_query_len));
+    attempt(
+        "decode", true, [&] { queries.decode(d_, slots); },
+        [&] {
+          queries.expect_right(d_, slots);
+          ++decodes;
+        });
+  }
+
+  void prepare() {
+    DecodeOptions<typename Pool::memory_space> o;
+    o.num_q_heads   = options_.num_kv_heads * from(1, 5);
+    o.max_query_len = from(1, 4);
+    if (below(3) == 0) o.causal = false;
+    if (below(3) == 0) o.window_left = below(20);
+    if (below(3) == 0) o.num_initial_tokens = below(5);
+    if (below(3) == 0) o.logit_soft_cap = from(1, 10);
+    if (below(3) == 0) o.softmax_scale = 0.1 * from(1, 5);
+    last = "prepare";
+    d_.pool.prepare(d_.exec, o);
+  }
+
+  /// A call that is refused, whatever the pool holds.
+  void misuse() {
+    const auto refused_call = [&](const char* name, const auto& call) {
+      attempt<InvalidArgument>(name, false, call, [] {});
+    };
+    const int slot = any_slot();
+    int unknown    = from(-2, options_.max_sequences + 1);
+    if (d_.model.contains(unknown)) unknown = -1;
+    const std::vector<int> twice{slot, slot}, with_unknown{slot, unknown}, too_many{options_.max_seq_len + 1};
+    switch (below(7)) {
+      case 0:
+        return refused_call("release of no sequence", [&] { d_.pool.release(unknown); });
+      case 1:
+        return refused_call("fork of no sequence", [&] { d_.pool.fork(d_.exec, unknown); });
+      case 2:
+        return refused_call("reserve of a slot twice", [&] { d_.pool.reserve(d_.exec, twice, {}); });
+      case 3:
+        return refused_call("reserve of too many",
+                            [&] { d_.pool.reserve(d_.exec, std::span<const int>(twice).first(1), too_many); });
+      case 4:
+        return refused_call("kv of no sequence", [&] { d_.pool.kv(d_.exec, with_unknown); });
+      case 5: {
+        const PoolQueries<Pool> queries(d_, 2);
+        return refused_call("decode of no sequence", [&] { queries.decode(d_, with_unknown); });
+      }
+      default: {
+        const PoolQueries<Pool> queries(d_, 2, d_.pool.plan().state().max_query_len + 1);
+        return refused_call("decode with too many queries", [&] { queries.decode(d_, twice); });
+      }
+    }
+  }
+
+  std::mt19937_64 random_;
+  PoolOptions options_;
+  Driven<Pool> d_;
+  Pool twin_;  ///< sees what succeeds, without rows
+};
+
+}  // namespace pagoda::test

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/pool/pool_failures.hpp"
+#include "tests/support/failing_allocations.hpp"
+#include "tests/support/launch_requests.hpp"
+
+#include <memory>
+
+namespace pagoda::test {
+namespace {
+
+template <class Pool>
+struct PoolAllocations : testing::Test {};
+TYPED_TEST_SUITE(PoolAllocations, Pools, PoolNames);
+
+// Memory runs out at the n-th request of a call, for every n, once or for good: each call leaves the pool, its copy on
+// the device and earlier caches as they were.
+TYPED_TEST(PoolAllocations, MayFailAnywhere) {
+  for (const bool lasting : {false, true}) {
+    const int failures = fail_every_call<FailingAllocations, TypeParam>(failing_options, lasting);
+    EXPECT_GT(failures, 8) << "the calls asked for less memory than they must";
+  }
+  EXPECT_GT((fail_prepare<FailingAllocations, TypeParam>(false)), 0);
+}
+
+// A pool that cannot be made leaves nothing behind, and the next can be.
+TYPED_TEST(PoolAllocations, OfAPoolThatCannotBeMade) {
+  const typename TypeParam::execution_space exec;
+  TypeParam(exec, failing_options);  // what Kokkos allocates once for teams; where that fails, Kokkos is broken
+  std::unique_ptr<TypeParam> pool;
+  int n = 0;
+  for (; !pool; ++n) {
+    const FailingAllocations failing(n);
+    try {
+      pool = std::make_unique<TypeParam>(exec, failing_options);
+    } catch (const std::exception&) {
+    }
+    ASSERT_EQ(pool != nullptr, FailingAllocations::count() <= n);
+  }
+  EXPECT_GT(n, 10);
+}
+
+// Calls ask for no memory once the pool's lists have grown: not for labels, messages or scratch either.
+TYPED_TEST(PoolAllocations, NoneInASteadyStep) {
+  using Space = typename TypeParam::execution_space;
+  Failing<TypeParam> d(failing_options);
+  std::vector<int> slots;
+  for (int i = 0; i < 6; ++i) slots.push_back(d.admit(100));
+  for (const int slot : slots) d.release(slot);
+  for (int i = 0; i < 6; ++i) slots[i] = d.admit(i + 1);
+  const auto tokens = d.fresh(6);
+  const auto k = d.k(tokens), v = d.v(tokens);
+  const auto mapping = on_device(d.exec, d.pool.slot_mapping(slots[3], 0, 1));
+  const auto one_k = d.k({1}), one_v = d.v({1});
+  // What happens once in a process has happened the second time.
+  const auto of_a_range = [&] {
+    return requests_of_a_launch(Kokkos::RangePolicy<Space>(d.exec, 0, 1, Kokkos::ChunkSize(64)));
+  };
+  requests_of_a_team_launch(d.exec), of_a_range();
+  const long team = requests_of_a_team_launch(d.exec), range = of_a_range();
+  for (int i = 0; i < 16; ++i) {
+    const FailingAllocations counting;
+    d.pool.append(d.exec, slots, k, v);
+    d.pool.write(d.exec, mapping, one_k, one_v);
+    d.pool.kv(d.exec, slots);
+    EXPECT_EQ(FailingAllocations::count(), 2 * team + range) << "step " << i;
+    std::rotate(slots.begin(), slots.begin() + 1, slots.end());
+  }
+}
+
+}  // namespace
+}  // namespace pagoda::test
