@@ -27,15 +27,16 @@ namespace pagoda::detail {
 ///  - A few tiles are summed apart before they are added to the output, so that rounding grows with their number only.
 ///
 /// DimTile: head dims up to this many, with zeros beyond the actual ones. Rows: query rows, a power of two. AnyQuery:
-/// queries of other types than fp32.
-template <int DimTile, int Rows, bool AnyQuery = false>
+/// queries of other types than fp32, and score options. AnyAlignment: rows may begin on any float and be of any length;
+/// they are copied float by float.
+template <int DimTile, int Rows, bool AnyQuery = false, bool AnyAlignment = false>
 class FmaFragment {
  public:
   template <bool All>
-  using Instance                              = FmaFragment<DimTile, Rows, All>;
+  using Instance                              = FmaFragment<DimTile, Rows, All, AnyAlignment>;
   using Acc                                   = float;
   using Member                                = typename Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
-  static constexpr bool all_only              = false;
+  static constexpr bool all_only              = AnyAlignment;  ///< one instance will do
   static constexpr bool any_query             = AnyQuery;
   static constexpr int rows                   = Rows;
   static constexpr int lane_rows              = 1;
@@ -46,7 +47,11 @@ class FmaFragment {
   /// Of four warps, by their registers.
   static constexpr int teams_per_sm = Rows * DimTile <= 512 && Rows <= 4 ? 4 : Rows * DimTile <= 1024 ? 3 : 2;
 
-  static bool can_run(const FragmentShape& s) { return s.wide && s.head_dim <= DimTile && s.head_dim_v <= DimTile; }
+  static constexpr int row_alignment = AnyAlignment ? 4 : 16;  ///< bytes
+  static bool can_run(const FragmentShape& s) {
+    return s.dense_dims && s.row_alignment >= row_alignment && s.head_dim <= DimTile && s.head_dim_v <= DimTile &&
+           (AnyAlignment || (s.head_dim % 4 == 0 && s.head_dim_v % 4 == 0));
+  }
   static constexpr std::size_t scratch_bytes(int, int, int workers, int) { return std::size_t(workers) * worker_bytes; }
 
   KOKKOS_FUNCTION FmaFragment(const Member& team, const KernelArgs& args, char* memory)
@@ -70,6 +75,7 @@ class FmaFragment {
   template <class QueryRows>
   KOKKOS_FUNCTION void load_queries(const QueryRows& rows_of, float scale) {
     scale_ = scale;
+    if constexpr (AnyQuery) valid_ = rows_of.valid(lane_row(0));
     if constexpr (!AnyQuery) {
       PAGODA_UNROLL_ALL
       for (int h = 0; h < Rows; ++h) {
@@ -79,7 +85,17 @@ class FmaFragment {
         for (int c = 0; c < chunks; ++c)
           q_[h][c] = valid && dim(c) < args_.head_dim ? *reinterpret_cast<const Quad*>(q + dim(c)) : Quad{};
       }
-    } else {  // of any type and strides: by way of scratch that the copies do not need yet
+    } else if (args_.q.type == DType::fp32) {  // of any strides: all loads are on their way before the first is needed
+      PAGODA_UNROLL_ALL
+      for (int h = 0; h < Rows; ++h) {
+        const bool valid     = rows_of.valid(h);
+        const float* const q = static_cast<const float*>(args_.q.data) + (valid ? rows_of.offset(args_.q, h) : 0);
+        PAGODA_UNROLL_ALL
+        for (int c = 0; c < chunks; ++c)
+          for (int e = 0; e < 4; ++e)
+            q_[h][c].at[e] = valid && dim(c) + e < args_.head_dim ? q[rows_of.dims(args_.q, dim(c) + e)] : 0.0f;
+      }
+    } else {  // of any type: by way of scratch that the copies do not need yet
       float* const staged = reinterpret_cast<float*>(keys_);
       PAGODA_UNROLL(1)
       for (int i = lane_; i < Rows * DimTile; i += 32) {
@@ -155,11 +171,15 @@ class FmaFragment {
       }
     }
     Pack<float, lane_scores> p;
+    bool hides = false;
     PAGODA_UNROLL_ALL
     for (int i = 0; i < lane_scores; ++i) {
-      p.at[i] = cuda::exp2(x_[i] - base_);
+      const bool hidden = AnyQuery && valid_ && x_[i] == -infinity;
+      p.at[i]           = cuda::exp2(x_[i] - base_);
       few_sum_ += p.at[i];
+      if (hidden) p.at[i] = cuda::hidden_probability, hides = true;
     }
+    if constexpr (AnyQuery) hides_ = cuda::any_lane(hides);
     *reinterpret_cast<Pack<float, lane_scores>*>(probabilities() + score_) = p;
 #endif
   }
@@ -168,20 +188,10 @@ class FmaFragment {
   KOKKOS_FUNCTION void multiply_values(const Where& where, int u, int end) {
     cuda::wait_copies<1>();
     cuda::sync_warp();
-    PAGODA_UNROLL_ALL
-    for (int t = 0; t < lane_tokens; t += 4) {
-      Quad v[4][chunks];
-      PAGODA_UNROLL_ALL
-      for (int i = 0; i < 4; ++i)
-        for (int c = 0; c < chunks; ++c) v[i][c] = quad(keys_ + tile_bytes, t + i, c);
-      PAGODA_UNROLL_ALL
-      for (int h = 0; h < Rows; ++h) {
-        const Quad p = *reinterpret_cast<const Quad*>(probabilities() + h * lane_tokens + t);
-        PAGODA_UNROLL_ALL
-        for (int i = 0; i < 4; ++i)
-          for (int c = 0; c < chunks; ++c)
-            for (int e = 0; e < 4; ++e) few_[h][c].at[e] += p.at[i] * v[i][c].at[e];
-      }
+    if (AnyQuery && hides_ && !values_are_finite()) {
+      add_products<true>();
+    } else {
+      add_products<false>();
     }
     cuda::sync_warp();
     if (more_) {
@@ -200,7 +210,7 @@ class FmaFragment {
     // Into the worker's own part, which no copy needs any more. A base that was never raised: the row has seen no
     // token.
     if (lane_ < row_lanes && lane_ % (row_lanes / Rows) == 0)
-      reinterpret_cast<RowState<float>*>(keys_ + states_at)[lane_row(0)] = {sum_ > 0.0f ? base_ : -infinity, sum_};
+      reinterpret_cast<RowState<float>*>(keys_ + states_at)[lane_row(0)] = {sum_ == 0.0f ? -infinity : base_, sum_};
     PAGODA_UNROLL_ALL
     for (int h = 0; h < Rows; ++h) {
       PAGODA_UNROLL_ALL
@@ -278,6 +288,36 @@ class FmaFragment {
     for (int d = row_lanes; d < 32; d *= 2) f(d);
   }
 
+  KOKKOS_FUNCTION bool values_are_finite() const {
+    float zeros = 0;
+    PAGODA_UNROLL_ALL
+    for (int t = 0; t < lane_tokens; ++t)
+      for (int c = 0; c < chunks; ++c)
+        for (const float v : quad(keys_ + tile_bytes, t, c).at) zeros += 0.0f * v;
+    return !cuda::any_lane(zeros != 0.0f);  // as NaN is
+  }
+  /// few_ += probabilities x values of the lane's tokens. Masked: values of tokens that a row does not see are left
+  /// out, which may not be finite (0 times them is NaN).
+  template <bool Masked>
+  KOKKOS_FUNCTION void add_products() {
+    PAGODA_UNROLL_ALL
+    for (int t = 0; t < lane_tokens; t += 4) {
+      Quad v[4][chunks];
+      PAGODA_UNROLL_ALL
+      for (int i = 0; i < 4; ++i)
+        for (int c = 0; c < chunks; ++c) v[i][c] = quad(keys_ + tile_bytes, t + i, c);
+      PAGODA_UNROLL_ALL
+      for (int h = 0; h < Rows; ++h) {
+        const Quad p = *reinterpret_cast<const Quad*>(probabilities() + h * lane_tokens + t);
+        PAGODA_UNROLL_ALL
+        for (int i = 0; i < 4; ++i)
+          for (int c = 0; c < chunks; ++c)
+            for (int e = 0; e < 4; ++e)
+              if (!Masked || !cuda::is_hidden(p.at[i])) few_[h][c].at[e] += p.at[i] * v[i][c].at[e];
+      }
+    }
+  }
+
   KOKKOS_FUNCTION void add_few() {
     sum_ += few_sum_, few_sum_ = 0;
     PAGODA_UNROLL_ALL
@@ -295,13 +335,21 @@ class FmaFragment {
   }
   template <class Where>
   KOKKOS_FUNCTION void copy_keys(const Where& where) {
-    copy(keys_, args_.head_dim,
-         [&](const PagePlace& p) { return static_cast<const float*>(args_.k) + where.row(p).k; });
+    copy_tile(keys_, args_.head_dim,
+              [&](const PagePlace& p) { return static_cast<const float*>(args_.k) + where.row(p).k; });
   }
   template <class Where>
   KOKKOS_FUNCTION void copy_values(const Where& where) {
-    copy(keys_ + tile_bytes, args_.head_dim_v,
-         [&](const PagePlace& p) { return static_cast<const float*>(args_.v) + where.row(p).v; });
+    copy_tile(keys_ + tile_bytes, args_.head_dim_v,
+              [&](const PagePlace& p) { return static_cast<const float*>(args_.v) + where.row(p).v; });
+  }
+  template <class RowAt>
+  KOKKOS_FUNCTION void copy_tile(const char* tile, int head_dim, const RowAt& row_at) {
+    if constexpr (AnyAlignment) {
+      copy_floats(tile, head_dim, row_at);
+    } else {
+      copy(tile, head_dim, row_at);
+    }
   }
   /// Begins to copy the rows of a tile.
   template <class RowAt>
@@ -319,13 +367,37 @@ class FmaFragment {
     cuda::commit_copies();
   }
 
+  /// The same, all lanes a row.
+  template <class RowAt>
+  KOKKOS_FUNCTION void copy_floats(const char* tile, int head_dim, const RowAt& row_at) {
+    const std::uint32_t to     = cuda::shared_address(tile) + 4 * lane_;
+    const std::uint64_t policy = cuda::read_once_policy();
+    PAGODA_UNROLL_ALL
+    for (int j = 0; j < copied_rows; ++j) {
+      const auto mine = reinterpret_cast<std::uint64_t>(row_at(place_[j]));
+      PAGODA_UNROLL_ALL
+      for (int r = 0; r < 4; ++r) {
+        const auto* const row = reinterpret_cast<const float*>(cuda::of_lane(mine, 8 * r));
+        PAGODA_UNROLL_ALL
+        for (int d = 0; d < DimTile; d += 32) {
+          const bool beyond = d + lane_ >= head_dim;
+          cuda::copy_word_or_clear_async(to + (4 * j + r) * row_bytes + 4 * d,
+                                         reinterpret_cast<const char*>(row + (beyond ? 0 : d + lane_)), policy, beyond);
+        }
+      }
+    }
+    cuda::commit_copies();
+  }
+
   const Member& team_;
   const KernelArgs& args_;
   char* memory_;
   char* keys_;  ///< the worker's part of scratch: a tile of keys, one of values, probabilities
   int lane_ = 0, step_ = 0, tiles_ = 0;
-  int score_;          ///< the lane's first, counted by [query row][token] over the lanes of a row
-  bool more_ = false;  ///< there is a tile behind this one
+  int score_;           ///< the lane's first, counted by [query row][token] over the lanes of a row
+  bool more_  = false;  ///< there is a tile behind this one
+  bool valid_ = false;  ///< the row of the lane's scores is a query row
+  bool hides_ = false;  ///< a row does not see all tokens of the tile
   PagePlace place_[copied_rows];
   Quad q_[Rows][chunks];
   float x_[lane_scores];

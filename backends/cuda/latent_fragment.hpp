@@ -60,8 +60,9 @@ class LatentFragment {
     KOKKOS_FUNCTION static constexpr int divide(int n) { return n / value; }
   };
 
+  static constexpr int row_alignment = 16;  ///< bytes
   static bool can_run(const FragmentShape& s) {
-    return s.wide && s.values_in_keys && s.head_dim == key_dims && s.head_dim_v == value_dims;
+    return s.aligned_vectors<T>() && s.values_in_keys && s.head_dim == key_dims && s.head_dim_v == value_dims;
   }
   /// Fewer workers would not do.
   static constexpr std::size_t scratch_bytes(int, int, int, int) { return all_bytes; }
@@ -196,8 +197,10 @@ class LatentFragment {
     }
     PAGODA_UNROLL_ALL
     for (float& x : x_) {
-      x = cuda::exp2(x - base_);
+      const bool hidden = AnyQuery && x == -infinity && queries_->valid(lane_row(0));
+      x                 = cuda::exp2(x - base_);
       sum_ += x;
+      if (hidden) x = cuda::hidden_probability;
     }
     // Rows of two chunks, swapped in every other four rows: eight rows' chunks lie in different banks.
     const int row = lane_row(0), token = token_at(0);
@@ -231,6 +234,16 @@ class LatentFragment {
     for (int m = 0; m < RowGroups; ++m)
       cuda::load_matrices<false>(p[m], cuda::shared_address(memory_) + p_at + 512 * m + (lane & 15) * 32 +
                                            (((lane >> 4) ^ (lane >> 2 & 1)) << 4));
+    if constexpr (AnyQuery) {
+      bool hides = false;
+      PAGODA_UNROLL_ALL
+      for (int m = 0; m < RowGroups; ++m) hides = hides || cuda::may_hide(p[m][0] | p[m][1], p[m][2] | p[m][3]);
+      if (cuda::any_lane(hides) && !values_are_finite(values)) {
+        multiply_visible_values(values, p);
+        tile_ = tile_bytes - tile_;
+        return;
+      }
+    }
     PAGODA_UNROLL_ALL
     for (int i = 0; i < value_steps; ++i) {
       std::uint32_t v[4];
@@ -310,7 +323,48 @@ class LatentFragment {
     PAGODA_UNROLL_ALL
     for (int d = 1; d < row_lanes; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
 #endif
-    return {sum > 0.0f ? base_ : -infinity, sum};  // a base that was never raised: the row has seen no token
+    return {sum == 0.0f ? -infinity : base_, sum};  // a base that was never raised: the row has seen no token
+  }
+  /// values: the lane's address of the tile's values, as multiply_values has it.
+  KOKKOS_FUNCTION static bool values_are_finite(std::uint32_t values) {
+    std::uint32_t zeros = 0;
+    PAGODA_UNROLL(1)
+    for (int i = 0; i < value_steps; ++i) {
+      std::uint32_t v[4];
+      cuda::load_matrices<true>(v, values + 128 * i);
+      PAGODA_UNROLL_ALL
+      for (const std::uint32_t word : v) zeros = cuda::add_zero_times<T>(word, zeros);
+    }
+    return !cuda::any_lane((zeros & 0x7fff7fffu) != 0);
+  }
+  /// As MmaFragment's: the second product, with 0 in place of the values that a row does not see. p: probabilities, the
+  /// first operand.
+  KOKKOS_FUNCTION void multiply_visible_values(std::uint32_t values, const std::uint32_t (&p)[RowGroups][4]) {
+    PAGODA_UNROLL_ALL
+    for (int m = 0; m < RowGroups; ++m) {
+      PAGODA_UNROLL(1)
+      for (int r = 0; r < 16; ++r) {
+        const bool below         = r >= 8;
+        const int of             = 4 * (r & 7) + (lane() & 3);
+        const std::uint32_t seen = cuda::visible_halves(cuda::of_lane(below ? p[m][1] : p[m][0], of));
+        const std::uint32_t next = cuda::visible_halves(cuda::of_lane(below ? p[m][3] : p[m][2], of));
+        const bool mine          = lane() >> 2 == (r & 7);
+        PAGODA_UNROLL_ALL
+        for (int i = 0; i < value_steps; ++i) {
+          std::uint32_t v[4];
+          cuda::load_matrices<true>(v, values + 128 * i);
+          PAGODA_UNROLL_ALL
+          for (int n = 0; n < 2; ++n) {
+            float sum[4] = {};
+            cuda::mma<T>(sum, p[m][0], p[m][1], p[m][2], p[m][3], v[2 * n] & seen, v[2 * n + 1] & next);
+            PAGODA_UNROLL_ALL
+            for (int e = 0; e < 4; ++e)
+              if (mine && below == (e >= 2)) out_[m][i][n][e] += sum[e];
+          }
+          cuda::sync_warp();  // lest the next loads take registers already
+        }
+      }
+    }
   }
   KOKKOS_FUNCTION float* sums_of(int warp) const {
     return reinterpret_cast<float*>(memory_ + sums_at) + warp * rows * tile_tokens;

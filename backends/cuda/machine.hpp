@@ -4,8 +4,12 @@
 #include "backends/cuda/fma_fragment.hpp"
 #include "backends/cuda/latent_fragment.hpp"
 #include "backends/cuda/mma_fragment.hpp"
+#include "backends/cuda/stream.hpp"
 #include "src/kernel/one_lane.hpp"
 #include "src/kernel/simt_machine.hpp"
+#include "src/plan/occupancy.hpp"
+
+#include <cuda_runtime.h>
 
 #include <type_traits>
 
@@ -57,14 +61,24 @@ struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine>, CudaLanes {
   /// Fragments that say how many registers they need get a kernel bounded to them.
   template <class Fragment>
   static constexpr bool bounded = requires { Fragment::teams_per_sm; };
-
+  /// Teams of max_workers for which the registers suffice, by the launch bounds of the fragment's kernel.
   template <class Fragment>
-  static int teams_resident(const Kokkos::Cuda& exec, int workers) {
-    if constexpr (bounded<Fragment>) {
-      return exec.cuda_device_prop().multiProcessorCount * Fragment::teams_per_sm * max_workers / workers;
-    } else {
-      return SimtMachine::teams_resident<Fragment>(exec, workers);
-    }
+  static constexpr int bounded_teams = [] {
+    if constexpr (bounded<Fragment>) return Fragment::teams_per_sm;
+    return 4;  // see SimtMachine::Policy
+  }();
+
+  /// Teams of a fragment that the multiprocessors of the instance run at the same time. scratch: bytes of team scratch.
+  template <class Fragment>
+  static int teams_resident(const Kokkos::Cuda& exec, int workers, std::size_t scratch) {
+    const MultiprocessorLimits limits{
+        ask(exec, cudaDevAttrMaxSharedMemoryPerMultiprocessor), ask(exec, cudaDevAttrReservedSharedMemoryPerBlock),
+        ask(exec, cudaDevAttrMaxRegistersPerMultiprocessor), ask(exec, cudaDevAttrMaxThreadsPerMultiProcessor) / 32,
+        ask(exec, cudaDevAttrMaxBlocksPerMultiprocessor)};
+    // As many registers as the launch bounds allow; Kokkos keeps a double for each worker, and two, in shared memory.
+    const TeamNeeds team{static_cast<int>(scratch) + 8 * (workers + 2), workers,
+                         registers_for_teams(limits, bounded_teams<Fragment>, max_workers)};
+    return CudaStream::multiprocessors(exec) * teams_per_multiprocessor(limits, team);
   }
 
   template <class Fragment>
@@ -76,6 +90,13 @@ struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine>, CudaLanes {
     } else {
       return policy(exec, league, workers, scratch);
     }
+  }
+
+  /// An attribute of the instance's device, which need not be the default one.
+  static int ask(const Kokkos::Cuda& exec, cudaDeviceAttr attribute) {
+    int value = 0;
+    check_cuda(cudaDeviceGetAttribute(&value, attribute, exec.cuda_device()), "cudaDeviceGetAttribute");
+    return value;
   }
 
   /// Orders this worker's scratch writes before its other lanes' reads.
@@ -97,16 +118,22 @@ template <>
 struct CudaMachine::Choose<float> {
   using type = typename Prepend<PortableFragments<float>, FmaFragment<64, 1>, FmaFragment<128, 1>, FmaFragment<256, 1>,
                                 FmaFragment<64, 4>, FmaFragment<128, 4>, FmaFragment<256, 4>, FmaFragment<64, 8>,
-                                FmaFragment<128, 8>, FmaFragment<256, 8>>::type;
+                                FmaFragment<128, 8>, FmaFragment<256, 8>, FmaFragment<64, 8, false, true>,
+                                FmaFragment<128, 8, false, true>, FmaFragment<256, 8, false, true>>::type;
 };
 
 // fp16 and bf16 by matrix instructions, which every GPU has from Ampere on; quantized ones become fp16 first.
 template <class T>
   requires(size_of(dtype_v<T>) <= 2)
 struct CudaMachine::Choose<T> {
-  using Long  = typename Prepend<PortableFragments<T>, MmaFragment<T, 128>, MmaFragment<T, 256>>::type;
+  template <int DimTile>
+  using AnyAlignment = MmaFragment<T, DimTile, false, true>;
+
+  using Long  = typename Prepend<PortableFragments<T>, MmaFragment<T, 128>, MmaFragment<T, 256>, AnyAlignment<128>,
+                                 AnyAlignment<256>>::type;
   using Plain = typename Prepend<PortableFragments<T>, MmaFragment<T, 64>, MmaFragment<T, 128>, MmaFragment<T, 256>,
-                                 LatentFragment<T, 1>, LatentFragment<T, 2>>::type;
+                                 LatentFragment<T, 1>, LatentFragment<T, 2>, AnyAlignment<64>, AnyAlignment<128>,
+                                 AnyAlignment<256>>::type;
   using type  = std::conditional_t<is_quantized_v<T>, Long, Plain>;
 };
 

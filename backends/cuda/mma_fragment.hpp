@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/any_rows.hpp"
 #include "backends/cuda/mma_storage.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "src/kernel/arithmetic.hpp"
@@ -14,6 +15,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <type_traits>
 
 namespace pagoda::detail {
 
@@ -31,16 +34,20 @@ namespace pagoda::detail {
 /// Quantized caches become fp16 on their way into registers (mma_storage.hpp). Scales of tokens come beside
 /// the keys; the weights of value rows are probabilities times scales, and it is them that the running maximum bounds.
 ///
+/// Where query rows see different tokens, a value that is not finite must not reach the rows that do not see it, and 0
+/// times it is NaN: such tiles are multiplied row by row (multiply_visible_values).
+///
 /// DimTile: a power of two; head dims up to this many, with zeros beyond the actual ones. AnyQuery: queries of other
-/// types than the cache's.
-template <class T, int DimTile, bool AnyQuery = false>
+/// types than the cache's, and score options. AnyAlignment: rows may begin on any byte and be of any length. They are
+/// copied as the 16-byte chunks of memory that they touch, and shifted into place in scratch (realign).
+template <class T, int DimTile, bool AnyQuery = false, bool AnyAlignment = false>
 class MmaFragment {
  public:
   template <bool All>
-  using Instance                          = MmaFragment<T, DimTile, All>;
+  using Instance                          = MmaFragment<T, DimTile, All, AnyAlignment>;
   using Acc                               = float;
   using Member                            = typename Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
-  static constexpr bool all_only          = false;
+  static constexpr bool all_only          = AnyAlignment;  ///< one instance will do
   static constexpr bool foresees          = true;
   static constexpr bool any_query         = AnyQuery;
   static constexpr int rows               = 8;
@@ -57,10 +64,14 @@ class MmaFragment {
 
   static constexpr int many_joined = 16;  ///< states, at once: there are registers for it
 
-  static constexpr std::int64_t max_row_units = (std::int64_t(1) << 32) - 1;
+  static constexpr std::int64_t max_row_units =
+      AnyAlignment ? std::numeric_limits<std::int64_t>::max() : (std::int64_t(1) << 32) - 1;
 
+  static constexpr int row_alignment = AnyAlignment ? 1 : 16;  ///< bytes
   static bool can_run(const FragmentShape& s) {
-    return s.wide && s.head_dim <= DimTile && s.head_dim_v <= DimTile && s.row_units <= max_row_units;
+    if (!s.dense_dims || s.head_dim > DimTile || s.head_dim_v > DimTile) return false;
+    return AnyAlignment || (s.row_alignment >= row_alignment && s.head_dim % Storage::dims == 0 &&
+                            s.head_dim_v % Storage::dims == 0 && s.row_units <= max_row_units);
   }
   static constexpr std::size_t scratch_bytes(int, int, int workers, int) {
     return std::size_t(workers) * worker_bytes + (AnyQuery ? 2 : 1) * query_bytes;
@@ -78,6 +89,7 @@ class MmaFragment {
     const int row0 = lane_ / copy_lanes, first = lane_ & (copy_lanes - 1);
     copy_at_   = keys + row0 * row_bytes + ((first ^ swizzle(row0)) << 4);
     keys_at_   = keys + (lane_ & 15) * row_bytes + (((lane_ >> 4) ^ swizzle(lane_ & 7)) << 4);
+    next_at_   = keys + row0 * row_bytes + (((first + 1) ^ swizzle(row0)) << 4);
     values_at_ = keys + tile_bytes + ((lane_ & 7) | (lane_ >> 4 << 3)) * row_bytes +
                  (((lane_ >> 3 & 1) ^ swizzle(lane_ & 7)) << 4);
   }
@@ -87,7 +99,11 @@ class MmaFragment {
   /// Team-wide: into scratch, as rows of Operands. Of other types, rounded to it, and what the rounding left beside it.
   template <class Rows>
   KOKKOS_FUNCTION void load_queries(const Rows& rows_of, float scale) {
-    scale_            = scale;
+    scale_ = scale;
+    if constexpr (AnyQuery) {
+      PAGODA_UNROLL_ALL
+      for (int e = 0; e < 2; ++e) valid_[e] = rows_of.valid(lane_row(e));
+    }
     const int threads = team_.team_size() * 32, thread = team_.team_rank() * 32 + lane_;
     if (args_.wide_queries) {
       PAGODA_UNROLL(1)
@@ -99,11 +115,15 @@ class MmaFragment {
         cuda::copy_async(query_place(r, chunk), reinterpret_cast<const char*>(q), policy_, none);
       }
     } else if constexpr (AnyQuery) {
+      if (args_.q.type == query_type) {
+        copy_queries(rows_of, thread, threads);
+        return cuda::commit_copies();
+      }
       PAGODA_UNROLL(1)
       for (int i = thread; i < rows * DimTile; i += threads) {
         const int r = i / DimTile, d = i % DimTile;
         const float x                   = d < args_.head_dim ? rows_of.template load_query<float>(r, d) : 0.0f;
-        char* const at                  = query_row(r) + (((d / 8) ^ (r & 7)) << 4) + d % 8 * int(sizeof(Operand));
+        char* const at                  = query_element(r, d);
         const auto rounded              = Operand(x);
         *reinterpret_cast<Operand*>(at) = rounded;
         *reinterpret_cast<Operand*>(at + query_bytes) = Operand(x - static_cast<float>(rounded));
@@ -124,9 +144,15 @@ class MmaFragment {
     step_ = step, ahead_ = u;
     if constexpr (scaled) begin_scales(where.kv_head);
     if (u < end) {
-      keys_from_   = source(args_.k, args_.k_units, where.kv_head, args_.head_dim);
-      values_from_ = source(args_.v, args_.v_units, where.kv_head, args_.head_dim_v);
-      by_tile_     = where.in_pages(tile_tokens) && args_.near_tokens;
+      if constexpr (AnyAlignment) {
+        keys_from_ = AnyRows::of<T>(args_.k, args_.k_page, args_.k_token, where.kv_head * args_.k_head, args_.head_dim);
+        values_from_ =
+            AnyRows::of<T>(args_.v, args_.v_page, args_.v_token, where.kv_head * args_.v_head, args_.head_dim_v);
+      } else {
+        keys_from_   = source(args_.k, args_.k_units, where.kv_head, args_.head_dim);
+        values_from_ = source(args_.v, args_.v_units, where.kv_head, args_.head_dim_v);
+      }
+      by_tile_ = where.in_pages(tile_tokens) && args_.near_tokens;
       if (by_tile_ && known_pages) {
         place_.page = page;
         ahead_ += 32 * step_;
@@ -146,7 +172,7 @@ class MmaFragment {
     team_.team_barrier();
     fetch_queries(q_, 0);
     if constexpr (AnyQuery)
-      if (!args_.wide_queries) fetch_queries(rest_, query_bytes);
+      if (args_.q.type != query_type) fetch_queries(rest_, query_bytes);
   }
 
   template <class Where>
@@ -155,6 +181,7 @@ class MmaFragment {
     if (more_) turn(where, u + stages * step_, end);
     cuda::wait_copies<2 * stages - 1>();
     cuda::sync_warp();
+    if constexpr (AnyAlignment) realign(0);
     float s[2][4] = {};  // over even and odd steps: shorter chains
     PAGODA_UNROLL_ALL
     for (int i = 0; i < chunks; i += 2) {
@@ -209,12 +236,13 @@ class MmaFragment {
     }
     PAGODA_UNROLL_ALL
     for (int i = 0; i < 4; ++i) {
-      x_[i] = cuda::exp2(x_[i] - base_[i % 2]);
+      const bool hidden = AnyQuery && valid_[i % 2] && x_[i] == -infinity;
+      x_[i]             = cuda::exp2(x_[i] - base_[i % 2]);
       sum_[i % 2] += x_[i];
+      x_[i] = hidden ? cuda::hidden_probability : x_[i] * weight(i / 2);
     }
     PAGODA_UNROLL_ALL
-    for (int i = 0; i < 2; ++i)
-      p_[i] = cuda::transpose(cuda::pack<Operand>(x_[2 * i] * weight(i), x_[2 * i + 1] * weight(i)));
+    for (int i = 0; i < 2; ++i) p_[i] = cuda::transpose(cuda::pack<Operand>(x_[2 * i], x_[2 * i + 1]));
 #endif
   }
 
@@ -222,27 +250,16 @@ class MmaFragment {
   KOKKOS_FUNCTION void multiply_values(const Where&, int, int) {
     cuda::wait_copies<2 * stages - 1>();
     cuda::sync_warp();
-    PAGODA_UNROLL_ALL
-    for (int i = 0; i < chunks / 2; ++i) {
-      std::uint32_t v[4];  // tokens 0 .. 7 of two chunks, then tokens 8 .. 15
-      cuda::load_matrices<true>(v, (values_at_ ^ (i << 5)) + stage_);
-      if constexpr (scaled) {
-        PAGODA_UNROLL_ALL
-        for (int j = 0; j < 2; ++j) {
-          std::uint32_t a[Storage::steps][4];
-          Storage::values(v[j], v[2 + j], a);
-          PAGODA_UNROLL_ALL
-          for (int step = 0; step < Storage::steps; ++step) {
-            float (&o)[4]                = out_[Storage::steps * (2 * i + j) + step];
-            const std::uint32_t constant = Storage::lower(step);
-            cuda::mma<Operand>(o, a[step][0], a[step][1], a[step][2], a[step][3], p_[0], p_[1]);
-            // Tile by tile, so that rounding is that of sums as small as the numbers themselves make.
-            if constexpr (lowered) cuda::mma<Operand>(o, constant, constant, constant, constant, p_[0], p_[1]);
-          }
-        }
-      } else {
-        cuda::mma<Operand>(out_[i], v[0], v[1], v[2], v[3], p_[0], p_[1]);
-      }
+    if constexpr (AnyAlignment) realign(tile_bytes);
+    if (AnyQuery && floating && cuda::any_lane(cuda::may_hide(p_[0], p_[1])) && !values_are_finite()) {
+      multiply_visible_values();
+    } else {
+      for_each_value([&](int o, const std::uint32_t (&a)[4]) {
+        cuda::mma<Operand>(out_[o], a[0], a[1], a[2], a[3], p_[0], p_[1]);
+        // Tile by tile, so that rounding is that of sums as small as the numbers themselves make.
+        const std::uint32_t constant = Storage::lower(o);
+        if constexpr (lowered) cuda::mma<Operand>(out_[o], constant, constant, constant, constant, p_[0], p_[1]);
+      });
     }
     cuda::sync_warp();
     copy_values();
@@ -257,7 +274,7 @@ class MmaFragment {
     for (int e = 0; e < 2; ++e) {
       for (int d = 4; d < 32; d *= 2) sum_[e] += __shfl_xor_sync(~0u, sum_[e], d);
       if (row_ == 0)
-        reinterpret_cast<RowState<float>*>(keys_ + states_at)[lane_row(e)] = {sum_[e] > 0.0f ? base_[e] : -infinity,
+        reinterpret_cast<RowState<float>*>(keys_ + states_at)[lane_row(e)] = {sum_[e] == 0.0f ? -infinity : base_[e],
                                                                               sum_[e]};
     }
     PAGODA_UNROLL_ALL
@@ -284,7 +301,9 @@ class MmaFragment {
   /// Tiles that are on their way at a time, each in a place of its own: what is in flight hides the memory's latency.
   static constexpr int stages       = greatest(1, least(4, 8192 / (2 * tile_bytes)));
   static constexpr int scale_bytes  = scaled ? 2 * tile_tokens * int(sizeof(float)) : 0;  ///< of keys, then of values
-  static constexpr int stage_bytes  = 2 * tile_bytes + scale_bytes;
+  static constexpr int row_begins   = 2 * tile_bytes + scale_bytes;                       ///< see realign
+  static constexpr int row_ends     = row_begins + 2 * tile_tokens * int(sizeof(int));
+  static constexpr int stage_bytes  = AnyAlignment ? row_ends + 2 * tile_tokens * 16 : row_begins;
   static constexpr int value_stride = DimTile + 4;  ///< off a multiple of 32 banks
   static constexpr int states_at    = rows * value_stride * static_cast<int>(sizeof(float));
   static constexpr int worker_bytes =
@@ -294,6 +313,7 @@ class MmaFragment {
   static constexpr int query_bytes  = rows * 16 * query_chunks;
   static_assert(chunks >= 4 && query_chunks >= 8);
   static constexpr bool lowered   = Storage::lower(0) != 0;  ///< values are larger than the numbers, by a constant
+  static constexpr bool floating  = !lowered;                ///< values may be infinite or NaN
   static constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
 
   /// Eight rows' chunks i lie in different banks at places i ^ swizzle(row). For multiples of copy_rows, swizzle(row +
@@ -306,6 +326,30 @@ class MmaFragment {
   }
   KOKKOS_FUNCTION std::uint32_t query_place(int r, int chunk) const {
     return cuda::shared_address(query_row(r)) + ((chunk ^ (r & 7)) << 4);
+  }
+  KOKKOS_FUNCTION char* query_element(int r, int d) const {
+    return query_row(r) + (((d / 8) ^ (r & 7)) << 4) + d % 8 * int(sizeof(Operand));
+  }
+  /// Queries of the operands' type and of any strides into scratch.
+  template <class Rows>
+  KOKKOS_FUNCTION void copy_queries(const Rows& rows_of, int thread, int threads) const {
+    constexpr int at_once = 4;  // loads on their way before the first is needed
+    PAGODA_UNROLL(1)
+    for (int first = thread; first < rows * DimTile; first += at_once * threads) {
+      Operand x[at_once];
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < at_once; ++j) {
+        const int i = first + j * threads, r = i / DimTile, d = i % DimTile;
+        x[j] = Operand(0.0f);
+        if (r < rows && d < args_.head_dim && rows_of.valid(r))
+          x[j] = static_cast<const Operand*>(args_.q.data)[rows_of.offset(args_.q, r) + rows_of.dims(args_.q, d)];
+      }
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < at_once; ++j) {
+        const int i = first + j * threads;
+        if (i < rows * DimTile) *reinterpret_cast<Operand*>(query_element(i / DimTile, i % DimTile)) = x[j];
+      }
+    }
   }
   /// From `part` bytes behind the queries on.
   KOKKOS_FUNCTION void fetch_queries(std::uint32_t* q, int part) const {
@@ -328,6 +372,53 @@ class MmaFragment {
     cuda::mma<Operand>(s[step % 2], a[0], a[1], a[2], a[3], q_[2 * step], q_[2 * step + 1]);
     if constexpr (AnyQuery)
       cuda::mma<Operand>(s[step % 2], a[0], a[1], a[2], a[3], rest_[2 * step], rest_[2 * step + 1]);
+  }
+
+  /// f(o, a): operand a of output o, for all values of the tile.
+  template <class F>
+  KOKKOS_FUNCTION void for_each_value(const F& f) const {
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < chunks / 2; ++i) {
+      std::uint32_t v[4];  // tokens 0 .. 7 of two chunks, then tokens 8 .. 15
+      cuda::load_matrices<true>(v, (values_at_ ^ (i << 5)) + stage_);
+      if constexpr (scaled) {
+        PAGODA_UNROLL_ALL
+        for (int j = 0; j < 2; ++j) {
+          std::uint32_t a[Storage::steps][4];
+          Storage::values(v[j], v[2 + j], a);
+          PAGODA_UNROLL_ALL
+          for (int step = 0; step < Storage::steps; ++step) f(Storage::steps * (2 * i + j) + step, a[step]);
+        }
+      } else {
+        f(i, v);
+      }
+    }
+  }
+  KOKKOS_FUNCTION bool values_are_finite() const {
+    std::uint32_t zeros = 0;
+    for_each_value([&](int, const std::uint32_t (&a)[4]) {
+      PAGODA_UNROLL_ALL
+      for (const std::uint32_t word : a) zeros = cuda::add_zero_times<Operand>(word, zeros);
+    });
+    return !cuda::any_lane((zeros & 0x7fff7fffu) != 0);
+  }
+  /// The second product where values that are not finite stand beside probabilities of tokens that a row does not see:
+  /// a product for each row, with 0 in place of the values that it does not see. Slow, and rare.
+  KOKKOS_FUNCTION void multiply_visible_values() {
+    PAGODA_UNROLL(1)
+    for (int r = 0; r < rows; ++r) {
+      // The lane's words of operand a are of tokens 2 column, 2 column + 1, and of those 8 behind.
+      const int lane           = 4 * r + column_;
+      const std::uint32_t seen = cuda::visible_halves(cuda::of_lane(p_[0], lane));
+      const std::uint32_t next = cuda::visible_halves(cuda::of_lane(p_[1], lane));
+      for_each_value([&](int o, const std::uint32_t (&a)[4]) {
+        float sum[4] = {};
+        cuda::mma<Operand>(sum, a[0] & seen, a[1] & seen, a[2] & next, a[3] & next, p_[0], p_[1]);
+        PAGODA_UNROLL_ALL
+        for (int e = 0; e < 2; ++e)
+          if (lane_row(e) == r) out_[o][e] += sum[e], out_[o][2 + e] += sum[2 + e];
+      });
+    }
   }
 
   /// Where the lane copies scales from: the first half of the lanes those of keys, the others those of values. Where
@@ -425,6 +516,55 @@ class MmaFragment {
   /// Begins to copy the rows of the tile turned to, if there is one, to so many bytes behind the keys: each lane a
   /// chunk of every so many rows. Rows of a whole tile within a page follow each other in even steps; the places of
   /// others are told by the lanes that know them.
+  KOKKOS_FUNCTION void copy(int behind_keys, const AnyRows& from) {
+    if (!more_) return cuda::commit_copies();
+    const int token = lane_ & (tile_tokens - 1), row0 = lane_ / copy_lanes, to = stage_ + behind_keys;
+    const std::uint64_t row = from.row(page_, slot_ + (whole_ ? token : 0));  // of the lane's token
+    if (lane_ < tile_tokens) {
+      row_begin(behind_keys, token) = AnyRows::begin(row);
+      from.copy_chunk(row_end_at(behind_keys, token), row, copy_lanes, policy_);
+    }
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < tile_tokens; i += copy_rows)
+      from.copy_chunk((copy_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes, cuda::of_lane(row, row0 + i),
+                      lane_ & (copy_lanes - 1), policy_);
+    cuda::commit_copies();
+  }
+  /// Beside a stage's tiles: where in their first chunks the rows of keys, then of values, begin; and the last chunk of
+  /// each row, for which its tile has no room.
+  KOKKOS_FUNCTION int& row_begin(int behind_keys, int row) const {
+    return reinterpret_cast<int*>(keys_ + stage_ + row_begins)[behind_keys / tile_bytes * tile_tokens + row];
+  }
+  KOKKOS_FUNCTION std::uint32_t row_end_at(int behind_keys, int row) const {
+    return cuda::shared_address(keys_ + stage_ + row_ends) + 16 * (behind_keys / tile_bytes * tile_tokens + row);
+  }
+  /// Shifts the rows of a tile that was copied from any address to where they belong, so that chunk i of a row is its
+  /// i-th 16 bytes.
+  KOKKOS_FUNCTION void realign(int behind_keys) const {
+    constexpr int at_once = least(4, tile_tokens / copy_rows);  // steps: their loads hide each other's latency
+    const int row0 = lane_ / copy_lanes, to = stage_ + behind_keys;
+    const bool last = (lane_ & (copy_lanes - 1)) == copy_lanes - 1;
+    PAGODA_UNROLL_ALL
+    for (int first = 0; first < tile_tokens; first += at_once * copy_rows) {
+      std::uint32_t words[at_once][4];
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < at_once; ++j) {
+        const int i = first + j * copy_rows;
+        std::uint32_t low[4], high[4];
+        cuda::load_shared(low, (copy_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes);
+        cuda::load_shared(
+            high, last ? row_end_at(behind_keys, row0 + i) : (next_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes);
+        shift_bytes(words[j], low, high, row_begin(behind_keys, row0 + i));
+      }
+      cuda::sync_warp();  // all lanes have read the rows
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < at_once; ++j) {
+        const int i = first + j * copy_rows;
+        cuda::store_shared((copy_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes, words[j]);
+      }
+    }
+    cuda::sync_warp();
+  }
   KOKKOS_FUNCTION void copy(int behind_keys, const Source& from) {
     const int to = stage_ + behind_keys;
     if (!more_) return cuda::commit_copies();
@@ -461,8 +601,8 @@ class MmaFragment {
   bool whole_   = false;     ///< the tile turned to lies in one page and before the end
   int page_ = 0, slot_ = 0;  ///< where it begins; if it is not whole, where the lane's token (lane % 16) lies
   PagePlace place_{};
-  Source keys_from_{}, values_from_{};
-  std::uint32_t copy_at_, keys_at_, values_at_;  ///< the lane's, in shared memory
+  std::conditional_t<AnyAlignment, AnyRows, Source> keys_from_{}, values_from_{};
+  std::uint32_t copy_at_, next_at_, keys_at_, values_at_;  ///< the lane's, in shared memory
   std::uint64_t policy_;
   const float* scales_from_ = nullptr;
   std::uint32_t scale_page_ = 0, scale_token_ = 0;
@@ -473,6 +613,7 @@ class MmaFragment {
   float out_[DimTile / 16][4] = {};
   /// Lower than any score, and finite, so that differences with it are numbers.
   float base_[2] = {-1e30f, -1e30f}, sum_[2] = {}, scale_ = 1;
+  bool valid_[2] = {};  ///< the lane's rows are query rows
 };
 
 }  // namespace pagoda::detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/e4m3_bits.hpp"
 #include "backends/cuda/primitives.hpp"
 
 #include <pagoda/types.hpp>
@@ -80,14 +81,28 @@ struct MmaPlainNumbers {
   static constexpr std::uint32_t lower = 0;
 };
 
-struct E4m3Pairs : MmaPlainNumbers {
+/// By integer operations and a multiplication, for devices that have no instruction for it.
+struct E4m3PairsByBits : MmaPlainNumbers {
   static constexpr bool in_turn = false;
+  KOKKOS_FUNCTION static void pairs(std::uint32_t w, std::uint32_t (&x)[2]) {
+    constexpr std::uint32_t two_to_8 = 0x5c005c00u, minus_0 = 0x80008000u;
+    x[0] = cuda::multiply_add_halves(e4m3_pair_over_256(cuda::permute(w, 0, 0x1404)), two_to_8, minus_0);
+    x[1] = cuda::multiply_add_halves(e4m3_pair_over_256(cuda::permute(w, 0, 0x3424)), two_to_8, minus_0);
+  }
+};
+
+struct E4m3Pairs : MmaPlainNumbers {
+  static constexpr bool in_turn = E4m3PairsByBits::in_turn;
   KOKKOS_FUNCTION static void pairs([[maybe_unused]] std::uint32_t w, [[maybe_unused]] std::uint32_t (&x)[2]) {
 #if defined(__CUDA_ARCH__)
+#if __CUDA_ARCH__ >= 890
     const __half2_raw low  = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(w & 0xffff), __NV_E4M3);
     const __half2_raw high = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(w >> 16), __NV_E4M3);
     x[0]                   = low.x | static_cast<std::uint32_t>(low.y) << 16;
     x[1]                   = high.x | static_cast<std::uint32_t>(high.y) << 16;
+#else
+    E4m3PairsByBits::pairs(w, x);
+#endif
 #endif
   }
 };

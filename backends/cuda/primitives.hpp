@@ -54,7 +54,22 @@ KOKKOS_INLINE_FUNCTION std::uint64_t read_once_policy() {
 /// Begins to copy 16 bytes from global to shared memory, or to clear them there.
 KOKKOS_INLINE_FUNCTION void copy_async([[maybe_unused]] std::uint32_t to, [[maybe_unused]] const char* from,
                                        [[maybe_unused]] std::uint64_t policy, [[maybe_unused]] bool clear = false) {
-  KOKKOS_IF_ON_DEVICE((ptx::copy_or_clear_async(to, from, policy, clear);))
+  KOKKOS_IF_ON_DEVICE((ptx::copy_part_async(to, from, clear ? 0 : 16, policy);))
+}
+
+/// Begins to copy the first `bytes` of 16 bytes, 0 to 16. The others become 0 and are not read. `from` is a multiple of
+/// 16 all the same.
+KOKKOS_INLINE_FUNCTION void copy_part_async([[maybe_unused]] std::uint32_t to, [[maybe_unused]] const char* from,
+                                            [[maybe_unused]] int bytes, [[maybe_unused]] std::uint64_t policy) {
+  KOKKOS_IF_ON_DEVICE((ptx::copy_part_async(to, from, bytes, policy);))
+}
+
+/// Begins to copy 4 bytes from global to shared memory, or to clear them there.
+KOKKOS_INLINE_FUNCTION void copy_word_or_clear_async([[maybe_unused]] std::uint32_t to,
+                                                     [[maybe_unused]] const char* from,
+                                                     [[maybe_unused]] std::uint64_t policy,
+                                                     [[maybe_unused]] bool clear) {
+  KOKKOS_IF_ON_DEVICE((ptx::copy_word_or_clear_async(to, from, policy, clear);))
 }
 
 /// Begins to copy 4 bytes from global to shared memory.
@@ -119,6 +134,81 @@ KOKKOS_INLINE_FUNCTION std::uint32_t multiply_add_halves([[maybe_unused]] std::u
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(a), "r"(b), "r"(c));
 #endif
   return word;
+}
+
+/// sum + 0 x word, for both 16-bit halves: stays 0 (of either sign) until a half of a word is infinite or NaN.
+template <class T>
+KOKKOS_INLINE_FUNCTION std::uint32_t add_zero_times([[maybe_unused]] std::uint32_t word, std::uint32_t sum) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (is_bf16<T>) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(word), "r"(0), "r"(sum));
+  } else {
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(word), "r"(0), "r"(sum));
+  }
+#endif
+  return sum;
+}
+
+/// Whether any lane of the warp says so.
+KOKKOS_INLINE_FUNCTION bool any_lane([[maybe_unused]] bool x) {
+#if defined(__CUDA_ARCH__)
+  return __any_sync(~0u, x);
+#else
+  return x;
+#endif
+}
+
+/// What another lane of the warp holds.
+KOKKOS_INLINE_FUNCTION std::uint32_t of_lane([[maybe_unused]] std::uint32_t x, [[maybe_unused]] int lane) {
+#if defined(__CUDA_ARCH__)
+  return __shfl_sync(~0u, x, lane);
+#else
+  return x;
+#endif
+}
+KOKKOS_INLINE_FUNCTION std::uint64_t of_lane([[maybe_unused]] std::uint64_t x, [[maybe_unused]] int lane) {
+#if defined(__CUDA_ARCH__)
+  return __shfl_sync(~0u, x, lane);
+#else
+  return x;
+#endif
+}
+
+/// The probability of a token that a query row does not see. Only the sign tells it from a probability that is too
+/// small for its type, so that products with finite values need not know.
+inline constexpr float hidden_probability = -0.0f;
+
+/// Whether any of four 16-bit probabilities may be hidden_probability.
+KOKKOS_INLINE_FUNCTION bool may_hide(std::uint32_t p0, std::uint32_t p1) { return ((p0 | p1) & 0x80008000u) != 0; }
+
+/// A mask of 16-bit halves: all bits where that of a word of probabilities is not hidden_probability.
+KOKKOS_INLINE_FUNCTION std::uint32_t visible_halves([[maybe_unused]] std::uint32_t p) {
+#if defined(__CUDA_ARCH__)
+  return __vcmpne2(p, 0x80008000u);
+#else
+  return 0;
+#endif
+}
+KOKKOS_INLINE_FUNCTION bool is_hidden([[maybe_unused]] float p) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(p) == 0x80000000u;
+#else
+  return false;
+#endif
+}
+
+/// 16 bytes of shared memory as four words.
+KOKKOS_INLINE_FUNCTION void load_shared([[maybe_unused]] std::uint32_t (&words)[4], [[maybe_unused]] std::uint32_t at) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(at)
+               : "memory");
+#endif
+}
+KOKKOS_INLINE_FUNCTION void store_shared([[maybe_unused]] std::uint32_t at,
+                                         [[maybe_unused]] const std::uint32_t (&words)[4]) {
+  KOKKOS_IF_ON_DEVICE((ptx::store_shared(at, uint4{words[0], words[1], words[2], words[3]});))
 }
 
 /// Of an 8 x 8 matrix of 16-bit elements, of which lane i holds (i / 4, 2 (i % 4)) and the one behind it, the same of

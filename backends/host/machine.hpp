@@ -99,7 +99,7 @@ struct HostMachine : OneLane {
   static std::size_t scratch_limit() { return std::size_t(20) << 20; }  // what every Kokkos from 4.6 on grants
   /// More pieces than threads, so that whoever is done first takes another.
   template <class Fragment>
-  static int teams_resident(const ExecutionSpace& exec, int) {
+  static int teams_resident(const ExecutionSpace& exec, int, std::size_t) {
     return 4 * exec.concurrency();
   }
 

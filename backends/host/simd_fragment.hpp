@@ -17,7 +17,8 @@
 
 namespace pagoda::detail {
 
-/// The fragment of a thread with vector registers, for rows that can be read in vectors. Interface: PortableFragment.
+/// The fragment of a thread with vector registers, for rows whose dims lie side by side, of any length and at any
+/// address: where the dims do not fill the last vector, only those there are are read. Interface: PortableFragment.
 /// Every vector of keys or values is loaded and converted once for all R rows:
 ///  - scores: as many (token, row) products at once as a vector has lanes, a register each, which a transposing tree
 ///    then adds up into one vector of scores, already in their order in memory. Where there are registers enough, half
@@ -53,10 +54,12 @@ class SimdFragment {
   using Vec                        = SimdVec<Acc, width>;
   using ScoreVec                   = SimdVec<Acc, score_width>;  ///< element j belongs to row j % R
 
-  static bool can_run(const FragmentShape& s) { return s.wide; }
+  static constexpr int row_alignment = 1;
+  static bool can_run(const FragmentShape& s) { return s.dense_dims; }
 
   static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int, int heads) {
-    const std::size_t head = sizeof(Acc) * (R * (head_dim + head_dim_v) + 2 * score_width + 2 * R + 2 * scale_tokens);
+    const int elements        = R * (padded(head_dim, width) + padded(head_dim_v, output_width));
+    const std::size_t head    = sizeof(Acc) * (elements + 2 * score_width + 2 * R + 2 * scale_tokens);
     const std::size_t offsets = sizeof(Rows) + sizeof(std::int64_t) * (scaled ? 8 : 4) * tile_tokens;
     return (heads * head + sizeof(Acc) * (R * tile_tokens + score_width) + offsets + 63) / 64 * 64;
   }
@@ -66,12 +69,15 @@ class SimdFragment {
         head_dim_(args.head_dim),
         head_dim_v_(args.head_dim_v),
         heads_(args.heads_per_item),
+        value_stride_(padded(args.head_dim_v, output_width)),
         k_head_(args.k_head),
         v_head_(args.v_head),
-        base_(reinterpret_cast<Acc*>(memory)) {
+        base_(reinterpret_cast<Acc*>(memory)),
+        key_stride_(padded(args.head_dim, width)),
+        head_elements_(R * (key_stride_ + value_stride_) + 2 * score_width + 2 * scale_tokens) {
     static_assert(Machine::max_workers == 1, "a worker is alone in its team: nothing is joined at the end");
-    if constexpr (paired) pairs_ = args.q.type == DType::bf16 && head_dim_ % (2 * width) == 0;
-    s_          = base_ + heads_ * head_elements();
+    if constexpr (paired) pairs_ = args.q.type == DType::bf16;
+    s_          = base_ + heads_ * head_elements_;
     correction_ = s_ + R * tile_tokens;
     rows_       = reinterpret_cast<Rows*>(correction_ + score_width);
     k_offset_   = reinterpret_cast<std::int64_t*>(rows_ + 1);
@@ -81,7 +87,7 @@ class SimdFragment {
     states_     = reinterpret_cast<RowState<Acc>*>(scaled ? v_scale_at_ + 2 * tile_tokens : k_scale_at_);
     for (int h = 0; h < heads_; ++h) {
       select(h);
-      std::fill(o_, o_ + R * head_dim_v_, Acc(0));
+      std::fill(o_, o_ + R * value_stride_, Acc(0));
       ScoreVec::all(-infinity).store(max_);
       ScoreVec::all(0).store(sum_);
     }
@@ -91,9 +97,9 @@ class SimdFragment {
 
   /// The head that the calls to come are about.
   void select(int head) {
-    q_       = base_ + head * head_elements();
-    o_       = q_ + R * head_dim_;
-    max_     = o_ + R * head_dim_v_;
+    q_       = base_ + head * head_elements_;
+    o_       = q_ + R * key_stride_;
+    max_     = o_ + R * value_stride_;
     sum_     = max_ + score_width;
     k_first_ = head * k_head_, v_first_ = head * v_head_;
     k_scale_ = sum_ + score_width, v_scale_ = k_scale_ + scale_tokens;
@@ -101,15 +107,18 @@ class SimdFragment {
 
   template <class Rows>
   void load_queries(const Rows& rows_of, Acc scale) {
-    scale_ = scale;
+    scale_           = scale;
+    const int length = pairs_ ? 2 * width : width;  // of a vector of queries
     for (int r = 0; r < R; ++r)
-      for (int d = 0; d < head_dim_; ++d) {
-        const Acc x = rows_of.template load_query<Acc>(r, d);
+      for (int d = 0; d < head_dim_; d += length) {
+        Acc x[2 * width] = {};  // zeros beyond the last dim
+        rows_of.load_query_dims(r, d, std::min(length, head_dim_ - d), x);
+        const int at = (d / length * R + r) * length;
         if (pairs_) {
-          const int at                          = (d / (2 * width) * R + r) * 2 * width + d % (2 * width);
-          reinterpret_cast<bfloat16_t*>(q_)[at] = bfloat16_t(static_cast<float>(x));
+          for (int i = 0; i < 2 * width; ++i)
+            reinterpret_cast<bfloat16_t*>(q_)[at + i] = bfloat16_t(static_cast<float>(x[i]));
         } else {
-          q_[(d / width * R + r) * width + d % width] = x * scale;
+          for (int i = 0; i < width; ++i) q_[at + i] = x[i] * scale;
         }
       }
   }
@@ -154,7 +163,7 @@ class SimdFragment {
       k_offset_[n] = k_offset_[count - 1], v_offset_[n] = v_offset_[count - 1];  // read, but not used
     }
     if constexpr (scaled) {
-      const int first = R * (head_dim_ + head_dim_v_) + 2 * score_width;
+      const int first = R * (key_stride_ + value_stride_) + 2 * score_width;
       load_scales(args_.k_scale, k_scale_at_, count, base_ + first);
       load_scales(args_.v_scale, v_scale_at_, count, base_ + first + scale_tokens);
     }
@@ -167,8 +176,8 @@ class SimdFragment {
   void multiply_keys(const Where&, int, int) {
     line_up();
     if constexpr (paired)
-      if (pairs_) score_tile<true>();
-    if (!pairs_) score_tile<false>();
+      if (pairs_) head_dim_ % (2 * width) == 0 ? score_tile<true, false>() : score_tile<true, true>();
+    if (!pairs_) head_dim_ % width == 0 ? score_tile<false, false>() : score_tile<false, true>();
     if constexpr (scaled)
       if (args_.k_scale.per_token()) weigh(k_scale_);
     for (int i = count_ * R; i < vectors() * score_width; ++i) s_[i] = -infinity;
@@ -176,8 +185,11 @@ class SimdFragment {
 
   template <class Change>
   void for_each_score(int count, const Change& change) {
+    bool all_seen = true;
     for (int n = 0; n < count; ++n)
-      for (int r = 0; r < R; ++r) change(r, turn(n, count), s_[n * R + r]);
+      for (int r = 0; r < R; ++r) all_seen &= change(r, turn(n, count), s_[n * R + r]);
+    some_hidden_ = !all_seen;
+    if (some_hidden_) note_hidden(count);
   }
 
   /// As PortableFragment does it, but in vectors throughout: the running (max, sum) are kept a lane each; the lanes of
@@ -206,7 +218,8 @@ class SimdFragment {
   void multiply_values(const Where&, int, int) {
     if constexpr (scaled)
       if (args_.v_scale.per_token()) weigh(v_scale_);  // behind their sum
-    values_from<value_block>(0);
+    if (!some_hidden_) return values_from<value_block>(0);
+    for (int d = 0; d < head_dim_v_; d += width) value_block_at<1, true, true>(d);
   }
 
   /// States of all heads.
@@ -220,7 +233,7 @@ class SimdFragment {
       }
     }
     select(0);
-    return {states_, o_, head_dim_v_, 0, 0, R, head_elements()};
+    return {states_, o_, value_stride_, 0, 0, R, head_elements_};
   }
 
  private:
@@ -246,8 +259,8 @@ class SimdFragment {
   static constexpr int value_block = std::max(1, std::min(8, simd_registers / 2 / R));
 
   static constexpr int scale_tokens = scaled ? tile_tokens : 0;
+  static constexpr int output_width = std::max(width, 4);  ///< states are joined in quads
 
-  int head_elements() const { return R * (head_dim_ + head_dim_v_) + 2 * score_width + 2 * scale_tokens; }
   int vectors() const { return (count_ * R + score_width - 1) / score_width; }
 
   /// The selected head's rows of the tile, then those that are prefetched while it is at work.
@@ -305,7 +318,15 @@ class SimdFragment {
   void load_scales(const ScaleArray& scale, const std::int64_t* at, int count, Acc* to) const {
     if (!scale.per_token()) return;
     for (int n = 0; n < count; ++n)
-      for (int h = 0; h < heads_; ++h) to[h * head_elements() + n] = scale.of_token(at[n], h);
+      for (int h = 0; h < heads_; ++h) to[h * head_elements_ + n] = scale.of_token(at[n], h);
+  }
+
+  /// Before the softmax: a token that a row does not see has a score of -infinity.
+  [[gnu::noinline]] void note_hidden(int count) {
+    for (int r = 0; r < R; ++r) {
+      hidden_[r] = 0;
+      for (int n = 0; n < count; ++n) hidden_[r] |= static_cast<std::uint32_t>(s_[n * R + r] == -infinity) << n;
+    }
   }
 
   /// The tile's scores or probabilities, each times the scale of its token. Those behind the tile's tokens are
@@ -364,22 +385,24 @@ class SimdFragment {
     }
   };
 
-  template <bool Pairs>
+  /// Part: the dims do not fill the last vector.
+  template <bool Pairs, bool Part>
   [[gnu::noinline, gnu::flatten]] void score_tile() {
     Trees<Pairs> trees;
     trees.scale = Vec::all(scale_), trees.first = Vec::all(0), trees.to = s_;
     for_constants<unit>([&](auto i) { trees.sum[i] = Vec::all(0); });
     for (int n = 0; n < count_; n += vector_tokens)
       for (int r = 0; r < R; r += vector_rows) {
-        score_unit<0>(n, r, trees);
-        if constexpr (units > 1) score_unit<1>(n, r, trees);
+        score_unit<0, Part>(n, r, trees);
+        if constexpr (units > 1) score_unit<1, Part>(n, r, trees);
       }
     if constexpr (units > 1) trees.template step<units - 1, 0, unit>();
   }
 
   /// Products of a unit: of the vector of scores for tokens from n and rows from r on, the Unit-th.
-  template <int Unit, bool Pairs>
+  template <int Unit, bool Part, bool Pairs>
   void score_unit(int n, int r, Trees<Pairs>& trees) {
+    constexpr int dims        = Pairs ? 2 * width : width;
     const T* const* const key = rows_->key + n;
     const UnitRows of{key, key + (n + vector_tokens < count_ ? vector_tokens : 0),
                       q_ + (r + (unit_rows < vector_rows ? Unit * unit_rows : 0)) * width};
@@ -388,14 +411,16 @@ class SimdFragment {
     constexpr int before = units > 1 ? 1 - Unit : 0;  // whose tree is worked meanwhile
     int d                = 0;
     if constexpr (units > 1) {
-      if (head_dim_ >= unit * width) {
-        add_beside<Unit, 0>(of, sum, trees);
+      if ((Part ? padded(head_dim_, dims) : head_dim_) >= unit * width) {
+        add_beside<Unit, 0, Part>(of, sum, trees);
         d = unit * width;
       } else {
         trees.template step<before, 0, unit>();
       }
     }
-    for (; d < head_dim_; d += Pairs ? 2 * width : width) add_products<Unit, Pairs>(of, d, sum);
+    for (; d < head_dim_ - (Part ? dims : 0); d += dims) add_products<Unit, Pairs, false>(of, d, sum);
+    if constexpr (Part)
+      if (d < head_dim_) add_products<Unit, Pairs, true>(of, d, sum);
     for_constants<unit>([&](auto i) { trees.sum[i] = sum[i]; });
     if constexpr (Unit == 0) trees.to = s_ + n * R + r;
     if constexpr (units == 1) trees.template step<0, 0, unit>();
@@ -407,17 +432,18 @@ class SimdFragment {
     const Acc* q;
   };
 
-  template <int Unit, int Step, bool Pairs>
+  template <int Unit, int Step, bool Part, bool Pairs>
   void add_beside(const UnitRows& of, Vec* sum, Trees<Pairs>& trees) {
     constexpr int next = Step + (Pairs ? 2 : 1);
     if constexpr (Step < unit) {
-      add_products<Unit, Pairs>(of, Step * width, sum);
+      add_products<Unit, Pairs, Part && next >= unit>(of, Step * width, sum);
       trees.template step<1 - Unit, Step, next>();
-      add_beside<Unit, next>(of, sum, trees);
+      add_beside<Unit, next, Part>(of, sum, trees);
     }
   }
 
-  template <int Unit, bool Pairs>
+  /// Part: there may be fewer dims than a vector has.
+  template <int Unit, bool Pairs, bool Part>
   void add_products(const UnitRows& of, int d, Vec* sum) {
     constexpr int dims  = Pairs ? 2 * width : width;
     constexpr int first = unit_rows < vector_rows ? 0 : Unit * unit_tokens;
@@ -431,7 +457,11 @@ class SimdFragment {
     Vec x[unit_tokens];
     for_constants<unit_tokens>([&](auto t) {
       const T* const key = of.key[first + t] + d / per_element;
-      if constexpr (Pairs) {
+      if constexpr (Part && Pairs) {
+        x[t] = Vec::load_bits_of_part(key, std::min(head_dim_ - d, dims));
+      } else if constexpr (Part) {
+        x[t] = Vec::load_part(key, std::min(head_dim_ - d, dims));
+      } else if constexpr (Pairs) {
         x[t] = Vec::load(reinterpret_cast<const Acc*>(key));
       } else {
         x[t] = Vec::load(key);
@@ -464,14 +494,17 @@ class SimdFragment {
   /// Outputs from dim d on, B vectors at a time.
   template <int B>
   void values_from(int d) {
-    for (; d + B * width <= head_dim_v_; d += B * width) value_block_at<B>(d);
+    for (; d + B * width <= head_dim_v_; d += B * width) value_block_at<B, false, false>(d);
+    if (d < head_dim_v_ && padded(head_dim_v_, width) == d + B * width) return value_block_at<B, true, false>(d);
     if constexpr (B > 1) values_from<B / 2>(d);
   }
 
-  template <int B>
+  /// Part: the dims may not fill the last vector. Hiding: some rows do not see all tokens of the tile. Their
+  /// probability is 0, but 0 times a value that is NaN would be NaN.
+  template <int B, bool Part, bool Hiding>
   [[gnu::noinline, gnu::flatten]] void value_block_at(int d) {
     const T* const* row = rows_->value;
-    const int stride = head_dim_v_, count = count_;
+    const int stride = value_stride_, count = count_;
     const Acc* p = s_;
     Vec sum[R * B];
     for_constants<R * B>([&](auto i) { sum[i] = Vec::all(0); });
@@ -479,8 +512,19 @@ class SimdFragment {
       const int at = d / per_element;
       prefetch_dims<B * width>(row[tile_tokens] + at, d);
       Vec x[B];
-      for_constants<B>([&](auto b) { x[b] = Vec::load(*row + at + b * width / per_element); });
-      for_constants<R * B>([&](auto i) { sum[i].add_product_at(p + i / B, x[i % B]); });
+      constexpr int whole = Part ? B - 1 : B;
+      for_constants<whole>([&](auto b) { x[b] = Vec::load(*row + at + b * width / per_element); });
+      if constexpr (Part)
+        x[whole] =
+            Vec::load_part(*row + at + whole * width / per_element, std::min(head_dim_v_ - d - whole * width, width));
+      if constexpr (Hiding) {
+        for_constants<R>([&](auto r) {
+          if ((hidden_[r] >> n & 1u) == 0)
+            for_constants<B>([&](auto b) { sum[r * B + b].add_product_at(p + r, x[b]); });
+        });
+      } else {
+        for_constants<R * B>([&](auto i) { sum[i].add_product_at(p + i / B, x[i % B]); });
+      }
       p += R;
     }
     // A tile is summed apart and then added, so rounding grows with the number of tiles, not of tokens.
@@ -497,12 +541,13 @@ class SimdFragment {
   int heads_;
   bool pairs_ = false;  ///< queries are kept in bfloat16, by pairs of dims
   Acc scale_  = 1;
+  int value_stride_;  ///< elements of a row of o_
   std::int64_t k_head_, v_head_;
   std::int64_t k_first_ = 0, v_first_ = 0;  ///< where the selected head's rows lie behind the first's
   int coming_token_ = 0, coming_head_ = 0;  ///< the row to prefetch next, of the tile behind this one
   Acc* base_;
-  Acc* q_;                   ///< [R][head_dim], of the selected head
-  Acc* o_;                   ///< [R][head_dim_v], of the selected head
+  Acc* q_;                   ///< [R][key_stride], of the selected head; zeros beyond head_dim
+  Acc* o_;                   ///< [R][value_stride], of the selected head
   Acc *max_, *sum_;          ///< [score_width], of the selected head
   Acc *k_scale_, *v_scale_;  ///< [tile_tokens], of the selected head; quantized types alone
   Acc* s_;                   ///< [tile_tokens][R]
@@ -511,6 +556,11 @@ class SimdFragment {
   std::int64_t *k_offset_, *v_offset_;      ///< [2][tile_tokens]: of this tile and of the next
   std::int64_t *k_scale_at_, *v_scale_at_;  ///< the same of scales; quantized types alone
   RowState<Acc>* states_;                   ///< [heads][R]
+  // Behind the others: members that the loops read at small offsets keep their code short.
+  int key_stride_;                   ///< elements of a row of q_
+  int head_elements_;                ///< of a head's part of the scratch memory
+  bool some_hidden_        = false;  ///< some row does not see some token of the tile
+  std::uint32_t hidden_[R] = {};     ///< for each row a bit for each token, in their order in s_, that it does not see
 };
 
 }  // namespace pagoda::detail

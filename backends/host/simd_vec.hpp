@@ -5,6 +5,7 @@
 
 #include "backends/host/simd_quantized.hpp"
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -35,6 +36,38 @@ template <int N, class F>
   [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
     (f(std::integral_constant<int, I>{}), ...);
   }(std::make_integer_sequence<int, N>{});
+}
+
+/// Copies the first `count` of N elements, with zeros behind them. Reads no other memory: the row may end there.
+template <class T, int N>
+[[gnu::always_inline]] inline void copy_part(const T* from, int count, T (&to)[N]) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  constexpr int bytes      = N * int(sizeof(T));
+  const std::uint64_t mask = ~std::uint64_t(0) >> (64 - count * int(sizeof(T)));  // count is at least 1
+  if constexpr (bytes == 64) {
+    const __m512i x = _mm512_maskz_loadu_epi8(mask, from);
+    std::memcpy(static_cast<void*>(to), &x, bytes);
+    return;
+  } else if constexpr (bytes == 32) {
+    const __m256i x = _mm256_maskz_loadu_epi8(static_cast<__mmask32>(mask), from);
+    std::memcpy(static_cast<void*>(to), &x, bytes);
+    return;
+  } else if constexpr (bytes == 16 || bytes == 8) {
+    const __m128i x = _mm_maskz_loadu_epi8(static_cast<__mmask16>(mask), from);
+    std::memcpy(static_cast<void*>(to), &x, bytes);
+    return;
+  }
+#endif
+  // By halves of the rest: copies of a constant size are a load and a store each.
+  std::memset(static_cast<void*>(to), 0, sizeof(to));
+  int at = 0;
+  for_constants<std::bit_width(unsigned(N))>([&](auto i) {
+    constexpr int step = N >> i;
+    if ((count & step) != 0) {
+      std::memcpy(static_cast<void*>(to + at), from + at, step * sizeof(T));
+      at += step;
+    }
+  });
 }
 
 template <class Element, int W>
@@ -80,6 +113,22 @@ struct SimdVec {
     } else {
       for (int j = 0; j < W; ++j) r.v[j] = static_cast<Acc>(from[j]);
     }
+    return r;
+  }
+  /// The first `count` (1 to W) of W consecutive dims, at any address, and zeros behind them. No others are read.
+  template <class T>
+  static SimdVec load_part(const T* from, int count) {
+    T part[W / dims_per_element_v<T>];
+    copy_part(from, count / dims_per_element_v<T>, part);
+    return load(part);
+  }
+  /// The bits of the first `count` of as many elements as fill the registers, and zeros behind them.
+  template <class T>
+  static SimdVec load_bits_of_part(const T* from, int count) {
+    T part[sizeof(Register) / sizeof(T)];
+    copy_part(from, count, part);
+    SimdVec r;
+    std::memcpy(&r.v, part, sizeof(r.v));
     return r;
   }
   void store(Acc* to) const { std::memcpy(to, &v, sizeof(v)); }

@@ -32,7 +32,7 @@ class Caches {
 
   /// Elements of the arena that so many caches take.
   static std::size_t elements(const Case& c, int caches) {
-    return static_cast<std::size_t>(c.pages()) * caches * c.page_elements() * (c.latent() ? 1 : 2);
+    return static_cast<std::size_t>(c.pages()) * caches * c.page_elements() * (c.latent() ? 1 : 2) + c.offset;
   }
 
   /// How the case is kept cold in an arena, past a cache of the machine of so many bytes. Throws where not one fits.
@@ -55,8 +55,8 @@ class Caches {
                                             c.by_head ? c.page_tokens() * row : row, head_dim / per_element, 1));
     };
     value_offset_ = c.latent() ? 0 : num_pages_ * page;
-    k_            = pages(memory, c.head_dim);
-    v_            = pages(memory ? memory + value_offset_ : nullptr, c.head_dim_v);
+    k_            = pages(memory ? memory + c.offset : nullptr, c.head_dim);
+    v_            = pages(memory ? memory + c.offset + value_offset_ : nullptr, c.head_dim_v);
 
     Kokkos::View<int*, memory_space> lengths("Pagoda::bench::lengths", c.lengths.size());
     copy(exec, lengths, c.lengths);
@@ -122,7 +122,8 @@ class Caches {
     const std::size_t by_token = (page * case_.page_tokens() + in_page) * case_.num_kv_heads + kv_head;
     return {case_.by_head ? (page * case_.num_kv_heads + kv_head) * case_.page_tokens() + in_page : by_token, by_token};
   }
-  static void read(std::size_t element, std::size_t scale, std::span<double> row) {
+  void read(std::size_t element, std::size_t scale, std::span<double> row) const {
+    element += case_.offset;
     for (std::size_t d = 0; d < row.size(); ++d) {
       if constexpr (is_quantized_v<T>) {
         const T stored = arena_element<T>(element + d / dims_per_element_v<T>);

@@ -55,6 +55,17 @@ void add_skewed(std::vector<Case>& cases, const std::vector<int>& lengths, const
   cases.push_back(c);
 }
 
+/// Rows of these head_dims, and of the last one off an aligned address.
+void add_row_lengths(std::vector<Case>& cases, DType type, std::initializer_list<int> head_dims) {
+  Case c = uniform(type, grouped, 8, 2000, 16);
+  for (const int head_dim : head_dims) {
+    c.head_dim = c.head_dim_v = head_dim;
+    cases.push_back(c);
+  }
+  c.offset = 1;
+  cases.push_back(c);
+}
+
 /// Without those that an earlier part of the list has already.
 std::vector<Case> unique(std::vector<Case> cases) {
   std::set<std::string> seen;
@@ -94,7 +105,8 @@ std::string Case::name(std::string_view backend) const {
   return concat("decode/", backend, "/", name_of(type), "/", num_q_heads, "x", num_kv_heads, "x", head_dim,
                 latent() ? concat("-", head_dim_v) : std::string(), "/B", batch(),
                 num_q_tokens > 1 ? concat("q", num_q_tokens) : std::string(), "/", length_name, "/",
-                paged() ? concat("page", page_size) : std::string("contiguous"), by_head ? "-HND" : "");
+                paged() ? concat("page", page_size) : std::string("contiguous"), by_head ? "-HND" : "",
+                offset > 0 ? concat("-off", offset) : std::string());
 }
 
 std::optional<double> bar_us(const Case& c, std::string_view backend, double floor_us) {
@@ -182,6 +194,8 @@ std::vector<Case> device_cases() {
   cases.push_back(uniform(DType::fp32, all, 32, 1024, 16));
   for (int length = 4096; length <= 2097152; length *= 2)
     cases.push_back(uniform(DType::fp32, {1, 1}, 1, length, 0, length == 2097152 ? Bar::streamed : Bar::none));
+  add_row_lengths(cases, DType::fp16, {33, 40, 48, 72, 80, 96, 100, 112, 120, 128});
+  for (const DType type : {DType::fp32, DType::fp8_e4m3, DType::int8}) add_row_lengths(cases, type, {100, 112, 128});
   return unique(std::move(cases));
 }
 

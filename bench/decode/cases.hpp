@@ -40,6 +40,7 @@ struct Case {
   std::string length_name;  ///< "S1024" where all are equal, else what they are
   int page_size = 0;        ///< 0: contiguous
   bool by_head  = false;    ///< a page has one head's tokens after another's (HND), not one token's heads (NHD)
+  int offset    = 0;        ///< elements from an aligned address to the cache: rows are not aligned if it is not 0
   Bar bar       = Bar::none;
 
   int batch() const { return static_cast<int>(lengths.size()); }
@@ -62,7 +63,8 @@ struct Case {
   std::size_t token_elements() const;
   std::size_t page_elements() const { return static_cast<std::size_t>(page_tokens()) * token_elements(); }
 
-  /// decode/generic/fp16/32x8x128/B64/S1024/page16, of several query tokens .../B64q4/..., head by head .../page16-HND
+  /// decode/generic/fp16/32x8x128/B64/S1024/page16, of several query tokens .../B64q4/..., head by head
+  /// .../page16-HND, off an aligned address by one element .../page16-off1
   std::string name(std::string_view backend) const;
 };
 
@@ -70,7 +72,7 @@ struct Case {
 std::optional<double> bar_us(const Case& c, std::string_view backend, double floor_us);
 
 /// All cases for a GPU: suites F and S (fp16 and bf16, a few rows in fp32), page sizes, contiguous caches, small and
-/// skewed batches, the one-head rows of K1, latent caches, large groups and several query tokens.
+/// skewed batches, the one-head rows of K1, latent caches, large groups and several query tokens, rows of any length.
 std::vector<Case> device_cases();
 /// A scaled-down list for CPUs.
 std::vector<Case> host_cases();

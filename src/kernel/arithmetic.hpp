@@ -54,4 +54,7 @@ KOKKOS_INLINE_FUNCTION int quotient(int a, int b) {
 
 KOKKOS_INLINE_FUNCTION int ceil_div(int a, int b) { return quotient(a + b - 1, b); }
 
+/// The smallest multiple of `width`, a constant, that is at least n.
+KOKKOS_INLINE_FUNCTION constexpr int padded(int n, int width) { return (n + width - 1) / width * width; }
+
 }  // namespace pagoda::detail

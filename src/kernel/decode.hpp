@@ -256,7 +256,7 @@ struct DecodeKernel {
     fragment.multiply_keys(where, u, end);
     if constexpr (All)
       fragment.for_each_score(least(int(Fragment::tile_tokens), end - u),
-                              [&](int j, int n, Acc& s) { score(j, where.token(u + n), s); });
+                              [&](int j, int n, Acc& s) { return score(j, where.token(u + n), s); });
     fragment.softmax();
     fragment.multiply_values(where, u, end);
   }
@@ -284,25 +284,27 @@ struct DecodeKernel {
     return notes->last != 0;
   }
 
-  /// Dims d + step q .. d + step q + 4 of a finished row for all q, and with the first of them its log-sum-exp. The
-  /// sink is one more token, without a value.
+  /// Stores dims d + step q .. d + step q + 4 of a finished row for all q, and with the first of them its log-sum-exp.
+  /// The sink is one more token, without a value. A sum that is NaN is stored as NaN; only a sum of 0 means that the
+  /// row sees nothing.
   template <int Quads>
   KOKKOS_FUNCTION void store_row(const TileRows<All>& rows, int r, int d, int step, RowState<Acc> s,
                                  const Acc (&x)[Quads][4]) const {
     constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>, log2e = Kokkos::numbers::log2e_v<Acc>;
-    Acc kept = Acc(1);
+    Acc kept        = Acc(1);
+    const bool seen = !(s.sum == Acc(0));
     if constexpr (All) {
       const Acc sink = rows.template sink<Acc>(r) * log2e;
-      if (sink > -infinity) {
+      if (!(sink == -infinity)) {
         const Acc most = greatest(s.most, sink);
         kept           = Machine::exp2(s.most - most);
         s              = {most, s.sum * kept + Machine::exp2(sink - most)};
       }
     }
-    const bool any = s.sum > Acc(0);
+    const bool any = !(s.sum == Acc(0));
     Acc weight     = any ? kept * reciprocal(s.sum) : Acc(0);
     if constexpr (is_scaled<Fragment>)
-      if (any) weight *= args.v_scale.of_head(rows.kv_head());  // otherwise it may be anything
+      if (seen) weight *= args.v_scale.of_head(rows.kv_head());  // a scale that no token uses may be NaN
     Acc out[Quads][4];
     PAGODA_UNROLL_ALL
     for (int q = 0; q < Quads; ++q)

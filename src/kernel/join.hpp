@@ -13,7 +13,8 @@
 namespace pagoda::detail {
 
 /// Softmax state of one query row over some tokens: the maximum of the scores (base 2) and the sum of 2^(score -
-/// maximum); its weighted values lie beside it. Empty: -infinity and 0, and values that are numbers.
+/// maximum); its weighted values lie beside it. Empty: -infinity and 0, and values that are numbers. The maximum
+/// ignores scores that are NaN, so it never is NaN; the sum and the values carry it.
 template <class Acc>
 struct alignas(2 * sizeof(Acc)) RowState {
   Acc most, sum;

@@ -78,6 +78,7 @@ KOKKOS_INLINE_FUNCTION Acc load_element(const void* data, DType type, std::int64
   }
 }
 
+/// Stores an accumulator as element i, rounded once.
 template <class Acc>
 KOKKOS_INLINE_FUNCTION void store_element(void* data, DType type, std::int64_t i, Acc value) {
   switch (type) {
@@ -88,10 +89,10 @@ KOKKOS_INLINE_FUNCTION void store_element(void* data, DType type, std::int64_t i
       static_cast<float*>(data)[i] = static_cast<float>(value);
       break;
     case DType::fp16:
-      static_cast<half_t*>(data)[i] = half_t(static_cast<float>(value));
+      static_cast<half_t*>(data)[i] = half_t(value);
       break;
     default:
-      static_cast<bfloat16_t*>(data)[i] = bfloat16_t(static_cast<float>(value));
+      static_cast<bfloat16_t*>(data)[i] = bfloat16_t(value);
       break;
   }
 }
@@ -142,6 +143,10 @@ struct KernelArgs {
   void* partial_values;  ///< accumulator type, [slot][head][row][value_stride], not normalised
   int slots, value_stride;
   Divisor value_quads;  ///< of an output row
+#if defined(PAGODA_DEBUG_BOUNDS)
+  int max_seq_len, num_sequences;  ///< of the cache
+  int num_query_tokens;            ///< of q
+#endif
 
   template <class Acc>
   KOKKOS_FUNCTION Acc softmax_scale_as() const {
@@ -151,11 +156,29 @@ struct KernelArgs {
       return softmax_scale;
     }
   }
-  KOKKOS_FUNCTION int sequence(int b) const { return sequence_ids ? sequence_ids[b] : b; }
-  KOKKOS_FUNCTION int seq_len(int b) const { return seq_lens[sequence(b)]; }
+  KOKKOS_FUNCTION int sequence(int b) const {
+    const int s = sequence_ids ? sequence_ids[b] : b;
+#if defined(PAGODA_DEBUG_BOUNDS)
+    if (s < 0 || s >= num_sequences) Kokkos::abort("pagoda::decode: sequence_ids holds an id outside the cache");
+#endif
+    return s;
+  }
+  KOKKOS_FUNCTION int seq_len(int b) const {
+    const int tokens = seq_lens[sequence(b)];
+#if defined(PAGODA_DEBUG_BOUNDS)
+    if (tokens < 0 || tokens > max_seq_len)
+      Kokkos::abort("pagoda::decode: seq_lens holds a length beyond what the cache can hold");
+#endif
+    return tokens;
+  }
   KOKKOS_FUNCTION int query_begin(int b) const { return cu_seqlens_q ? cu_seqlens_q[b] : b * uniform_query_len; }
   KOKKOS_FUNCTION int query_len(int b) const {
-    return cu_seqlens_q ? cu_seqlens_q[b + 1] - cu_seqlens_q[b] : uniform_query_len;
+    const int queries = cu_seqlens_q ? cu_seqlens_q[b + 1] - cu_seqlens_q[b] : uniform_query_len;
+#if defined(PAGODA_DEBUG_BOUNDS)
+    if (queries < 0 || queries > num_query_tokens - query_begin(b) || query_begin(b) < 0)
+      Kokkos::abort("pagoda::decode: cu_seqlens_q falls, or points beyond q");
+#endif
+    return queries;
   }
   /// Page ids of a sequence: entry i holds its i-th run of page_size tokens.
   KOKKOS_FUNCTION const int* pages_of(int sequence) const {

@@ -10,17 +10,21 @@ namespace pagoda::detail {
 
 /// n-way merge of softmax states (normalised output, natural log-sum-exp) of disjoint sets of tokens:
 ///   lse = log sum_i exp(lse_i),  out = sum_i exp(lse_i - lse) out_i.
-/// Associative and commutative up to rounding; a state with lse = -infinity is empty and its output is never read.
+/// Associative and commutative up to rounding; a state with lse = -infinity is empty and its output is never read. A
+/// log-sum-exp that is NaN makes the merged row NaN (the maximum ignores it, the sum does not); an output that is NaN
+/// makes its dim NaN.
 /// States are taken in index order, so the result does not depend on who computes it.
 /// Source: Dao et al., "Flash-Decoding for long-context inference" (the final reduction).
 ///
-/// One team per row. States tells, for row (team.league_rank()): bind(row) -> false if there is nothing to do; count();
-/// lse(i); value(i, d); extra(); store(d, x); store_lse(x).
+/// A team per row on a GPU, a thread per row on a host. A host's thread needs no team: Kokkos would allocate scratch
+/// for its teams at the first launch on an instance, and whenever a launch wants more of it. States tells, for a row:
+/// bind(row) -> false if there is nothing to do; count(); lse(i); value(i, d); extra(); store(d, x); store_lse(x).
 template <class ExecutionSpace, class States>
 struct MergeKernel {
-  using Machine = MachineOf<ExecutionSpace>;
-  using Member  = typename Machine::Member;
-  using Acc     = typename States::Acc;
+  using Machine                  = MachineOf<ExecutionSpace>;
+  using Member                   = typename Machine::Member;
+  using Acc                      = typename States::Acc;
+  static constexpr bool in_teams = Machine::max_workers > 1;
   States states;
   int dims;
 
@@ -32,21 +36,61 @@ struct MergeKernel {
   }
   /// Asynchronous on exec; rows: how many rows `states` may be bound to.
   static void launch(const char* label, const ExecutionSpace& exec, std::int64_t rows, const States& states, int dims) {
-    const int workers = workers_for(dims);
-    Kokkos::parallel_for(label, Machine::policy(exec, static_cast<int>(rows), workers, scratch_bytes(dims, workers)),
-                         MergeKernel{states, dims});
+    if constexpr (in_teams) {
+      const int workers = workers_for(dims);
+      Kokkos::parallel_for(label, Machine::policy(exec, static_cast<int>(rows), workers, scratch_bytes(dims, workers)),
+                           MergeKernel{states, dims});
+    } else {
+      // With a chunk size: to choose one, Kokkos 4 makes an execution space, which allocates.
+      const Kokkos::RangePolicy<ExecutionSpace> policy(exec, 0, static_cast<int>(rows), Kokkos::ChunkSize(1));
+      Kokkos::parallel_for(label, policy, MergeKernel{states, dims});
+    }
+  }
+
+  static constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>;
+
+  /// NaN is not empty.
+  KOKKOS_FUNCTION static bool is_empty(Acc lse) { return lse == -infinity; }
+  /// The largest log-sum-exp, as a number that others can be subtracted from.
+  KOKKOS_FUNCTION static Acc base_of(Acc most) { return is_empty(most) ? Acc(0) : most; }
+  /// Of a row whose weights sum to `sum`: 0 where all states are empty, NaN where one of them is.
+  KOKKOS_FUNCTION static Acc normalised(Acc value, Acc sum) { return sum == Acc(0) ? Acc(0) : value / sum; }
+  KOKKOS_FUNCTION static Acc lse_of(Acc base, Acc sum) { return sum == Acc(0) ? -infinity : base + Kokkos::log(sum); }
+
+  KOKKOS_FUNCTION void operator()(int row) const {
+    States s = states;
+    if (!s.bind(row)) return;
+    Acc most = s.extra();
+    for (int i = 0; i < s.count(); ++i) most = Kokkos::max(most, s.lse(i));
+    const Acc base = base_of(most);
+    Acc sum        = Kokkos::exp(s.extra() - base);
+    for (int i = 0; i < s.count(); ++i) sum += Kokkos::exp(s.lse(i) - base);
+
+    // All states of a dim are read before it is stored, and log-sum-exps are stored last: `out` may be a state.
+    constexpr int block = 64;
+    for (int first = 0; first < dims; first += block) {
+      const int n       = Kokkos::min(block, dims - first);
+      Acc values[block] = {};
+      for (int i = 0; i < s.count(); ++i) {
+        const Acc lse = s.lse(i);
+        if (is_empty(lse)) continue;
+        const Acc weight = Kokkos::exp(lse - base);
+        for (int d = 0; d < n; ++d) values[d] += weight * s.value(i, first + d);
+      }
+      for (int d = 0; d < n; ++d) s.store(first + d, normalised(values[d], sum));
+    }
+    s.store_lse(lse_of(base, sum));
   }
 
   KOKKOS_FUNCTION void operator()(const Member& team) const {
-    constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>;
-    States s               = states;
+    States s = states;
     if (!s.bind(team.league_rank())) return;
     Acc most = -infinity;
     Kokkos::parallel_reduce(
         Kokkos::TeamVectorRange(team, s.count()), [&](int i, Acc& m) { m = Kokkos::max(m, s.lse(i)); },
         Kokkos::Max<Acc>(most));
     most           = Kokkos::max(most, s.extra());
-    const Acc base = most == -infinity ? Acc(0) : most;
+    const Acc base = base_of(most);
     Acc sum        = Acc(0);
     Kokkos::parallel_reduce(
         Kokkos::TeamVectorRange(team, s.count()), [&](int i, Acc& m) { m += Kokkos::exp(s.lse(i) - base); }, sum);
@@ -60,7 +104,7 @@ struct MergeKernel {
       Acc value = Acc(0);
       for (int i = team.team_rank(); i < s.count(); i += workers) {
         const Acc lse = s.lse(i);
-        if (lse > -infinity) value += Kokkos::exp(lse - base) * s.value(i, d);
+        if (!is_empty(lse)) value += Kokkos::exp(lse - base) * s.value(i, d);
       }
       sums[team.team_rank() * dims + d] = value;
     });
@@ -68,8 +112,8 @@ struct MergeKernel {
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, dims), [&](int d) {
       Acc value = Acc(0);
       for (int w = 0; w < workers; ++w) value += sums[w * dims + d];
-      s.store(d, sum > Acc(0) ? value / sum : Acc(0));
-      if (d == 0) s.store_lse(sum > Acc(0) ? base + Kokkos::log(sum) : -infinity);
+      s.store(d, normalised(value, sum));
+      if (d == 0) s.store_lse(lse_of(base, sum));
     });
   }
 };

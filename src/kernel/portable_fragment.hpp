@@ -65,20 +65,20 @@ class PortableFragment {
     KOKKOS_FUNCTION const Acc& operator[](int r) const { return at[r]; }
   };
 
-  static constexpr int padded(int dims, int width) { return (dims + width - 1) / width * width; }
-
   /// Bytes of team scratch for a team of `workers`.
   static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int workers, int /*heads*/) {
     const std::size_t worker =
         sizeof(Acc) * (R * padded(head_dim_v, value_width) + R * tile_tokens + 2 * R + scale_tokens) +
-        sizeof(std::int64_t) * tile_tokens;
+        (sizeof(std::int64_t) + sizeof(unsigned)) * tile_tokens;
     return sizeof(Acc) * R * padded(head_dim, key_width) + workers * ((worker + 15) / 16 * 16) + 16;
   }
 
   /// What probabilities are rounded to before they meet the values.
   static constexpr DType probability_type     = dtype_v<Acc>;
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
-  static bool can_run(const FragmentShape& s) { return s.wide || !Wide; }
+  /// Bytes on which rows must begin for vectors of them to be read; 0: elements are read one by one, of any strides.
+  static constexpr int row_alignment = Wide ? 16 : 0;
+  static bool can_run(const FragmentShape& s) { return !Wide || s.aligned_vectors<T>(); }
 
   /// memory: scratch_bytes of team scratch.
   KOKKOS_FUNCTION PortableFragment(const Member& team, const KernelArgsOf<T>& args, char* memory)
@@ -86,13 +86,14 @@ class PortableFragment {
     const int output_bytes = static_cast<int>(sizeof(Acc)) * R * o_stride();
     const int score_bytes  = static_cast<int>(sizeof(Acc)) * R * tile_tokens;
     worker_bytes_          = (output_bytes + score_bytes + static_cast<int>(sizeof(Acc)) * (2 * R + scale_tokens) +
-                     static_cast<int>(sizeof(std::int64_t)) * tile_tokens + 15) /
+                     static_cast<int>(sizeof(std::int64_t) + sizeof(unsigned)) * tile_tokens + 15) /
                     16 * 16;
     q_        = reinterpret_cast<Acc*>(memory);
     base_     = memory + static_cast<int>(sizeof(Acc)) * R * q_stride();
     o_        = output_of(team.team_rank());
     s_        = o_ + R * o_stride();
     v_offset_ = reinterpret_cast<std::int64_t*>(s_ + R * tile_tokens);  // R * tile_tokens is even: stays aligned
+    hidden_   = reinterpret_cast<unsigned*>(state_of(team.team_rank()) + R);
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, R * o_stride()), [&](int i) { o_[i] = Acc(0); });
     for (int r = 0; r < R; ++r) max_[r] = -Kokkos::Experimental::infinity_v<Acc>, sum_[r] = Acc(0);
   }
@@ -157,12 +158,19 @@ class PortableFragment {
     });
   }
 
-  /// change(j, n, score) for every row (the lane's j-th) and the first `count` tokens of the tile.
+  /// change(j, n, score) for every row (the lane's j-th) and the first `count` tokens of the tile. It returns whether
+  /// the row sees the token; multiply_values must know where a row does not, since 0 times NaN is NaN.
   template <class Change>
   KOKKOS_FUNCTION void for_each_score(int count, const Change& change) {
+    int some = 0;  // of the lane's tokens are hidden from some row
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, count), [&](int n) {
-      for (int r = 0; r < R; ++r) change(r, n, s_[n * R + r]);
+      unsigned hidden = 0;
+      for (int r = 0; r < R; ++r)
+        if (!change(r, n, s_[n * R + r])) hidden |= 1u << r;
+      hidden_[n] = hidden;
+      if (hidden != 0) some = 1;
     });
+    some_hidden_ = Machine::lane_max(some) != 0;
   }
 
   /// One step of the online softmax (Milakov and Gimelshein, "Online normalizer calculation for softmax"), in base 2:
@@ -212,10 +220,16 @@ class PortableFragment {
       // A tile is summed apart and then added, so rounding grows with the number of tiles, not of tokens.
       ValueVec o[R];
       for (int r = 0; r < R; ++r) o[r] = ValueVec::all(0);
-      PAGODA_UNROLL(8)
-      for (int n = 0; n < count; ++n) {
+      const auto add = [&](int n, unsigned hidden) {
         const ValueVec x = load_dims<ValueVec, value_width, Wide>(v + v_offset_[n], d, args_.v_dim, dims);
-        for (int r = 0; r < R; ++r) o[r].add_product(s_[n * R + r], x);
+        for (int r = 0; r < R; ++r)
+          if ((hidden >> r & 1u) == 0) o[r].add_product(s_[n * R + r], x);
+      };
+      if (some_hidden_) {
+        for (int n = 0; n < count; ++n) add(n, hidden_[n]);
+      } else {
+        PAGODA_UNROLL(8)
+        for (int n = 0; n < count; ++n) add(n, 0);
       }
       for (int r = 0; r < R; ++r) {
         o[r].add_product(correction_[r], ValueVec::load(o_ + r * stride + d));
@@ -288,10 +302,12 @@ class PortableFragment {
   const KernelArgsOf<T>& args_;
   int head_dim_, head_dim_v_, worker_bytes_;
   char* base_;
-  Acc* q_;                  ///< [R][q_stride], shared by the team
-  Acc* o_;                  ///< [R][o_stride], this worker's
-  Acc* s_;                  ///< [tile_tokens][R], this worker's
-  std::int64_t* v_offset_;  ///< [tile_tokens], this worker's
+  Acc* q_;                    ///< [R][q_stride], shared by the team
+  Acc* o_;                    ///< [R][o_stride], this worker's
+  Acc* s_;                    ///< [tile_tokens][R], this worker's
+  std::int64_t* v_offset_;    ///< [tile_tokens], this worker's
+  unsigned* hidden_;          ///< [tile_tokens], this worker's: a bit for each row that does not see the token
+  bool some_hidden_ = false;  ///< some row does not see some token of the tile
   PerRow max_, sum_, correction_;
 };
 

@@ -19,10 +19,18 @@ namespace pagoda::detail {
 struct FragmentShape {
   int rows;  ///< query rows of the longest entry that share a kv head
   int head_dim, head_dim_v;
-  bool wide;               ///< rows of the cache can be read in aligned vectors
+  bool dense_dims;         ///< the dims of each row of keys and values lie side by side
+  int row_alignment;       ///< bytes: the largest power of two, at most 256, that divides the address of every row
   bool values_in_keys;     ///< a token's value is the first head_dim_v elements of its key, in the same memory
   int heads_in_turn;       ///< kv heads whose rows of a token lie side by side in memory
   std::int64_t row_units;  ///< to the farthest row of the cache, in units (row_units)
+
+  /// Rows of keys and values are dense, begin on 16 bytes, and have a multiple of 16 elements of type T.
+  template <class T>
+  bool aligned_vectors() const {
+    constexpr int dims = 16 * dims_per_element_v<T>;
+    return dense_dims && row_alignment >= 16 && head_dim % dims == 0 && head_dim_v % dims == 0;
+  }
 };
 
 /// Where a token lies: page, and place in it.
@@ -99,6 +107,32 @@ struct TileRows {
     if (!valid(r)) return Acc(0);
     return load_element<Acc>(args.q.data, args.q.type, offset(args.q, r) + dims(args.q, d));
   }
+  /// Dims d .. d + n of query row r, on a host; zeros beyond the rows there are. The type is looked at once for all.
+  template <class Acc>
+  void load_query_dims(int r, int d, int n, Acc* to) const {
+    const std::int64_t at = valid(r) ? std::int64_t(offset(args.q, r)) + dims(args.q, d) : 0;
+    const auto convert    = [&](const auto* from) {
+      if (args.q.stride2 == 1) {
+        for (int i = 0; i < n; ++i) to[i] = static_cast<Acc>(from[at + i]);
+      } else {
+        for (int i = 0; i < n; ++i) to[i] = static_cast<Acc>(from[at + i * args.q.stride2]);
+      }
+    };
+    if (!valid(r)) {
+      for (int i = 0; i < n; ++i) to[i] = Acc(0);
+      return;
+    }
+    switch (args.q.type) {
+      case DType::fp64:
+        return convert(static_cast<const double*>(args.q.data));
+      case DType::fp32:
+        return convert(static_cast<const float*>(args.q.data));
+      case DType::fp16:
+        return convert(static_cast<const half_t*>(args.q.data));
+      default:
+        return convert(static_cast<const bfloat16_t*>(args.q.data));
+    }
+  }
   /// Dims d + step q .. d + step q + 4 of an output row for all q, as far as there are so many.
   template <int Quads, class Acc>
   KOKKOS_FUNCTION void store_out(int r, int d, int step, const Acc (&x)[Quads][4]) const {
@@ -142,7 +176,7 @@ struct TileRows {
     PAGODA_UNROLL_ALL
     for (int q = 0; q < Quads; ++q) {
       Pack<T, 4> pack;
-      for (int j = 0; j < 4; ++j) pack.at[j] = T(static_cast<float>(x[q][j]));
+      for (int j = 0; j < 4; ++j) pack.at[j] = T(x[q][j]);
       *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(args.out.data) + at + step * q) = pack;
     }
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/kernel/arithmetic.hpp"
 #include "src/kernel/kernel_args.hpp"
 
 #include <Kokkos_Core.hpp>
@@ -46,20 +47,22 @@ struct ScoreChange<Fragment, true> {
     const int first = args.seq_len(item.batch) - args.query_len(item.batch);
     for (int j = 0; j < Fragment::lane_rows; ++j) {
       const int r = fragment.lane_row(j);
-      position[j] = rows.valid(r) ? first + rows.query(r) : 0;
+      position[j] = first + rows.query(least(r, rows.count - 1));  // rows that are none see what the last one sees
       slope[j]    = rows.valid(r) && options.alibi_slopes ? Acc(options.alibi_slopes[rows.head(r)]) : Acc(0);
     }
   }
 
-  /// j: which of the lane's rows.
-  KOKKOS_FUNCTION void operator()(int j, int token, Acc& s) const {
+  /// j: which of the lane's rows. Returns whether the row sees the token; if not, the score becomes -infinity.
+  KOKKOS_FUNCTION bool operator()(int j, int token, Acc& s) const {
     if (cap > Acc(0)) s = cap * Kokkos::tanh(s / cap);
     const int distance = token - position[j];
     s                  = (s + slope[j] * Acc(distance)) * Kokkos::numbers::log2e_v<Acc>;
     const bool future  = options.causal && distance > 0;
     const bool past =
         options.window_left >= 0 && distance < -options.window_left && token >= options.num_initial_tokens;
-    if (future || past) s = -Kokkos::Experimental::infinity_v<Acc>;
+    const bool masked = future || past;
+    if (masked) s = -Kokkos::Experimental::infinity_v<Acc>;
+    return !masked;
   }
 };
 

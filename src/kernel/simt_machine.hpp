@@ -61,10 +61,10 @@ struct SimtMachine {
   static int lanes() { return Policy::vector_length_max(); }
   static constexpr int scratch_level = 0;
   static std::size_t scratch_limit() { return static_cast<std::size_t>(Policy::scratch_size_max(scratch_level)); }
-  /// Teams of a fragment that run at the same time: a quarter of the lanes an SM can hold, given the registers each
-  /// takes.
+  /// Teams of a fragment that run at the same time: a quarter of the lanes a multiprocessor can hold, given the
+  /// registers each takes. The fragments of this list leave room for as many by their scratch.
   template <class Fragment>
-  static int teams_resident(const ExecutionSpace& exec, int workers) {
+  static int teams_resident(const ExecutionSpace& exec, int workers, [[maybe_unused]] std::size_t scratch) {
     return exec.concurrency() / (4 * workers * lanes());
   }
 

@@ -34,7 +34,9 @@ Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v,
     if (o.causal && t > position) return false;
     return o.window_left < 0 || t >= position - o.window_left || t < o.num_initial_tokens;
   };
-  double most = o.sink;
+  double most = o.sink;  // of the scores that are numbers: std::max keeps it when the other is NaN
+  bool nan    = std::isnan(o.sink);
+  if (nan) most = -infinity;
   for (int t = 0; t < seq_len; ++t) {
     if (!visible(t)) continue;
     key(t, buffer);
@@ -46,29 +48,35 @@ Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v,
     scores[t]     = s;
     conditions[t] = magnitude * std::abs(o.softmax_scale) + std::abs(o.alibi_slope * (t - position));
     most          = std::max(most, s);
+    nan           = nan || std::isnan(s);
   }
-  if (most == -infinity) {
+  if (most == -infinity && !nan) {
     row.lse = -infinity;
     return row;
   }
 
+  if (most == -infinity) most = 0;
   Sum sum;
   sum.add(std::exp(o.sink - most));
   for (int t = 0; t < seq_len; ++t) sum.add(row.probabilities[t] = std::exp(scores[t] - most));
   row.lse = most + std::log(sum.total());
   buffer.resize(head_dim_v);
   std::vector<Sum> out(head_dim_v);
+  std::vector<double> spreads(head_dim_v, 0.0);
   double condition = 0, spread = 0, norm = 0;
   for (int t = 0; t < seq_len; ++t) {
     double& p = row.probabilities[t];
     p /= sum.total();
-    if (p == 0) continue;
+    if (!visible(t)) continue;  // a visible value that is NaN counts even where p is 0
     value(t, buffer);
     for (int d = 0; d < head_dim_v; ++d) out[d].add(p * buffer[d]);
-    for (int d = 0; d < head_dim_v; ++d) spread += p * p * buffer[d] * buffer[d];
-    condition += p * conditions[t] * conditions[t];
+    for (int d = 0; d < head_dim_v; ++d) spreads[d] += p * p * buffer[d] * buffer[d];
+    if (p != 0) condition += p * conditions[t] * conditions[t];
   }
-  for (int d = 0; d < head_dim_v; ++d) row.out[d] = out[d].total(), norm += row.out[d] * row.out[d];
+  for (int d = 0; d < head_dim_v; ++d) {
+    row.out[d] = std::isnan(row.lse) ? row.lse : out[d].total();
+    if (std::isfinite(row.out[d])) norm += row.out[d] * row.out[d], spread += spreads[d];
+  }
   row.norm            = std::sqrt(std::max(norm, spread));
   row.score_condition = std::sqrt(condition);
   return row;

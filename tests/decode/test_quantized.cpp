@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <string>
+#include <type_traits>
 
 /// Caches of fp8, int8 and int4 elements, against float64 attention over the numbers they stand for. Queries and
 /// outputs are fp32, so that the tolerance is of fp32 arithmetic and shows what the storage would hide.
@@ -61,6 +63,26 @@ TYPED_TEST(Quantized, LengthsAroundPageEdges) {
   }
 }
 
+TYPED_TEST(Quantized, RowsOnAnyAddress) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  for (const int dim : {34, 72, 100, 128, 200, 254}) {
+    const Sample<T> sample({.lengths = {130, 0, 17}, .num_q_heads = 8, .head_dim = dim, .query_lens = {2, 2, 2}});
+    for (const Placement& placement :
+         {Placement{}, Placement{.layout = Layout::paged, .page_size = 3, .strides = Strides::padded}}) {
+      Scene<Space, T> scene(sample, placement);
+      scene.options().backend = "generic";
+      const auto plan         = scene.plan();
+      scene.decode(plan);
+      EXPECT_TRUE(scene.right()) << describe(sample.shape()) << "; " << describe(placement);
+#if defined(KOKKOS_ENABLE_CUDA)
+      if (std::is_same_v<Space, Kokkos::Cuda>)
+        EXPECT_EQ(plan.describe().find("element-wise"), std::string::npos) << plan.describe();
+#endif
+    }
+  }
+}
+
 // Scales lie as the cache does, in their own order.
 TYPED_TEST(Quantized, OrdersAndStrides) {
   using T = typename TypeParam::type;
@@ -73,6 +95,15 @@ TYPED_TEST(Quantized, OrdersAndStrides) {
           placements.push_back(
               {.layout = layout, .order = order, .scale_order = scales, .strides = strides, .indirect = true});
   expect_right<typename TypeParam::space>(sample, placements);
+}
+
+// A scale that no token uses may be NaN: rows that see no token are 0, with a sink too.
+TYPED_TEST(Quantized, ScalesThatNoTokenUses) {
+  using T = typename TypeParam::type;
+  for (const Scales scales : {Scales::per_tensor, Scales::per_head})
+    expect_right<typename TypeParam::space, T>(
+        {.lengths = {0, 0}, .head_dim = 32, .sinks = true, .k_scales = scales, .v_scales = scales},
+        {{}, {.strides = Strides::left}});
 }
 
 TYPED_TEST(Quantized, EveryKindOfScales) {
@@ -360,7 +391,7 @@ TYPED_TEST(QuantizedErrors, AtTheErasedBoundary) {
   using Space       = typename TypeParam::space;
   const auto refuse = [&](const CacheRef& kv, std::initializer_list<const char*> words) {
     const DecodeOptions<typename Space::memory_space> options{.num_q_heads = 4};
-    expect_refusal([&] { detail::make_plan_state(Space(), kv, detail::options_ref(options)); }, words);
+    expect_refusal([&] { detail::make_plan_state(Space(), kv, options); }, words);
   };
   CacheRef kv          = this->scaled(32).ref();
   kv.v_scale.stride[1] = std::int64_t(1) << 32;

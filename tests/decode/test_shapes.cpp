@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/scene.hpp"
 
+#include <string>
+#include <type_traits>
+
 namespace pagoda::test {
 namespace {
 
@@ -101,11 +104,33 @@ TYPED_TEST(Shapes, OrdersAndStrides) {
   expect_right<typename TypeParam::space>(sample, placements);
 }
 
-// Only a multiple of 16 elements is read in vectors; a row that is none must not be, though its memory is dense.
+// Rows of fewer dims than vectors have, and of more.
 TYPED_TEST(Shapes, DimsAroundVectorWidths) {
   using T = typename TypeParam::type;
   for (const int dim : {15, 16, 17, 24, 40, 48})
     expect_right<typename TypeParam::space, T>({.lengths = {40}, .num_q_heads = 2, .num_kv_heads = 2, .head_dim = dim});
+}
+
+// Rows of any length on any address are read in vectors where the machine has a fragment for them.
+TYPED_TEST(Shapes, RowsOnAnyAddress) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  for (const int dim : {33, 40, 72, 100, 120, 128, 200, 256}) {
+    const Sample<T> sample({.lengths = {130, 0, 17}, .num_q_heads = 8, .head_dim = dim, .query_lens = {2, 2, 2}});
+    for (const Placement& placement :
+         {Placement{}, Placement{.strides = Strides::padded}, Placement{.layout = Layout::paged, .page_size = 3},
+          Placement{.layout = Layout::paged, .order = KVOrder::HND, .strides = Strides::padded}}) {
+      Scene<Space, T> scene(sample, placement);
+      scene.options().backend = "generic";
+      const auto plan         = scene.plan();
+      scene.decode(plan);
+      EXPECT_TRUE(scene.right()) << describe(sample.shape()) << "; " << describe(placement);
+#if defined(KOKKOS_ENABLE_CUDA)
+      if (std::is_same_v<Space, Kokkos::Cuda> && sizeof(T) <= 4)
+        EXPECT_EQ(plan.describe().find("element-wise"), std::string::npos) << plan.describe();
+#endif
+    }
+  }
 }
 
 TYPED_TEST(Shapes, BatchEntriesOfALargerCache) {

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+/// How many teams (blocks) of a kernel run on one multiprocessor of an NVIDIA GPU at the same time. Source: CUDA C++
+/// Programming Guide, "Compute Capabilities"; the allocation units are those of every capability from 8.0 on.
+namespace pagoda::detail {
+
+/// What one multiprocessor has.
+struct MultiprocessorLimits {
+  int shared_bytes;           ///< shared memory
+  int reserved_shared_bytes;  ///< shared memory that the system takes for each team
+  int registers;
+  int warps;
+  int teams;
+};
+
+/// What one team takes.
+struct TeamNeeds {
+  int shared_bytes;  ///< without the reserved bytes
+  int warps;
+  int registers;  ///< of each lane
+};
+
+constexpr int teams_per_multiprocessor(const MultiprocessorLimits& limits, const TeamNeeds& team) {
+  const auto round_up         = [](int n, int unit) { return (n + unit - 1) / unit * unit; };
+  const int shared_bytes      = round_up(team.shared_bytes + limits.reserved_shared_bytes, 128);
+  const int registers_of_warp = round_up(32 * team.registers, 256);
+  return std::min({limits.teams, limits.warps / team.warps, limits.shared_bytes / std::max(shared_bytes, 1),
+                   limits.registers / (registers_of_warp * team.warps)});
+}
+
+/// Registers of each lane at which so many teams of so many warps fit: what a kernel with these launch bounds may take.
+constexpr int registers_for_teams(const MultiprocessorLimits& limits, int teams, int warps) {
+  return std::min(limits.registers / (teams * warps * 32) / 8 * 8, 255);
+}
+
+}  // namespace pagoda::detail
