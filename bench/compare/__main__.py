@@ -5,7 +5,8 @@
 
 FILE: Google Benchmark's JSON of pagoda_bench_decode, pagoda_bench_study or bench/peers/compare.py, what these write
 with --resume, the JSON of pagoda-serve, or of ci/gpu.sh. Prints a table of times, of ratios to the bare read, and to
-Pagoda's generic backend, with the spread where something was measured several times. With --out also writes
+Pagoda's generic backend, with the spread where something was measured several times, and the rows whose default backend
+is more than 0.5% + 0.5 us slower than the other one. With --out also writes
 report.html (nothing else is needed to read it), its plots as PNG, verdicts.md: which published claims hold, and for each
 FILE of bench/peers/compare.py a table of all its problems.
 """
@@ -47,6 +48,11 @@ def main() -> int:
         for device, columns in report.device_groups(results, suite):
             print(f"{device}, {suite}\n\n{report.as_text(report.ratios(results, columns, suite))}\n")
     print(report.as_text(report.distance_table(results)))
+    defaults = report.defaults_table(results)
+    known = sum("is_default" in samples.counters for by in results.rows.values() for samples in by.values())
+    print(f"\nDefault backend more than 0.5% + 0.5 us behind the other one: {len(defaults[1])} rows of {known}\n")
+    if defaults[1]:
+        print(report.as_text(defaults))
     for key, column, message in results.errors:
         print(f"{key} ({column.label}): {message}", file=sys.stderr)
     if options.out:

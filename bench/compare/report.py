@@ -11,7 +11,7 @@ from typing import Iterable, Sequence
 import plots
 import published as p
 from claims import NOT_MEASURED, Claim, Finding, table_f
-from results import PEERS, Column, Results, Samples, distances, geometric_mean
+from results import PEERS, Column, Results, Samples, distances, geometric_mean, slower_defaults
 
 SUITES = ("decode/", "study/", "serve/")
 Table = tuple[list[str], list[list[str]]]
@@ -80,6 +80,21 @@ def distance_table(results: Results) -> Table:
             ]
         )
     return ["who", "type", "bytes read", "rows", "of read, mean", "best", "worst"], body
+
+
+def defaults_table(results: Results) -> Table:
+    """Rows whose default backend is the slower one."""
+    return ["problem", "default", "us", "other", "us", "over"], [
+        [
+            samples.key.removeprefix("decode/"),
+            column.label,
+            us_text(samples.median),
+            other.backend,
+            us_text(theirs.median),
+            f"{100 * (samples.median / theirs.median - 1):.1f}%",
+        ]
+        for column, other, samples, theirs in slower_defaults(results)
+    ]
 
 
 def peers_table(results: Results) -> Table:

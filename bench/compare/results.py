@@ -266,3 +266,16 @@ def distances(results: Results) -> Iterator[tuple[Column, str, str, list[Samples
                 groups.setdefault((match[1], bucket), []).append(samples)
         for (kind, bucket), rows in sorted(groups.items()):
             yield column, kind, SIZES[bucket][2], rows
+
+
+def slower_defaults(results: Results) -> Iterator[tuple[Column, Column, Samples, Samples]]:
+    """Decodes whose default backend takes more than 0.5% + 0.5 us longer than another one of the same build: (default's
+    column, the other's, default's times, the other's). Rows say in `is_default` whether their backend is the default."""
+    for by in results.rows.values():
+        for column, samples in by.items():
+            if column.is_peer or not samples.counters.get("is_default"):
+                continue
+            for other, theirs in by.items():
+                same_build = (other.device, other.space, other.git) == (column.device, column.space, column.git)
+                if same_build and other != column and samples.median > 1.005 * theirs.median + 0.5:
+                    yield column, other, samples, theirs

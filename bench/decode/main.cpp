@@ -68,6 +68,14 @@ std::vector<std::string> backends_of(const Exec& exec, const Case& c) {
   return names;
 }
 
+/// The backend of a plan for which none was asked.
+std::string default_backend(const Exec& exec, const Case& c) {
+  std::string name;
+  pagoda::detail::by_type(
+      c.type, [&]<class T>(T*) { name = make_plan(exec, c, Caches<Exec, T>(exec, c, nullptr, 1), "").backend(); });
+  return name;
+}
+
 struct Result {
   Rotation rotation;
   double seconds = 0;
@@ -117,6 +125,7 @@ Outcome outcome_of(const Session& session, const Case& c, const std::string& bac
   counters["pct_of_read"]  = 100 * floor_us / us;
   counters["caches"]       = r.rotation.caches;
   counters["rows_checked"] = r.rows_checked;
+  counters["is_default"]   = backend == default_backend(session.exec, c);
   if (const auto bar = bar_us(c, backend, floor_us); bar && !on_host) counters["bar_us"] = *bar;
   if (session.fmas_per_second > 0) {
     const double limit_us    = std::max(floor_us, c.fmas() / session.fmas_per_second * 1e6);

@@ -71,6 +71,18 @@ class Joining(unittest.TestCase):
         self.assertEqual(body, [[f"decode/{SHAPE}", "40.0", "2.00", "30.0", "1.50", "0.75", "36.0", "1.80", "0.90"]])
         self.assertIn("/ generic", head)
 
+    def test_slower_defaults_are_listed(self) -> None:
+        def listed(tuned: float, generic: float, default: str) -> list[list[str]]:
+            times = {"tuned": tuned, "generic": generic}
+            rows = [row(f"decode/{b}/{SHAPE}", us, 20, is_default=float(b == default)) for b, us in times.items()]
+            other = (context(git="ffff"), [row(f"decode/generic/{SHAPE}", 1, 20, is_default=0.0)])
+            return report.defaults_table(results_of((context(), rows), other))[1]
+
+        self.assertEqual(listed(101.01, 100, "generic"), [])
+        self.assertEqual(listed(100.9, 100, "tuned"), [])
+        self.assertEqual(len(listed(101.01, 100, "tuned")), 1)
+        self.assertEqual(listed(202, 200, "tuned")[0][1:], ["X1, tuned, 0123456", "202.0", "generic", "200.0", "1.0%"])
+
     def test_machines_and_commits_are_columns(self) -> None:
         results = results_of(
             (context(), [row(f"decode/generic/{SHAPE}", 40, 20)]),

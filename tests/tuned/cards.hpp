@@ -18,10 +18,15 @@ struct Card {
   constexpr int needed_bytes() const { return gb_per_s * latency_ns / device.num_sms; }
 };
 
-inline constexpr Card cards[] = {{"A100 80 GB", {80, 108, 164 * 1024, 163 * 1024}, 2039},
-                                 {"A40", {86, 84, 100 * 1024, 99 * 1024}, 696},
-                                 {"H100 SXM", {90, 132, 228 * 1024, 227 * 1024}, 3350},
-                                 {"H200", {90, 132, 228 * 1024, 227 * 1024}, 4800}};
+/// Clocks are the cards' own, as CUDA tells them.
+constexpr Device device_of(const DeviceFacts& facts, int shared_per_sm) {
+  return {facts.sm, facts.num_sms, shared_per_sm * 1024, (shared_per_sm - 1) * 1024, false, built_in_speed(facts)};
+}
+inline constexpr Card cards[] = {
+    {"A100 80 GB", device_of({"NVIDIA A100-SXM4-80GB", 80, 108, 1410000, 1593000, 5120}, 164), 2039},
+    {"A40", device_of({"NVIDIA A40", 86, 84, 1740000, 7251000, 384}, 100), 696},
+    {"H100 SXM", device_of({"NVIDIA H100 80GB HBM3", 90, 132, 1980000, 2619000, 5120}, 228), 3350},
+    {"H200", device_of({"NVIDIA H200", 90, 132, 1980000, 3201000, 6144}, 228), 4800}};
 
 /// Bytes of a tile of 16 tokens.
 inline constexpr int half128 = 16 * 128 * 2, half64 = 16 * 64 * 2, byte128 = 16 * 128;

@@ -37,7 +37,7 @@ TEST(Many, EveryRowIsSomebodys) {
     EXPECT_GE(grouped::groups(rows_of_head) * rows, rows_of_head);
     EXPECT_GE(part_quads(rows_of_head, 128) * 4, std::int64_t(rows_of_head) * 128);
   }
-  for (const Pace& pace : {latent::pace, grouped::pace(64, 1), grouped::pace(128, 2)})
+  for (const Pace& pace : {latent::pace(h200), grouped::pace(64, 1, h200), grouped::pace(128, 2, h200)})
     for (const int together : {1, 2})
       for (const int count : {0, 1, 2, 16, 64, 66, 131, 132, 133, 140, 264, 1000, 100000})
         for (const int tiles : {0, 1, 2, 64, 1024, 100000}) {
@@ -55,15 +55,15 @@ TEST(Many, EveryRowIsSomebodys) {
 }
 
 TEST(Many, OneLongRowTakesTheWholeMachine) {
-  EXPECT_EQ(spread(1, 1024, 1, latent::pace, h200).pieces, 132);
-  EXPECT_EQ(spread(1, 1024, 2, latent::pace, h200).pieces, 66);
-  EXPECT_EQ(spread(1, 1024, 1, grouped::pace(128, 1), h200).pieces, 264);
+  EXPECT_EQ(spread(1, 1024, 1, latent::pace(h200), h200).pieces, 132);
+  EXPECT_EQ(spread(1, 1024, 2, latent::pace(h200), h200).pieces, 66);
+  EXPECT_EQ(spread(1, 1024, 1, grouped::pace(128, 1, h200), h200).pieces, 264);
 }
 
 TEST(Many, RowsThatFitBadlyAreStreamed) {
-  EXPECT_FALSE(spread(132, 64, 1, latent::pace, h200).streams);
-  EXPECT_TRUE(spread(140, 64, 1, latent::pace, h200).streams);  // a second round of eight
-  EXPECT_FALSE(spread(140, 1, 1, latent::pace, h200).streams);  // too little for it to matter
+  EXPECT_FALSE(spread(132, 64, 1, latent::pace(h200), h200).streams);
+  EXPECT_TRUE(spread(140, 64, 1, latent::pace(h200), h200).streams);  // a second round of eight
+  EXPECT_FALSE(spread(140, 1, 1, latent::pace(h200), h200).streams);  // too little for it to matter
 }
 
 }  // namespace

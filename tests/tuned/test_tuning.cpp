@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/tuned/many/grouped/shapes.hpp"
+#include "backends/cuda/tuned/many/latent/shapes.hpp"
+#include "backends/cuda/tuned/tuning_file.hpp"
 #include "tests/tuned/cards.hpp"
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
+#include <random>
 #include <string>
 #include <utility>
 
@@ -94,15 +100,90 @@ TEST(Tuning, RowsThatAllFitAreNotDealtInRounds) {
 }
 
 TEST(Tuning, OneSequenceMayBeStreamed) {
-  const Shape s = spread(140, (700 + 15) / 16, half128, 128, 1, cards[3].device);
+  const Shape s = spread(140, (700 + 15) / 16, half128, 128, 4, cards[3].device);
   EXPECT_TRUE(s.streams);
   EXPECT_EQ(blocks_launched(140, 1, s), s.blocks);
+}
+
+TEST(Tuning, BatchesWithOneLongSequenceAreExpectedToBeUneven) {
+  EXPECT_TRUE(expects_uneven(64, 131072, 131072 + 63 * 512));
+  EXPECT_FALSE(expects_uneven(64, 2552, 131072 + 63 * 512)) << "the same tokens, dealt out evenly";
+  EXPECT_FALSE(expects_uneven(64, 8192, 64 * 8192));
+  EXPECT_FALSE(expects_uneven(64, 8192, 32 * 8192)) << "a small pool says nothing of a batch";
+  EXPECT_FALSE(expects_uneven(64, 131072, std::int64_t(64) * 131072)) << "nor do large bounds";
+  EXPECT_FALSE(expects_uneven(1, 131072, 131072));
+  EXPECT_FALSE(expects_uneven(2, 131072, 131072 + 512));
 }
 
 // The smaller the problem, the fewer parts it is worth cutting rows into.
 TEST(Tuning, SmallProblemsTakeLargeBlocks) {
   for (const int rows : {2, 8, 16, 24, 32})
     EXPECT_EQ(spread(rows, 32, half128, 128, 4, cards[3].device).warps, 8) << rows;
+}
+
+// 256 rows fit an A100 at once in blocks of two warps. With an H200's speed for an A100's the stream seems cheaper.
+TEST(Tuning, AnEvenBatchIsNotStreamedOnSlowerCards) {
+  for (const Card& card : {cards[0], cards[1]}) {
+    const Shape s = spread(32 * 8, 1024 / 16, half128, 128, 4, card.device);
+    EXPECT_FALSE(s.streams) << card.name;
+    EXPECT_EQ(s.pieces, 1) << card.name;
+  }
+}
+
+TEST(Tuning, SpeedFollowsTheDevice) {
+  const Speed h200;
+  EXPECT_EQ(cards[3].device.speed, h200);
+  EXPECT_DOUBLE_EQ(cards[2].device.speed.bytes_per_us, 3.126e6);
+  EXPECT_NEAR(cards[0].device.speed.bytes_per_us, 0.93 * 2.039e6, 1e3);
+  EXPECT_NEAR(cards[1].device.speed.bytes_per_us, 0.93 * 0.696e6, 1e3);
+  // Twice the memory, half the clock.
+  const Speed a100  = cards[0].device.speed;
+  const Speed other = built_in_speed({"a card to come", 80, 108, 1410000 / 2, 2 * 1593000, 5120});
+  EXPECT_DOUBLE_EQ(other.bytes_per_us, 2 * a100.bytes_per_us);
+  EXPECT_DOUBLE_EQ(other.sm_bytes_per_us, a100.sm_bytes_per_us / 2);
+  EXPECT_DOUBLE_EQ(other.merge2_us, 2 * a100.merge2_us);
+  EXPECT_DOUBLE_EQ(other.stream_factor, a100.stream_factor);
+  // CUDA may tell no clocks: then the card most like it, by multiprocessors.
+  EXPECT_NEAR(built_in_speed({"", 80, 54, 0, 0, 0}).bytes_per_us, a100.bytes_per_us / 2, 1e3);
+  EXPECT_DOUBLE_EQ(built_in_speed({"", 80, 54, 0, 0, 0}).merge2_us, a100.merge2_us);
+}
+
+// Any tuning file: a choice may be slow, never wrong.
+TEST(Tuning, EveryChoiceIsValidAtAnySpeed) {
+  std::mt19937 random(1);
+  const auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  for (int i = 0; i < 20000; ++i) {
+    Device d = cards[pick(4)].device;
+    for (const TuningKey& key : tuning_keys()) {
+      const double between = key.least + std::ldexp(key.most - key.least, -pick(40));
+      d.speed.*key.member  = std::array{key.least, between, key.most}[static_cast<std::size_t>(pick(3))];
+    }
+    const std::int64_t rows = pick(2) ? pick(300) : std::int64_t(1) << pick(28), tiles = std::int64_t(pick(3))
+                                                                                         << pick(27);
+    const int tile = std::array{half64, half128, word128}[static_cast<std::size_t>(pick(3))], group = 1 + pick(8);
+    const int head_dim = tile == half64 ? 64 : 128;
+    const Shape s      = spread(rows, tiles, tile, head_dim, group, d);
+    ASSERT_TRUE(s.warps == 8 || s.warps == 4 || s.warps == 2 || s.warps == 1);
+    ASSERT_EQ(s.blocks, blocks_resident(s.warps, tile, head_dim, group, d));
+    ASSERT_GT(s.blocks, 0);
+    ASSERT_GE(s.pieces, 1);
+    ASSERT_LE(s.pieces, std::max<std::int64_t>(tiles / 2, 1));
+    if (s.pieces > 1) {
+      ASSERT_LE(rows * s.pieces, s.blocks);
+    }
+    ASSERT_LE(blocks_launched(rows, 1 + pick(3), s), s.blocks);
+
+    const many::Pace pace = pick(2) ? many::latent::pace(d) : many::grouped::pace(head_dim, 1 + pick(2), d);
+    const int together    = 1 + pick(2);
+    const many::Shape m   = many::spread(rows, tiles, together, pace, d);
+    ASSERT_EQ(m.teams, d.num_sms * pace.blocks_per_sm / together);
+    ASSERT_GE(m.pieces, 1);
+    ASSERT_LE(m.pieces, std::max<std::int64_t>(tiles, 1));
+    if (m.pieces > 1) {
+      ASSERT_LE(rows * m.pieces, m.teams);
+    }
+    ASSERT_LE(many::teams_launched(rows, 1 + pick(3), m), m.teams);
+  }
 }
 
 TEST(Tuning, NothingOverflows) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/tuned/args.hpp"
 #include "backends/cuda/tuned/decode.hpp"
+#include "backends/cuda/tuned/decode_as.hpp"
+#include "backends/cuda/tuned/describe_speed.hpp"
 #include "backends/cuda/tuned/driver.hpp"
 #include "backends/cuda/tuned/kernels.hpp"
 #include "backends/cuda/tuned/many/decode.hpp"
@@ -64,6 +66,7 @@ Device Device::current() {
   d.num_sms          = ask(cudaDevAttrMultiProcessorCount);
   d.shared_per_sm    = ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
   d.shared_per_block = ask(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  describe_speed(d, device);
   return d;
 }
 
@@ -120,12 +123,24 @@ void prepare(const Problem& p, const Device& d, void* workspace, CUstream_st* st
   check(cudaMemsetAsync(workspace, 0xff, workspace_bytes(p, d), stream), "cudaMemsetAsync");
 }
 
-void decode(const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
+Shape shape_of(const Problem& p, const Device& d) {
+  const auto rows  = std::int64_t(p.batch) * p.num_kv_heads;
+  const auto tiles = most_tiles(p, 16);
+  const int group  = p.num_q_heads / p.num_kv_heads;
+  if (p.block_table && expects_uneven(p.batch, 16 * tiles, p.num_pages * p.page_size))
+    return streamed(rows, tiles, tile_bytes(p), p.head_dim, group, d);
+  return spread(rows, tiles, tile_bytes(p), p.head_dim, group, d);
+}
+
+bool decode(const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
   if (many::takes(p)) return many::decode(p, d, workspace, stream);
-  const int group   = p.num_q_heads / p.num_kv_heads;
-  const bool maps   = uses_maps(d);
-  const auto rows   = std::int64_t(p.batch) * p.num_kv_heads;
-  const Shape shape = spread(rows, most_tiles(p, 16), tile_bytes(p), p.head_dim, group, d);
+  return decode_as(p, d, shape_of(p, d), workspace, stream);
+}
+
+bool decode_as(const Problem& p, const Device& d, const Shape& shape, void* workspace, CUstream_st* stream) {
+  const int group = p.num_q_heads / p.num_kv_heads;
+  const bool maps = uses_maps(d);
+  const auto rows = std::int64_t(p.batch) * p.num_kv_heads;
   Args a{};
   describe(p, 16, shape.pieces, shape.streams, a);
   if (maps) a.k_map = map_of(p, p.k, bytes_of(p.type), 16), a.v_map = map_of(p, p.v, bytes_of(p.type), 16);
@@ -135,7 +150,7 @@ void decode(const Problem& p, const Device& d, void* workspace, CUstream_st* str
 
   const Block block        = block_of(shape.warps, tile_bytes(p), p.head_dim, group, d);
   const void* const kernel = find_kernel(p.type, p.head_dim, group, shape.warps, block.stages, maps);
-  launch(kernel, &a, blocks_launched(rows, p.batch, shape), shape.warps * 32, block.shared, a.early, stream);
+  return launch(kernel, &a, blocks_launched(rows, p.batch, shape), shape.warps * 32, block.shared, a.early, stream);
 }
 
 }  // namespace pagoda::tuned

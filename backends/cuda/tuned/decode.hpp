@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/tuned/speed.hpp"
+
 #include <cstddef>
 #include <cstdint>
 
@@ -55,10 +57,17 @@ struct Problem {
   bool lse_double;
   std::int64_t lse_batch, lse_head;
   double softmax_scale;
-  /// sm_90: may start while the kernel before it on the stream still runs (CUDA's programmatic dependent launch). Until
-  /// that has ended it reads lengths, tables and tiles of tokens but the one with each sequence's newest: the kernel
-  /// before may write the newest token and the queries. No effect on older cards, beyond 8 query rows to a
-  /// kv head, on latent caches and on batches cut as one stream.
+  /// sm_90: may start while the kernel before it on the stream still runs (CUDA's programmatic dependent launch). As
+  /// the launch is cooperative, CUDA 13.0 does so in graphs only.
+  ///  - The kernel before may write the queries and the newest 16 tokens of each sequence. The decode waits until that
+  ///    kernel has completed and its writes are visible before it reads these or writes anything.
+  ///  - Lengths, sequence ids, tables and older tokens are read without waiting. Kernels that completed before the
+  ///    kernel before the decode began must have written them.
+  ///  - The decode waits for that one kernel only. If that kernel was itself launched programmatically, it must execute
+  ///    griddepcontrol.wait (cudaGridDependencySynchronize), at the latest before it ends: otherwise what its own
+  ///    predecessor wrote is not ordered before the decode. The decode's kernels do so themselves, before they let the
+  ///    kernel behind start.
+  /// No effect on older cards, beyond 8 query rows to a kv head, on latent caches and on batches cut as one stream.
   bool programmatic;
 };
 
@@ -68,6 +77,7 @@ struct Device {
   int num_sms;
   int shared_per_sm, shared_per_block;  ///< bytes
   bool sm90a = false;  ///< there is code for sm_90a, which runs on cards of sm_90 alone, and this is one
+  Speed speed{};       ///< built in or measured; only the choice of launch shapes depends on it
   static Device current();
 };
 
@@ -83,7 +93,9 @@ std::size_t workspace_bytes(const Problem& problem, const Device& device);
 void prepare(const Problem& problem, const Device& device, void* workspace, CUstream_st* stream);
 
 /// One kernel, asynchronous on the stream. It is launched cooperatively: blocks that share a row wait for each other's
-/// results, so all of them must be running. Throws std::runtime_error where CUDA refuses.
-void decode(const Problem& problem, const Device& device, void* workspace, CUstream_st* stream);
+/// results, so all of them must be running. Returns false, with nothing launched, where the stream may use fewer
+/// multiprocessors than device.num_sms and the blocks do not fit them. Throws std::runtime_error where CUDA reports
+/// another error.
+bool decode(const Problem& problem, const Device& device, void* workspace, CUstream_st* stream);
 
 }  // namespace pagoda::tuned

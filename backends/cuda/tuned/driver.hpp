@@ -97,8 +97,9 @@ inline void describe(const Problem& p, int copied_tokens, int pieces, bool strea
   a.scale = static_cast<float>(p.softmax_scale * 1.4426950408889634);
 }
 
-/// Launches a kernel so that all of its blocks run at the same time. early: before the kernel before it has ended.
-inline void launch(const void* kernel, void* args, std::int64_t blocks, int threads, int shared, bool early,
+/// Launches a kernel so that all of its blocks run at the same time. False, with nothing launched: they do not fit the
+/// multiprocessors that the stream may use. early: before the kernel before it has ended.
+inline bool launch(const void* kernel, void* args, std::int64_t blocks, int threads, int shared, bool early,
                    CUstream_st* stream) {
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id                                         = cudaLaunchAttributeCooperative;
@@ -111,8 +112,14 @@ inline void launch(const void* kernel, void* args, std::int64_t blocks, int thre
   config.dynamicSmemBytes = static_cast<std::size_t>(shared);
   config.stream           = stream;
   config.attrs = attributes, config.numAttrs = early ? 2 : 1;
-  void* arguments[] = {args};
-  check(cudaLaunchKernelExC(&config, kernel, arguments), "launch");
+  void* arguments[]       = {args};
+  const cudaError_t error = cudaLaunchKernelExC(&config, kernel, arguments);
+  if (error == cudaErrorCooperativeLaunchTooLarge) {
+    cudaGetLastError();  // later calls must not find it
+    return false;
+  }
+  check(error, "launch");
+  return true;
 }
 
 }  // namespace pagoda::tuned

@@ -85,43 +85,71 @@ constexpr int blocks_resident(int warps, int tile_bytes, int head_dim, int group
   return d.num_sms * block_of(warps, tile_bytes, head_dim, group, d).per_sm;
 }
 
-/// What a choice costs beside the reading, in microseconds, by warps of a block: to join the parts of cut rows, and to
-/// cut a batch as one stream. Measured on an H200 (bench/NOTES.md); elsewhere only their order counts.
-constexpr double merge_us(int warps) { return warps == 8 ? 1.5 : warps == 4 ? 2.7 : warps == 2 ? 4.1 : 7.5; }
-inline constexpr double stream_us = 3.5;
-
-/// Of the memory, while a device reads with all multiprocessors. Four fifths of them read as much.
-inline constexpr double bytes_per_us_and_sm = 34000, enough = 0.8;
-
 /// To read so many tiles, two each of keys and values, at the memory's speed.
 constexpr double read_us(std::int64_t rows, std::int64_t tiles, int tile_bytes, const Device& d) {
-  return static_cast<double>(rows) * static_cast<double>(tiles) * 2 * tile_bytes / (bytes_per_us_and_sm * d.num_sms);
+  return static_cast<double>(rows) * static_cast<double>(tiles) * 2 * tile_bytes / d.speed.bytes_per_us;
 }
 
-/// Rows as they are dealt: whole where there are enough of them, all of them at once where they fit; else in pieces; or
-/// as one stream where neither fills the machine. Each is best with blocks of another size. tiles: of the longest row
-/// there may be.
+/// What elements of other than 16 bits cost beyond their bytes: they are converted, or multiplied one by one. Measured
+/// on an H100, like the other numbers below (bench/NOTES.md).
+constexpr bool has_16_bits(int tile_bytes, int head_dim) { return tile_bytes == 16 * head_dim * 2; }
+
+/// Merge of splits: blocks of 8 warps, then what more and smaller blocks add. Partial sums grow with the group.
+constexpr double merge_us(int warps, int group, const Speed& s) {
+  const double us = warps == 8 ? s.merge8_us : warps == 4 ? s.merge4_us : warps == 2 ? s.merge2_us : s.merge1_us;
+  return s.merge8_us + (us - s.merge8_us) * group / 4;
+}
+
+/// Rows dealt to blocks of so many warps: in splits where more blocks fit than there are rows, in several rounds where
+/// fewer do. No blocks where not even one fits a multiprocessor.
+constexpr Shape dealt(int warps, std::int64_t rows, std::int64_t tiles, int tile_bytes, int head_dim, int group,
+                      const Device& d) {
+  const std::int64_t blocks = blocks_resident(warps, tile_bytes, head_dim, group, d);
+  if (blocks == 0) return {warps, 0, 1, false, 0};
+  const std::int64_t most   = std::max<std::int64_t>(tiles / 2, 1);
+  const std::int64_t pieces = std::clamp<std::int64_t>(blocks / std::max<std::int64_t>(rows, 1), 1, most);
+  const std::int64_t parts = std::max<std::int64_t>(rows * pieces, 1), rounds = (parts - 1) / blocks + 1;
+  // A round that fills the device, and the share of its time that the last one takes: idle blocks fill multiprocessors
+  // too, so the others read no faster than so many multiprocessors can.
+  const double round  = read_us(rows, tiles, tile_bytes, d) * static_cast<double>(blocks) / static_cast<double>(parts);
+  const double sm     = d.speed.sm_bytes_per_us * (has_16_bits(tile_bytes, head_dim) ? 1 : 0.8);
+  const double enough = d.speed.bytes_per_us / (d.num_sms * sm);
+  const double last   = static_cast<double>(parts - (rounds - 1) * blocks) / static_cast<double>(blocks);
+  const double before = rounds > 1 ? 1.01 * static_cast<double>(rounds - 1) + 0.01 : 0.0;
+  const double us     = round * (before + std::max(last, enough)) +
+                    d.speed.row8_us * warps / 8 * static_cast<double>(rounds - 1) +
+                    (pieces > 1 ? merge_us(warps, group, d.speed) : 0.0);
+  return {warps, static_cast<int>(blocks), static_cast<int>(pieces), false, us};
+}
+
+/// All rows as one stream, cut evenly among the largest blocks that fit.
+constexpr Shape streamed(std::int64_t rows, std::int64_t tiles, int tile_bytes, int head_dim, int group,
+                         const Device& d) {
+  int warps = 8;
+  while (warps > 1 && blocks_resident(warps, tile_bytes, head_dim, group, d) == 0) warps /= 2;
+  const double factor = d.speed.stream_factor + (has_16_bits(tile_bytes, head_dim) ? 0 : 0.06);
+  return {warps, blocks_resident(warps, tile_bytes, head_dim, group, d), 1, true,
+          factor * read_us(rows, tiles, tile_bytes, d) + d.speed.stream_us * std::max(group / 4.0, 1.0)};
+}
+
+/// Chooses how rows are spread over the device: whole rows where there are enough of them, all at once where they fit;
+/// otherwise splits of rows; or one stream where neither fills the device. Each is best with blocks of another size.
+/// tiles: of the longest row there may be.
 constexpr Shape spread(std::int64_t rows, std::int64_t tiles, int tile_bytes, int head_dim, int group,
                        const Device& d) {
-  const double read = read_us(rows, tiles, tile_bytes, d);
-  Shape best{0, 0, 1, false, 0}, stream{0, 0, 1, true, 1.03 * read + stream_us};
+  Shape best{};
   for (const int warps : {8, 4, 2, 1}) {
-    const std::int64_t blocks = blocks_resident(warps, tile_bytes, head_dim, group, d);
-    if (blocks == 0) continue;
-    if (stream.warps == 0) stream.warps = warps, stream.blocks = static_cast<int>(blocks);
-    const std::int64_t most   = std::max<std::int64_t>(tiles / 2, 1);
-    const std::int64_t pieces = std::clamp<std::int64_t>(blocks / std::max<std::int64_t>(rows, 1), 1, most);
-    const std::int64_t parts = std::max<std::int64_t>(rows * pieces, 1), rounds = (parts - 1) / blocks + 1;
-    // A round that fills the machine; the last one may not.
-    const double round = read * static_cast<double>(blocks) / static_cast<double>(parts);
-    const double last  = static_cast<double>(parts - (rounds - 1) * blocks) / static_cast<double>(blocks);
-    // Blocks of later rounds end at unlike times.
-    const double rest = rounds > 1 ? 1.02 * static_cast<double>(rounds - 1) + 0.02 : 0.0;
-    const double us   = round * (rest + std::max(last, enough)) + (pieces > 1 ? merge_us(warps) : 0.0);
-    if (best.warps == 0 || us < 0.99 * best.us)
-      best = {warps, static_cast<int>(blocks), static_cast<int>(pieces), false, us};
+    const Shape s = dealt(warps, rows, tiles, tile_bytes, head_dim, group, d);
+    if (s.blocks > 0 && (best.blocks == 0 || s.us < 0.99 * best.us)) best = s;
   }
+  const Shape stream = streamed(rows, tiles, tile_bytes, head_dim, group, d);
   return stream.us < best.us ? stream : best;
+}
+
+/// Whether a batch of a paged cache is expected to be uneven: one sequence may fill half of all pages. Rows that are
+/// dealt read a ring of tiles before they know the lengths, in vain where these are uneven: 8 us of 240 on an H100.
+constexpr bool expects_uneven(std::int64_t batch, std::int64_t max_seq_len, std::int64_t pool_tokens) {
+  return batch >= 4 && batch * max_seq_len > 2 * pool_tokens && 2 * max_seq_len >= pool_tokens;
 }
 
 /// How many blocks to launch: one sequence is even whatever its length, and a stream takes all.

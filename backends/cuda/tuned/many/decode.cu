@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/tuned/many/decode.hpp"
 
+#include "backends/cuda/tuned/decode_as.hpp"
 #include "backends/cuda/tuned/driver.hpp"
 #include "backends/cuda/tuned/many/args.hpp"
 #include "backends/cuda/tuned/many/grouped/kernels.hpp"
@@ -25,19 +26,19 @@ struct Kernel {
   int threads, shared, together;
   Pace pace;
 };
-Kernel kernel_for(const Problem& p) {
+Kernel kernel_for(const Problem& p, const Device& d) {
   const auto all_rows = static_cast<int>(rows_of(p));
   const bool bf16     = p.type == Type::bf16;
   Kernel k{};
   if (is_latent(p)) {
-    k = {nullptr, latent::threads, latent::Shared::bytes, latent::together(all_rows), latent::pace};
+    k = {nullptr, latent::threads, latent::Shared::bytes, latent::together(all_rows), latent::pace(d)};
 #if defined(PAGODA_HAS_SM90A)
     k.function = bf16 ? latent::kernel_of<Type::bf16>(k.together) : latent::kernel_of<Type::fp16>(k.together);
 #endif
   } else {
     const int groups = grouped::groups(all_rows);
     k                = {nullptr, grouped::threads(groups), grouped::shared(p.head_dim, groups).bytes, 1,
-                        grouped::pace(p.head_dim, groups)};
+                        grouped::pace(p.head_dim, groups, d)};
 #if defined(PAGODA_HAS_SM90A)
     k.function =
         bf16 ? grouped::kernel_of<Type::bf16>(p.head_dim, groups) : grouped::kernel_of<Type::fp16>(p.head_dim, groups);
@@ -63,7 +64,7 @@ const char* why_not(const Problem& p, const Device& d) {
   if (!d.sm90a)
     return "latent caches, several query tokens and more than 8 query heads to a kv head need a card of sm_90, and a "
            "build for it";
-  if (d.shared_per_block < kernel_for(p).shared) return "the device has too little shared memory";
+  if (d.shared_per_block < kernel_for(p, d).shared) return "the device has too little shared memory";
   if (rows_of(p) > most_rows) return "more than 128 query heads and tokens share a kv head";
   if (is_latent(p)) {
     if (p.k.data != p.v.data || p.k.token != p.v.token || p.k.head != p.v.head || p.k.page != p.v.page)
@@ -82,13 +83,13 @@ const char* why_not(const Problem& p, const Device& d) {
 }
 
 std::size_t workspace_bytes(const Problem& p, const Device& d) {
-  const Kernel kernel = kernel_for(p);
+  const Kernel kernel = kernel_for(p, d);
   return sizeof(float4) * 2 * std::size_t(d.num_sms * kernel.pace.blocks_per_sm) *
          std::size_t(part_quads_of(p, kernel));
 }
 
 void prepare(const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
-  const Kernel kernel = kernel_for(p);
+  const Kernel kernel = kernel_for(p, d);
   check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared),
         "shared memory");
   check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -97,11 +98,19 @@ void prepare(const Problem& p, const Device& d, void* workspace, CUstream_st* st
   check(cudaMemsetAsync(workspace, 0xff, many::workspace_bytes(p, d), stream), "cudaMemsetAsync");
 }
 
-void decode(const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
+Shape shape_of(const Problem& p, const Device& d) {
+  const Kernel kernel = kernel_for(p, d);
+  return spread(std::int64_t(p.batch) * p.num_kv_heads, most_tiles(p, tokens), kernel.together, kernel.pace, d);
+}
+
+bool decode(const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
+  return many::decode_as(p, d, many::shape_of(p, d), workspace, stream);
+}
+
+bool decode_as(const Problem& p, const Device& d, const Shape& shape, void* workspace, CUstream_st* stream) {
   const int group     = group_of(p);
-  const Kernel kernel = kernel_for(p);
+  const Kernel kernel = kernel_for(p, d);
   const auto count    = std::int64_t(p.batch) * p.num_kv_heads;
-  const Shape shape   = spread(count, most_tiles(p, tokens), kernel.together, kernel.pace, d);
   Args a{};
   describe(p, 8, shape.pieces, shape.streams, a);
   a.heads = Divisor::of(group), a.rows = group * p.num_q_tokens, a.hidden = p.causal ? p.num_q_tokens - 1 : 0;
@@ -117,8 +126,8 @@ void decode(const Problem& p, const Device& d, void* workspace, CUstream_st* str
     a.v_map = map_of(p, p.v, 2, 8);
   }
   a.parts = static_cast<float4*>(workspace), a.part_quads = part_quads_of(p, kernel);
-  launch(kernel.function, &a, teams_launched(count, p.batch, shape) * kernel.together, kernel.threads, kernel.shared,
-         false, stream);
+  return launch(kernel.function, &a, teams_launched(count, p.batch, shape) * kernel.together, kernel.threads,
+                kernel.shared, false, stream);
 }
 
 }  // namespace pagoda::tuned::many

@@ -14,6 +14,6 @@ bool takes(const Problem& problem);
 const char* why_not(const Problem& problem, const Device& device);
 std::size_t workspace_bytes(const Problem& problem, const Device& device);
 void prepare(const Problem& problem, const Device& device, void* workspace, CUstream_st* stream);
-void decode(const Problem& problem, const Device& device, void* workspace, CUstream_st* stream);
+bool decode(const Problem& problem, const Device& device, void* workspace, CUstream_st* stream);
 
 }  // namespace pagoda::tuned::many

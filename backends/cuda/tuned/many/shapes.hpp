@@ -36,30 +36,27 @@ struct Pace {
   int blocks_per_sm;
 };
 
-/// Cutting a batch as one stream costs more than cutting each row: rows begin within a block's share and end there, and
-/// their parts are joined. Measured on an H200, in microseconds.
-inline constexpr double memory_bytes_per_us = 4.488e6, cut_us = 3, stream_us = 3;
-
 struct Shape {
   int teams;   ///< that run at the same time, of blocks that share rows
   int pieces;  ///< of each row (batch entry and kv head)
   bool streams;
 };
 
-/// So many rows as they are dealt, or one stream. tiles: of the longest there may be; together: blocks that share the
-/// query rows of a kv head.
+/// Chooses between rows as they are dealt and one stream, in which rows begin and end within a block's share. tiles: of
+/// the longest row there may be; together: blocks that share the query rows of a kv head.
 constexpr Shape spread(std::int64_t count, std::int64_t tiles, int together, const Pace& pace, const Device& d) {
   const int teams = d.num_sms * pace.blocks_per_sm / together;
   const auto us   = [&](double each, double busy) {
-    return each * std::max(pace.tile_us, busy * pace.tile_bytes / memory_bytes_per_us);
+    return each * std::max(pace.tile_us, busy * pace.tile_bytes / d.speed.bytes_per_us);
   };
   count = std::max<std::int64_t>(count, 1), tiles = std::max<std::int64_t>(tiles, 1);
   const std::int64_t pieces = std::clamp<std::int64_t>(teams / count, 1, tiles);
   const std::int64_t rounds = (count * pieces - 1) / teams + 1;
   const double dealt        = us(double(rounds) * double((tiles + pieces - 1) / pieces),
                                  double(std::min<std::int64_t>(count * pieces, teams))) +
-                       (pieces > 1 ? cut_us : 0.0);
-  const double stream = us(double(count) * double(tiles) / teams, teams) + cut_us + stream_us;
+                       (pieces > 1 ? d.speed.wgmma_merge_us : 0.0);
+  const double stream =
+      us(double(count) * double(tiles) / teams, teams) + d.speed.wgmma_merge_us + d.speed.wgmma_stream_us;
   return {teams, static_cast<int>(pieces), stream < dealt};
 }
 constexpr std::int64_t teams_launched(std::int64_t count, int batch, const Shape& s) {

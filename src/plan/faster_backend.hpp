@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pagoda/types.hpp>
+
+#include <algorithm>
+#include <cstdint>
+
+/// Which of the two kernels is faster where both can carry a decode out.
+namespace pagoda::detail {
+
+/// What a plan knows of the decodes to come, and of the device.
+struct DecodeBounds {
+  DType type{};                              ///< of keys and values
+  int group{}, head_dim{}, max_query_len{};  ///< group: query heads to a kv head
+  bool paged{};
+  std::int64_t rows{};                            ///< batch entries times kv heads
+  std::int64_t max_seq_len{}, capacity_tokens{};  ///< capacity: what the cache holds for all sequences together
+  int num_kv_heads{};
+  int sm{}, num_sms{};  ///< compute capability (90) and multiprocessors
+};
+
+/// Null where the hand-tuned kernels are as fast as the generic one or faster; otherwise the batches in which the
+/// generic one is faster, for people.
+///
+/// An empirical rule: read off all rows of pagoda_bench_decode on an H100 and an H200, which it keeps within 0.5% + 0.5
+/// us of the faster kernel (tests/bench/test_default_backend.cpp holds it against bench/results). The generic kernel
+/// issues fewer instructions for 8 bits and reads long contiguous rows at 0.5 to 1.5% more bandwidth; the hand-tuned
+/// ones start sooner, merge splits faster, and balance uneven lengths better. So rows must be whole and long. Other
+/// cards were not measured.
+constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
+  if (d.sm != 90 || d.head_dim != 128 || d.max_query_len > 1 || d.group > 8) return nullptr;
+  const std::int64_t batch  = d.rows / std::max(d.num_kv_heads, 1);
+  const std::int64_t tokens = std::min(batch * d.max_seq_len, d.capacity_tokens);
+  // Lengths that cannot all be max_seq_len at the same time are taken for uneven ones.
+  const bool even          = tokens >= batch * d.max_seq_len * 9 / 10;
+  const double sms         = std::max(d.num_sms, 1);
+  const double rows_per_sm = static_cast<double>(d.rows) / sms;
+  const double megabytes_per_sm =
+      static_cast<double>(tokens) * d.num_kv_heads * 2 * d.head_dim * size_of(d.type) * 1e-6 / sms;
+  if (!even) return nullptr;
+
+  const bool whole      = rows_per_sm >= 1.5;                    // rows are not split
+  const bool one_round  = rows_per_sm <= 8;                      // all rows at once, in teams of one worker
+  const bool two_rounds = rows_per_sm > 8 && rows_per_sm <= 16;  // the second round waits for the first
+  switch (d.type) {
+    case DType::fp16:
+    case DType::bf16:
+      if (!d.paged && d.group <= 4 && whole && !two_rounds && megabytes_per_sm >= 3.5) return "large contiguous caches";
+      if (!d.paged && d.group > 4 && whole && rows_per_sm <= 4 && megabytes_per_sm >= 7)
+        return "large contiguous caches";
+      if (d.group == 1 && rows_per_sm > 16 && megabytes_per_sm >= 10) return "large batches without grouped heads";
+      return nullptr;
+    case DType::fp8_e4m3:
+      if (whole && megabytes_per_sm >= 1.5 && (d.group <= 4 ? one_round : rows_per_sm <= 2)) return "large fp8 caches";
+      if (!d.paged && d.group > 4 && whole && rows_per_sm <= 4 && megabytes_per_sm >= 3.5)
+        return "large contiguous caches";
+      if (d.group == 1 && two_rounds && megabytes_per_sm >= 12) return "large fp8 caches";
+      if (d.group == 1 && !d.paged && rows_per_sm > 16 && megabytes_per_sm >= 4) return "large contiguous caches";
+      return nullptr;
+    case DType::fp32:
+      if (d.group > 4 ? rows_per_sm >= 0.4 && megabytes_per_sm >= 1.5
+                      : rows_per_sm >= 3 && one_round && megabytes_per_sm >= 1.5)
+        return "large fp32 caches";
+      return nullptr;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace pagoda::detail
