@@ -62,6 +62,14 @@ PAGODA_DEVICE float4 load_shared(std::uint32_t at) {
                : "memory");
   return r;
 }
+PAGODA_DEVICE uint4 load_shared_bits(std::uint32_t at) {
+  uint4 r;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "r"(at)
+               : "memory");
+  return r;
+}
 PAGODA_DEVICE void store_shared(std::uint32_t at, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
@@ -101,6 +109,16 @@ PAGODA_DEVICE std::uint32_t pack(float low, float high) {
   }
 }
 
+/// The reverse.
+template <bool Bf16>
+PAGODA_DEVICE float2 unpack(std::uint32_t word) {
+  if constexpr (Bf16) {
+    return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(word));
+  } else {
+    return __half22float2(reinterpret_cast<const __half2&>(word));
+  }
+}
+
 /// Two 8-bit numbers (the lower bytes) as two halves. sm_89 and newer.
 template <bool E5m2>
 PAGODA_DEVICE std::uint32_t widen(std::uint32_t bytes) {
@@ -127,10 +145,16 @@ PAGODA_DEVICE void copy_async(std::uint32_t to, const char* from, std::uint64_t 
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
                : "memory");
 }
-/// The same, or clears them there.
-PAGODA_DEVICE void copy_or_clear_async(std::uint32_t to, const char* from, std::uint64_t policy, bool clear) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
-               "r"(clear ? 0 : 16), "l"(policy)
+/// Begins to copy the first `bytes` of 16 bytes, 0 to 16; the others become 0 and are not read.
+PAGODA_DEVICE void copy_part_async(std::uint32_t to, const char* from, int bytes, std::uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(bytes),
+               "l"(policy)
+               : "memory");
+}
+/// Begins to copy 4 bytes, or to set them to 0 without reading.
+PAGODA_DEVICE void copy_word_or_clear_async(std::uint32_t to, const char* from, std::uint64_t policy, bool clear) {
+  asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], 4, %2, %3;" ::"r"(to), "l"(from),
+               "r"(clear ? 0 : 4), "l"(policy)
                : "memory");
 }
 /// Begins to copy 4 bytes.

@@ -3,104 +3,126 @@
 
 #include "tests/support/scene.hpp"
 
+#include <cuda_runtime.h>
+
 #include <variant>
 
 namespace pagoda::test {
 
-/// Rows of bytes: of the newest token of every sequence and kv head, in the keys or the values of a paged cache.
+/// What is moved at once: 16 bytes.
+struct alignas(16) Chunk {
+  std::uint32_t words[4];
+};
+
+/// The keys or the values of the newest `tokens` tokens of every sequence and kv head of a paged cache, as chunks.
 struct NewestRows {
   std::byte* data;
-  std::int64_t page, token, head, bytes;  ///< distances; bytes: of a row
+  std::int64_t page, token, head;  ///< distances in bytes
   const int *seq_lens, *block_table;
   std::int64_t table_row, table_page;
-  int page_size, num_kv_heads;
+  int page_size, num_kv_heads, num_sequences, tokens, row_chunks;
 
-  static NewestRows of(const CacheRef& kv, const TensorRef& rows) {
+  static NewestRows of(const CacheRef& kv, const TensorRef& rows, int tokens) {
     const auto size = static_cast<std::int64_t>(size_of(rows.type));
     return {static_cast<std::byte*>(rows.data),
             rows.stride[0] * size,
             rows.stride[1] * size,
             rows.stride[2] * size,
-            rows.extent[3] * size,
             kv.seq_lens,
             kv.block_table,
             kv.table_row_stride,
             kv.table_page_stride,
             kv.page_size(),
-            kv.num_kv_heads()};
+            kv.num_kv_heads(),
+            kv.batch,
+            tokens,
+            static_cast<int>(rows.extent[3] * size / static_cast<std::int64_t>(sizeof(Chunk)))};
   }
-  /// Byte i of all such rows; null: its sequence is empty.
-  KOKKOS_FUNCTION std::byte* at(std::int64_t i) const {
-    const std::int64_t row = i / bytes, sequence = row / num_kv_heads;
-    const int newest = seq_lens[sequence] - 1;
-    if (newest < 0) return nullptr;
-    const std::int64_t id = block_table[sequence * table_row + newest / page_size * table_page];
-    return data + id * page + newest % page_size * token + row % num_kv_heads * head + i % bytes;
+  KOKKOS_FUNCTION int count() const { return num_sequences * tokens * num_kv_heads * row_chunks; }
+  /// Null: the sequence has fewer tokens.
+  KOKKOS_FUNCTION Chunk* at(int i) const {
+    const int row = i / row_chunks, head_index = row % num_kv_heads, age = row / num_kv_heads % tokens;
+    const int sequence = row / num_kv_heads / tokens, t = seq_lens[sequence] - 1 - age;
+    if (t < 0) return nullptr;
+    const std::int64_t id = block_table[sequence * table_row + t / page_size * table_page];
+    return reinterpret_cast<Chunk*>(data + id * page + t % page_size * token + head_index * head) + i % row_chunks;
   }
 };
 
-/// Takes queries and newest tokens away, leaving NaNs, and brings them back late: in a kernel that lets the one behind
-/// it start at once.
+/// Replaces the queries and the newest tokens of each sequence by NaNs, and decodes behind a kernel that lets the
+/// decode start at once and brings them back late. Both are one graph: outside of graphs, CUDA 13.0 starts a
+/// cooperative launch only when the kernel before has ended. The late kernel is one block: the decode, which starts
+/// only when all of its blocks fit, finds room on the other multiprocessors.
 class LateWrites {
  public:
-  using Bytes = Kokkos::View<std::byte*, Kokkos::CudaSpace>;
+  using Chunks = Kokkos::View<Chunk*, Kokkos::CudaSpace>;
 
+  /// tokens: how many of each sequence are late.
   template <class T>
-  explicit LateWrites(Scene<Kokkos::Cuda, T>& scene) {
-    using Query                = std::conditional_t<is_quantized_v<T>, half_t, T>;
-    const CacheRef kv          = std::visit([](const auto& cache) { return cache.ref(); }, scene.cache());
-    const auto q               = scene.q().template view<Query, 3>();
-    const NewestRows places[2] = {NewestRows::of(kv, kv.k), NewestRows::of(kv, kv.v)};
-    const std::int64_t rows    = std::int64_t(kv.batch) * kv.num_kv_heads();
-    const std::int64_t bytes[] = {rows * places[0].bytes, rows * places[1].bytes,
-                                  static_cast<std::int64_t>(q.size() * sizeof(Query))};
-    const Work work{{places[0], places[1]},
-                    reinterpret_cast<std::byte*>(q.data()),
-                    {bytes[0], bytes[0] + bytes[1], bytes[0] + bytes[1] + bytes[2]},
-                    kept_ = Bytes("Pagoda::test::kept", bytes[0] + bytes[1] + bytes[2])};
+  static void decode(Scene<Kokkos::Cuda, T>& scene, const Plan<Kokkos::Cuda>& plan, int tokens) {
+    using Query       = std::conditional_t<is_quantized_v<T>, half_t, T>;
+    const CacheRef kv = std::visit([](const auto& cache) { return cache.ref(); }, scene.cache());
+    const auto q      = scene.q().template view<Query, 3>();
+    Work work{};
+    work.keys = NewestRows::of(kv, kv.k, tokens), work.values = NewestRows::of(kv, kv.v, tokens);
+    work.queries = reinterpret_cast<Chunk*>(q.data());
+    work.count   = work.keys.count() + work.values.count() + static_cast<int>(q.size() * sizeof(Query) / sizeof(Chunk));
+    work.kept    = Chunks("Pagoda::test::kept", work.count);
     const auto run = [&](auto tag, const char* label) {
-      Kokkos::parallel_for(label, Kokkos::RangePolicy<Kokkos::Cuda, decltype(tag)>(scene.exec(), 0, work.ends[2]),
-                           work);
+      Kokkos::parallel_for(label, Kokkos::TeamPolicy<Kokkos::Cuda, decltype(tag)>(scene.exec(), 1, threads), work);
     };
     run(Hide{}, "Pagoda::test::hide");
     scene.exec().fence();
+    const cudaStream_t stream = scene.exec().cuda_stream();
+    cudaGraph_t graph         = nullptr;
+    cudaGraphExec_t launched  = nullptr;
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     run(BringBack{}, "Pagoda::test::bring_back");
+    scene.decode(plan);
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphInstantiate(&launched, graph, 0), cudaSuccess);
+    EXPECT_EQ(cudaGraphLaunch(launched, stream), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    cudaGraphExecDestroy(launched);
+    cudaGraphDestroy(graph);
   }
 
   // What kernels are made of is public: nvcc names it outside of this class.
+  static constexpr int threads = 512;
   struct Hide {};
   struct BringBack {};
   struct Work {
-    NewestRows places[2];
-    std::byte* queries;
-    std::int64_t ends[3];
-    Bytes kept;
+    NewestRows keys, values;
+    Chunk* queries;
+    int count;
+    Chunks kept;
+    using Member = Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
 
-    KOKKOS_FUNCTION std::byte* place(std::int64_t i) const {
-      if (i < ends[0]) return places[0].at(i);
-      if (i < ends[1]) return places[1].at(i - ends[0]);
-      return queries + (i - ends[1]);
+    KOKKOS_FUNCTION Chunk* place(int i) const {
+      if (i < keys.count()) return keys.at(i);
+      i -= keys.count();
+      return i < values.count() ? values.at(i) : queries + (i - values.count());
     }
-    KOKKOS_FUNCTION void operator()(Hide, std::int64_t i) const {
-      std::byte* const at = place(i);
-      if (!at) return;
-      kept(i) = *at;
-      *at     = std::byte{0xff};  // every type's words of ones are NaNs
+    KOKKOS_FUNCTION void operator()(Hide, const Member& team) const {
+      for (int i = team.team_rank(); i < count; i += threads) {
+        Chunk* const at = place(i);
+        if (!at) continue;
+        kept(i) = *at;
+        *at     = {{~0u, ~0u, ~0u, ~0u}};  // NaNs of every type
+      }
     }
-    KOKKOS_FUNCTION void operator()(BringBack, std::int64_t i) const {
+    KOKKOS_FUNCTION void operator()(BringBack, const Member& team) const {
 #if defined(__CUDA_ARCH__)
 #if __CUDA_ARCH__ >= 900
       asm volatile("griddepcontrol.launch_dependents;");
 #endif
-      for (const long long start = clock64(); clock64() - start < 200000;) {
+      for (const long long start = clock64(); clock64() - start < 100000;) {
       }
 #endif
-      if (std::byte* const at = place(i)) *at = kept(i);
+      for (int i = team.team_rank(); i < count; i += threads)
+        if (Chunk* const at = place(i)) *at = kept(i);
     }
   };
-
- private:
-  Bytes kept_;
 };
 
 }  // namespace pagoda::test

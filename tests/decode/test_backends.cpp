@@ -69,11 +69,11 @@ TYPED_TEST(Backends, WhatTunedCannotDoIsRefusedWithTheReason) {
   const Sample<AnyType> sample({.lengths = {40}, .head_dim = 48});
   Scene<TypeParam, AnyType> scene(sample);
   scene.options().backend = "tuned";
-  expect_refusal([&] { scene.plan(); }, {"cannot do this: "});
+  expect_refusal([&] { scene.plan(); }, {"does not support this problem: "});
   const Sample<AnyType> several({.lengths = {40, 3}, .head_dim = 128, .query_lens = {2, 1}});
   Scene<TypeParam, AnyType> other(several);
   other.options().backend = "tuned";
-  expect_refusal([&] { other.plan(); }, {"cannot do this: "});
+  expect_refusal([&] { other.plan(); }, {"does not support this problem: "});
 }
 
 #if defined(KOKKOS_ENABLE_CUDA)
@@ -144,24 +144,51 @@ TYPED_TEST(Tuned, RepeatsBitForBit) {
                                   {.layout = Layout::paged});
 }
 
-// The kernel before lets the decode start at once, and much later writes the queries and the newest tokens, which
-// are NaNs until then. Several tiles a sequence and one, whole rows and cut ones.
+// The kernel before lets the decode start at once, and much later writes the queries and the newest 1 to 16 tokens of
+// each sequence, which are NaNs until then. Lengths of every remainder by 16, the tokens of a tile.
 TYPED_TEST(Tuned, ProgrammaticLaunchesReadNothingTooEarly) {
-  using T = typename TypeParam::type;
-  for (const std::vector<int>& lengths : {std::vector<int>{3000}, {5}, {900, 900, 897}, {700, 3000, 16, 0}}) {
-    const Shape shape = TestFixture::taken({.lengths = lengths, .num_q_heads = 8, .head_dim = 128});
+  using T                       = typename TypeParam::type;
+  const auto expect_right_after = [](const Shape& asked, const std::vector<int>& late_tokens) {
+    const Shape shape = TestFixture::taken(asked);
     const Sample<T> sample(shape);
     Scene<Kokkos::Cuda, T> scene(sample, {.layout = Layout::paged, .page_size = 16});
     scene.options().backend             = "tuned";
     scene.options().programmatic_launch = true;
     const auto plan                     = scene.plan();
-    for (int call = 0; call < 3; ++call) {
+    for (const int tokens : late_tokens) {
       scene.poison_outputs();
-      const LateWrites late(scene);
-      scene.decode(plan);
-      EXPECT_TRUE(scene.right()) << describe(shape) << ", call " << call;
+      LateWrites::decode(scene, plan, tokens);
+      EXPECT_TRUE(scene.right()) << describe(shape) << ", " << tokens << " late tokens";
     }
+  };
+  std::vector<int> counts(16);
+  std::iota(counts.begin(), counts.end(), 1);
+  // 16 lengths from `first` on, of so many heads: rows in two pieces, whole rows, and whole rows of small blocks.
+  for (const auto& [first, heads] : {std::pair(288, 4), {288, 6}, {0, 4}, {1, 6}, {33, 32}}) {
+    std::vector<int> lengths(16);
+    std::iota(lengths.begin(), lengths.end(), first);
+    expect_right_after({.lengths = lengths, .num_q_heads = heads, .num_kv_heads = heads, .head_dim = 128}, counts);
   }
+  // Rows in many pieces; lengths that differ.
+  for (const std::vector<int>& lengths :
+       {std::vector<int>{3000}, {2993}, {17}, {5}, {900, 900, 897}, {700, 3000, 16, 0}})
+    expect_right_after({.lengths = lengths, .num_q_heads = 8, .head_dim = 128}, {1, 2, 15, 16, 16});
+}
+
+// The same with more late tokens than the decode waits for: it reads NaNs. So it does start early, and the test above
+// does see reads that come too early.
+TYPED_TEST(Tuned, ProgrammaticLaunchesReadOlderTokensEarly) {
+  using T = typename TypeParam::type;
+  if (tuned::Device::current().sm < 90) GTEST_SKIP() << "needs sm_90";
+  const Shape shape =
+      TestFixture::taken({.lengths = std::vector<int>(16, 300), .num_q_heads = 4, .num_kv_heads = 4, .head_dim = 128});
+  const Sample<T> sample(shape);
+  Scene<Kokkos::Cuda, T> scene(sample, {.layout = Layout::paged, .page_size = 16});
+  scene.options().backend             = "tuned";
+  scene.options().programmatic_launch = true;
+  const auto plan                     = scene.plan();
+  LateWrites::decode(scene, plan, 64);
+  EXPECT_FALSE(scene.right()) << describe(shape);
 }
 
 // A plan that chose the tuned kernels leaves a call that they cannot do to the generic one.
@@ -178,7 +205,7 @@ TYPED_TEST(Tuned, OtherQueriesTakeTheGenericKernel) {
   EXPECT_TRUE(scene.right());
   scene.options().backend = "tuned";
   const auto forced       = scene.plan();
-  expect_refusal([&] { scene.decode(forced); }, {"cannot do this: "});
+  expect_refusal([&] { scene.decode(forced); }, {"does not support this problem: "});
 }
 
 /// The kernels for cards without tensor maps (A100, A40) run here too, through the kernels' own interface: the same

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The hand-tuned kernels for many query rows to a kv head: latent caches, large groups, several query tokens.
-#include "tests/support/latent.hpp"
+#include "tests/support/scene.hpp"
 #if defined(KOKKOS_ENABLE_CUDA)
-#include "backends/cuda/tuned/decode.hpp"
 #include "tests/decode/tuned_suite.hpp"
 
 #include <numeric>
@@ -10,28 +9,6 @@
 namespace pagoda::test {
 namespace {
 
-template <class Param>
-struct TunedMany : Tuned<Param> {
-  void SetUp() override {
-    Tuned<Param>::SetUp();
-    using T = typename Param::type;
-    if (!std::is_same_v<T, half_t> && !std::is_same_v<T, bfloat16_t>) GTEST_SKIP() << "not a 16-bit type";
-    if (!tuned::Device::current().sm90a) GTEST_SKIP() << "needs a card of sm_90";
-  }
-  static Shape of_tokens(Shape shape, int count, bool causal = true) {
-    shape.query_lens.assign(shape.lengths.size(), count), shape.causal = causal;
-    return shape;
-  }
-  /// One of each kind, with few rows and with many.
-  static std::vector<Shape> shapes(const std::vector<int>& lengths) {
-    return {latent_shape(16, lengths),
-            latent_shape(128, lengths),
-            {.lengths = lengths, .num_q_heads = 16, .num_kv_heads = 1, .head_dim = 128},
-            of_tokens({.lengths = lengths, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 64}, 3),
-            of_tokens({.lengths = lengths, .num_q_heads = 32, .num_kv_heads = 2, .head_dim = 128}, 8)};
-  }
-  static constexpr Placement pages_of_64{.layout = Layout::paged, .page_size = 64};
-};
 TYPED_TEST_SUITE(TunedMany, TunedTypes, Names);
 
 TYPED_TEST(TunedMany, Heads) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/tuned/decode.hpp"
+#include "tests/support/latent.hpp"
 #include "tests/support/refusal.hpp"
 #include "tests/support/scene.hpp"
 
@@ -109,8 +111,31 @@ struct Tuned : testing::Test {
     const Sample<Element> sample(shape);
     Scene<Kokkos::Cuda, Element> scene(sample, placement);
     scene.options().backend = "tuned";
-    expect_refusal([&] { scene.plan(); }, {"cannot do this: ", reason});
+    expect_refusal([&] { scene.plan(); }, {"does not support this problem: ", reason});
   }
 };
 
+/// The kernels for many query rows to a kv head.
+template <class Param>
+struct TunedMany : Tuned<Param> {
+  void SetUp() override {
+    Tuned<Param>::SetUp();
+    using T = typename Param::type;
+    if (!std::is_same_v<T, half_t> && !std::is_same_v<T, bfloat16_t>) GTEST_SKIP() << "not a 16-bit type";
+    if (!tuned::Device::current().sm90a) GTEST_SKIP() << "needs a card of sm_90";
+  }
+  static Shape of_tokens(Shape shape, int count, bool causal = true) {
+    shape.query_lens.assign(shape.lengths.size(), count), shape.causal = causal;
+    return shape;
+  }
+  /// One of each kind, with few rows and with many.
+  static std::vector<Shape> shapes(const std::vector<int>& lengths) {
+    return {latent_shape(16, lengths),
+            latent_shape(128, lengths),
+            {.lengths = lengths, .num_q_heads = 16, .num_kv_heads = 1, .head_dim = 128},
+            of_tokens({.lengths = lengths, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 64}, 3),
+            of_tokens({.lengths = lengths, .num_q_heads = 32, .num_kv_heads = 2, .head_dim = 128}, 8)};
+  }
+  static constexpr Placement pages_of_64{.layout = Layout::paged, .page_size = 64};
+};
 }  // namespace pagoda::test

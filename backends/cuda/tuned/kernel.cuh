@@ -36,6 +36,10 @@ class Pages {
   Source now_{}, ahead_{};
 };
 
+/// Whether a tile holds one of the newest 16 tokens of a sequence, which the kernel before may still write. These lie
+/// in the last two tiles, unless the length is a multiple of 16.
+PAGODA_DEVICE bool has_newest_16(int tile, int len) { return 16 * (tile + 2) > len; }
+
 /// Decode attention in one launch. Every warp has a ring of stages of its own, tiles of keys and values, and waits for
 /// nobody but its copies; a stage is filled again as soon as it has been used, across rows. Warps of a block meet at
 /// the end of a row's part, blocks of a row at the kernel's end.
@@ -107,9 +111,9 @@ PAGODA_DEVICE void decode_block(const Args& args) {
     }
 #pragma unroll 1
     for (int i = 0; i < Stages || early;) {
-      if (early && (i == Stages || (more && ahead.first == tiles_of(ahead.len) - 1))) [[unlikely]] {
+      if (early && (i == Stages || (more && has_newest_16(ahead.first, ahead.len)))) [[unlikely]] {
         wait_for_kernel_before();
-        let_kernel_behind_start();  // not sooner: it may rely on what the kernel before wrote
+        let_kernel_behind_start();  // after the wait: the kernel behind may read what the kernel before wrote
         early = false;
         if (any) begin_rows();
         continue;

@@ -49,9 +49,9 @@ struct Quad {
   }
 };
 
-/// The log-sum-exp of a finished row.
+/// The log-sum-exp of a finished row. A sum of 0 means that the row sees no token; a NaN stays a NaN.
 PAGODA_DEVICE void store_lse_at(const Args& a, std::int64_t i, float most, float sum) {
-  const float lse = sum > 0 ? (most + __log2f(sum)) * 0.693147180559945f : -INFINITY;
+  const float lse = sum == 0 ? -INFINITY : (most + __log2f(sum)) * 0.693147180559945f;
   if (a.lse_double) {
     static_cast<double*>(a.lse)[i] = lse;
   } else {
@@ -65,8 +65,8 @@ PAGODA_DEVICE void store_lse(const Args& a, int batch, int head, float most, flo
 /// Dims 4 quad .. + 4 of a finished row, and with the first of them its log-sum-exp.
 PAGODA_DEVICE void store_output(const Args& a, int batch, int kv_head, int r, int quad, const Quad& x) {
   const int head = kv_head * a.group + r;
-  float weight   = 0;  // of a row without tokens, whose scale may be anything
-  if (x.sum > 0) weight = reciprocal(x.sum) * (a.v.scale ? __ldg(a.v.scale + kv_head * a.v.scale_head) : 1.0f);
+  float weight   = 0;  // of a row that sees no token: its value scale is not read
+  if (x.sum != 0) weight = reciprocal(x.sum) * (a.v.scale ? __ldg(a.v.scale + kv_head * a.v.scale_head) : 1.0f);
   const float4 y        = {x.values.x * weight, x.values.y * weight, x.values.z * weight, x.values.w * weight};
   const std::int64_t at = batch * a.out.batch + head * a.out.head + 4 * quad;
   if (a.out.type == Type::fp32) {
@@ -80,15 +80,27 @@ PAGODA_DEVICE void store_output(const Args& a, int batch, int kv_head, int r, in
   if (quad == 0 && a.lse) store_lse(a, batch, head, x.most, x.sum);
 }
 
-/// Parts of rows travel without flags or fences: every word of a record is overwritten by its reader with a number that
-/// no sum ever is, and read again and again until it is another.
+/// Partial results travel without flags or fences: a reader polls each word until it is no longer the sentinel, and
+/// then writes the sentinel back. The sentinel is one of the NaNs.
 constexpr std::uint32_t no_number = 0xffffffffu;
 
 PAGODA_DEVICE bool is_number(float x) { return __float_as_uint(x) != no_number; }
 
+/// The same number, but never the sentinel: another NaN instead. Without this a NaN could keep a reader polling for
+/// ever.
+PAGODA_DEVICE float not_sentinel(float x) { return __uint_as_float(min(__float_as_uint(x), no_number - 1)); }
+PAGODA_DEVICE float4 not_sentinel(const float4& v) {
+  return make_float4(not_sentinel(v.x), not_sentinel(v.y), not_sentinel(v.z), not_sentinel(v.w));
+}
+
 PAGODA_DEVICE void send(Record* to, const float4& values, float most, float sum) {
-  store_shared_word4(&to->values, values);
-  store_shared_word2(&to->state, make_float2(most, sum));
+  store_shared_word4(&to->values, not_sentinel(values));
+  store_shared_word2(&to->state, make_float2(most, not_sentinel(sum)));  // most is the result of fmaxf with a number
+}
+PAGODA_DEVICE void clear(Record* at) {
+  const float none = __uint_as_float(no_number);
+  store_shared_word4(&at->values, make_float4(none, none, none, none));
+  store_shared_word2(&at->state, make_float2(none, none));
 }
 
 /// A block's two places: of the row that began before its share, and of the row that its share begins.
@@ -105,7 +117,6 @@ struct Debt {
 /// block; step: between blocks.
 template <int Each>
 PAGODA_DEVICE void join_records(Record* from, int step, int items, int part, int parts, int lanes, Quad& x) {
-  const float none = __uint_as_float(no_number);
   for (int p0 = part; p0 < parts; p0 += Each * lanes) {
     float4 v[Each];
     float2 s[Each];
@@ -135,7 +146,7 @@ PAGODA_DEVICE void join_records(Record* from, int step, int items, int part, int
     }
 #pragma unroll
     for (int u = 0; u < Each; ++u)
-      if (p0 + u * lanes < parts) send(record(u), make_float4(none, none, none, none), none, none);
+      if (p0 + u * lanes < parts) clear(record(u));
     x.add(v, s);
   }
 }

@@ -113,10 +113,35 @@ PAGODA_DEVICE void clear_values(std::uint32_t tile, int count, int thread) {
     clear_shared(tile + place_of<D>(count + c / chunks, c % chunks));
 }
 
-/// Until all of the block's threads are here, wherever in the code.
+/// Zeroes the infinities and NaNs among the values of tokens first .. last of a tile, by so many threads. Returns
+/// whether this thread found any. D, DimsV: as in clear_values.
+template <bool Bf16, int D, int DimsV, int Threads>
+PAGODA_DEVICE bool clear_non_finite(std::uint32_t tile, int first, int last, int thread) {
+  constexpr int chunks             = DimsV / 8;
+  constexpr std::uint32_t exponent = Bf16 ? 0x7f807f80u : 0x7c007c00u, lowest_bit = Bf16 ? 0x00800080u : 0x04000400u;
+  bool found = false;
+  for (int c = thread; c < (last - first) * chunks; c += Threads) {
+    const std::uint32_t at = tile + place_of<D>(first + c / chunks, c % chunks);
+    uint4 x                = load_shared_bits(at);
+    // The addition carries into the sign bit where all bits of the exponent are set.
+    const auto signs = [](std::uint32_t two) { return ((two & exponent) + lowest_bit) & 0x80008000u; };
+    if ((signs(x.x) | signs(x.y) | signs(x.z) | signs(x.w)) == 0) continue;
+    const auto finite = [&](std::uint32_t two) { return two & ~((signs(two) >> 15) * 0xffffu); };
+    store_shared(at, make_uint4(finite(x.x), finite(x.y), finite(x.z), finite(x.w)));
+    found = true;
+  }
+  return found;
+}
+
+/// Waits until so many threads of the block are here. All of them execute the same instruction, which bar.sync demands.
 template <int Threads>
 PAGODA_DEVICE void sync_block() {
   asm volatile("bar.sync 1, %0;" ::"n"(Threads) : "memory");
+}
+/// The same where warps arrive from different places in the code.
+template <int Threads>
+PAGODA_DEVICE void sync_block_from_anywhere() {
+  asm volatile("barrier.sync 1, %0;" ::"n"(Threads) : "memory");
 }
 
 }  // namespace pagoda::tuned::many

@@ -7,8 +7,8 @@
 /// What becomes of a row's accumulators: outputs, or a part that others are joined with.
 namespace pagoda::tuned::many {
 
-/// What outputs are multiplied by. Nobody sees anything: 0.
-PAGODA_DEVICE float weight_of(float sum) { return sum > 0 ? reciprocal(sum) : 0; }
+/// What outputs are multiplied by: 0 for a row that sees no token, NaN for a NaN sum.
+PAGODA_DEVICE float weight_of(float sum) { return sum == 0 ? 0 : reciprocal(sum); }
 
 /// Two dims of an output.
 PAGODA_DEVICE void store_two(const Args& args, const QueryRow& row, int batch, int dim, float x, float y) {
@@ -44,6 +44,8 @@ PAGODA_DEVICE void end_row(const Args& args, const Ended& ended, const float (&o
   const int column = lane & 3, here = rows_here<Together>(args);
   const bool odd = column & 1, second = column & 2;
   if (!ended.whole) {
+    // Accumulators need no not_sentinel: matrix instructions on 16-bit elements give the NaN 0x7fffffff, and an
+    // element's own NaN has zeros in its lower half as a float.
     float4* const to = part_of(args, static_cast<int>(blockIdx.x), ended.begins) +
                        (row / 16 * across + share * (across / Shares)) * unit_quads;
 #pragma unroll
@@ -54,7 +56,7 @@ PAGODA_DEVICE void end_row(const Args& args, const Ended& ended, const float (&o
 #pragma unroll
     for (int u = 0; u < eights / 8; ++u)
       store_shared_word4(to + (4 * u + column) * unit_quads + 64 + lane / 4,
-                         make_float4(state[0].x, state[0].y, state[1].x, state[1].y));
+                         make_float4(state[0].x, not_sentinel(state[0].y), state[1].x, not_sentinel(state[1].y)));
     return;
   }
   // Lanes of a row's first two columns speak for the row and for the one eight below it.

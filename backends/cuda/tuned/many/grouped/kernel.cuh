@@ -74,12 +74,41 @@ PAGODA_DEVICE void load_queries(const Args& args, const SegmentOf<tokens>& s, st
   }
 }
 
+/// Adds the infinities and NaNs that clear_non_finite took out of the values of a segment to the rows that see their
+/// tokens, once more from memory. Their weights do not matter. o: of the lane's rows, `row` and the one eight below it.
+template <bool Bf16, int D>
+PAGODA_DEVICE void add_non_finite(const Args& args, const SegmentOf<tokens>& s, float (&o)[D / 2], int row,
+                                  int column) {
+  Pages pages;
+  pages.begin(args, s);
+  const int seen0 = s.len - QueryRow(args, 0, row).hidden(args);
+  const int seen1 = s.len - QueryRow(args, 0, row + 8).hidden(args);
+#pragma unroll 1
+  for (int t = max(s.len - args.hidden, 0); t < s.len; ++t) {
+    const int tile = t / tokens;
+    if (tile < s.first || tile >= s.end() || (tile - s.first) % s.step != 0) continue;  // another block's
+    const Source from    = pages.look_up(args, s, t / 8);
+    const char* const at = static_cast<const char*>(args.v.data) + from.page * args.v.page +
+                           (from.token + t % 8) * args.v.token + s.head * args.v.head;
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+      const float2 v = unpack<Bf16>(__ldg(reinterpret_cast<const unsigned*>(at) + 4 * j + column));
+      const float x = isfinite(v.x) ? 0.0f : v.x, y = isfinite(v.y) ? 0.0f : v.y;
+      o[4 * j] += t < seen0 ? x : 0.0f, o[4 * j + 1] += t < seen0 ? y : 0.0f;
+      o[4 * j + 2] += t < seen1 ? x : 0.0f, o[4 * j + 3] += t < seen1 ? y : 0.0f;
+    }
+  }
+}
+
 /// A warpgroup's rows of all the block's segments. A lane has two rows, eight apart, of scores and of outputs; of each
 /// eight tokens or dims, two.
 template <bool Bf16, int D, int Groups>
-PAGODA_DEVICE void multiply(const Args& args, Course<1>& course, Place<D, Groups> at, Debt* debts, int warp, int lane) {
-  constexpr float lowest = Quad::lowest;
-  constexpr int eight    = eight_bytes(D);
+PAGODA_DEVICE void multiply(const Args& args, Course<1>& course, Place<D, Groups> at, char* memory, int warp,
+                            int lane) {
+  constexpr float lowest      = Quad::lowest;
+  constexpr int eight         = eight_bytes(D);
+  Debt* const debts           = reinterpret_cast<Debt*>(memory + at.offsets.debts);
+  volatile int* const cleared = reinterpret_cast<int*>(memory + at.offsets.cleared);
   const int group = warp / 4, row = 16 * warp + (lane >> 2), column = lane & 3;
   const bool active = 16 * warp < args.rows;
   Ring<Place<D, Groups>::count> used;
@@ -89,6 +118,7 @@ PAGODA_DEVICE void multiply(const Args& args, Course<1>& course, Place<D, Groups
     if (count == 0) continue;
     if (again) sync_block<workers(Groups)>();  // all have used the queries
     again = true;
+    if (threadIdx.x == 0) *cleared = 0;
     load_queries<D, Groups>(args, s, at.memory);
     fence_copies();
     sync_block<workers(Groups)>();
@@ -100,8 +130,13 @@ PAGODA_DEVICE void multiply(const Args& args, Course<1>& course, Place<D, Groups
       barrier_wait(at.full(used.slot), used.parity);
       float x[32];
       begin_scores<Bf16, D>(x, q, k);
-      if (there < tokens) {  // beside the products
-        clear_values<D, D, workers(Groups)>(at.values(used.slot), there, static_cast<int>(threadIdx.x));
+      if (there < tokens + args.hidden) {  // beside the products
+        const int thread = static_cast<int>(threadIdx.x);
+        clear_values<D, D, workers(Groups)>(at.values(used.slot), there, thread);
+        // Rows that do not see a token must not get 0 times an infinity or NaN.
+        if (args.hidden > 0 && clear_non_finite<Bf16, D, D, workers(Groups)>(
+                                   at.values(used.slot), max(there - args.hidden, 0), min(there, tokens), thread))
+          *cleared = 1;
         fence_copies();
         sync_block<workers(Groups)>();
       }
@@ -143,6 +178,8 @@ PAGODA_DEVICE void multiply(const Args& args, Course<1>& course, Place<D, Groups
       used.next();
     }
 
+    if (args.hidden > 0 && *cleared != 0) [[unlikely]]
+      add_non_finite<Bf16, D>(args, s, o[0], row, column);
     float2 state[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) state[r] = make_float2(base[r], sum_of_row(sum[r]));
@@ -169,7 +206,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   __syncthreads();
   course.settle(args, lane);
   if (warp == workers(Groups) / 32) return copy_tiles(args, course, at, lane);
-  multiply<Bf16>(args, course, at, debts, warp, lane);
+  multiply<Bf16>(args, course, at, memory, warp, lane);
   finish<1, D, workers(Groups)>(args, debts, memory + Here::offsets.ring, warp, lane);
 }
 

@@ -20,17 +20,22 @@ PAGODA_HOST_DEVICE constexpr int stages(int head_dim, int groups) { return group
 
 /// Offsets in a block's shared memory.
 struct Shared {
-  int ring, debts, barriers, bytes;  ///< at 0: queries; debts: Debt [2]; barriers: [stages] full, [stages] empty
+  /// At 0: queries. debts: Debt [2]; cleared: int, whether values were taken out of a tile of the segment; barriers:
+  /// [stages] full, [stages] empty.
+  int ring, debts, cleared, barriers, bytes;
 };
 PAGODA_HOST_DEVICE constexpr Shared shared(int head_dim, int groups) {
   Shared s{};
   s.ring     = groups * (rows / 8) * eight_bytes(head_dim);
   s.debts    = s.ring + stages(head_dim, groups) * 2 * tile_bytes(head_dim);
-  s.barriers = s.debts + 2 * 4 * 4;
+  s.cleared  = s.debts + 2 * 4 * 4;
+  s.barriers = s.cleared + 8;
   s.bytes    = s.barriers + 2 * stages(head_dim, groups) * 8;
   return s;
 }
 
-constexpr Pace pace(int head_dim, int groups) { return {2 * tile_bytes(head_dim), 0.6, blocks(groups)}; }
+constexpr Pace pace(int head_dim, int groups, const Device& d) {
+  return {2 * tile_bytes(head_dim), d.speed.grouped_tile_us, blocks(groups)};
+}
 
 }  // namespace pagoda::tuned::many::grouped

@@ -12,7 +12,7 @@ namespace pagoda::tuned::many::latent {
 struct Place {
   std::uint32_t memory;
   /// All threads, before they touch a barrier.
-  PAGODA_DEVICE void begin() const { sync_block<threads>(); }
+  PAGODA_DEVICE void begin() const { sync_block_from_anywhere<threads>(); }
   PAGODA_DEVICE std::uint32_t barrier(int i) const { return memory + Shared::barriers + 8 * i; }
   PAGODA_DEVICE void wait(int i, int phase) const { barrier_wait(barrier(i), phase & 1); }
   /// One arrival for each warp, once all of it is there.

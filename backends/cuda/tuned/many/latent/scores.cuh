@@ -112,6 +112,13 @@ PAGODA_DEVICE void score_tiles(const Args& args, Place at, char* memory, int whi
           store_matrices(store_to + (((j + (lane >> 4)) ^ (store_row & 7)) << 4), p + 2 * j);
       }
       if (there < tokens) clear_values<head_dim, head_dim_v, 128>(tile_at, there, 32 * warp + lane);
+      // A row that does not see a token must not get 0 times an infinity or NaN. A row that sees a NaN is NaN by its
+      // score, as values are the first dims of keys.
+      if (args.hidden > 0 && there < tokens + args.hidden) {
+        at.wait(Shared::turn + which, m / 2);  // all four warps have their scores: nobody reads the tile as keys
+        clear_non_finite<Bf16, head_dim, head_dim_v, 128>(tile_at, max(there - args.hidden, 0), min(there, tokens),
+                                                          32 * warp + lane);
+      }
       fence_copies();
       at.arrive(Shared::p_full, lane);
     }

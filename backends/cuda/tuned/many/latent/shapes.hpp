@@ -17,8 +17,8 @@ inline constexpr int q_bytes    = rows / 8 * eight;
 /// Blocks that share the query rows of a kv head.
 constexpr int together(int rows_of_head) { return rows_of_head > rows ? 2 : 1; }
 
-/// A tile's two products take so long.
-inline constexpr Pace pace{tile_bytes, 1.5, 1};
+inline constexpr int blocks_per_sm = 1;
+constexpr Pace pace(const Device& d) { return {tile_bytes, d.speed.latent_tile_us, blocks_per_sm}; }
 
 /// Offsets in a block's shared memory.
 struct Shared {
