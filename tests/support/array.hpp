@@ -9,6 +9,8 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <sstream>
+#include <string>
 #include <vector>
 
 namespace pagoda::test {
@@ -84,7 +86,7 @@ class Ints {
   Kokkos::View<int*, typename Space::memory_space> there_;
 };
 
-/// How the axes of an array lie in memory.
+/// Memory orders that most tests use.
 enum class Strides {
   dense,   ///< the last axis fastest, nothing between rows
   padded,  ///< the last axis fastest, gaps after every row, and the first element off by one: nothing is aligned
@@ -95,6 +97,46 @@ inline const char* name_of(Strides s) {
   return s == Strides::dense ? "dense" : s == Strides::padded ? "padded" : "left";
 }
 
+/// Any memory order of an array of up to four axes. Entries for axes that an array lacks are ignored.
+struct Arrangement {
+  std::array<int, 4> order{0, 1, 2, 3};  ///< axes, from the slowest to the fastest
+  std::array<int, 4> gap{};              ///< unused elements before the next index of each axis but the fastest
+  int step  = 1;                         ///< stride of the fastest axis
+  int first = 0;                         ///< offset of the first element from an aligned address, in elements
+
+  Arrangement() = default;
+  Arrangement(Strides strides) {
+    if (strides == Strides::padded) gap = {3, 3, 3, 3}, first = 1;
+    if (strides == Strides::left) order = {3, 2, 1, 0};
+  }
+  bool operator==(const Arrangement&) const = default;
+
+  /// Strides of an array of these extents, in elements.
+  std::vector<std::int64_t> strides(const std::vector<std::int64_t>& extent) const {
+    const int rank = static_cast<int>(extent.size());
+    std::vector<std::int64_t> stride(extent.size());
+    std::int64_t next = 0;
+    for (auto axis = order.rbegin(); axis != order.rend(); ++axis) {
+      if (*axis >= rank) continue;
+      stride[*axis] = next == 0 ? step : next + gap[*axis];
+      next          = stride[*axis] * std::max<std::int64_t>(extent[*axis], 1);
+    }
+    return stride;
+  }
+};
+
+inline std::string describe(const Arrangement& a) {
+  for (const Strides s : {Strides::dense, Strides::padded, Strides::left})
+    if (a == Arrangement(s)) return name_of(s);
+  std::ostringstream text;
+  text << "axes";
+  for (const int axis : a.order) text << " " << axis;
+  text << " with gaps";
+  for (const int gap : a.gap) text << " " << gap;
+  text << ", step " << a.step << " and offset " << a.first;
+  return text.str();
+}
+
 /// A strided array of up to four axes in the memory of a space, with its addresses worked out here and not by the
 /// library. Whatever lies between and around its elements is poison, and stays so, or untouched_around() says no.
 template <class Space>
@@ -103,11 +145,11 @@ class Array {
   using Memory  = typename Space::memory_space;
   using Extents = std::vector<std::int64_t>;
 
-  Array(DType type, const Extents& extent, Strides strides)
+  Array(DType type, const Extents& extent, const Arrangement& arrangement)
       : type_(type),
         extent_(extent),
-        stride_(make_strides(extent, strides)),
-        first_(guard + (strides == Strides::padded ? 1 : 0)),
+        stride_(arrangement.strides(extent)),
+        first_(guard + arrangement.first),
         bytes_(static_cast<std::size_t>(first_ + span() + guard) * size_of(type)) {}
 
   std::int64_t index(const std::array<std::int64_t, 4>& at) const {
@@ -179,19 +221,6 @@ class Array {
  private:
   static constexpr std::int64_t guard = 64;  // elements, so that a dense array stays aligned
 
-  static Extents make_strides(const Extents& extent, Strides strides) {
-    Extents stride(extent.size(), 1);
-    const int rank = static_cast<int>(extent.size());
-    if (strides == Strides::left) {
-      for (int axis = 1; axis < rank; ++axis)
-        stride[axis] = stride[axis - 1] * std::max<std::int64_t>(extent[axis - 1], 1);
-    } else {
-      const std::int64_t gap = strides == Strides::padded ? 3 : 0;
-      for (int axis = rank - 2; axis >= 0; --axis)
-        stride[axis] = stride[axis + 1] * std::max<std::int64_t>(extent[axis + 1], 1) + gap;
-    }
-    return stride;
-  }
   std::int64_t span() const {
     std::int64_t last = 0;
     for (std::size_t axis = 0; axis < extent_.size(); ++axis) {

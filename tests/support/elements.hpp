@@ -30,7 +30,7 @@ decltype(auto) with_type(DType type, F&& f) {
 
 template <class T>
 T to_element(double x) {
-  return static_cast<T>(std::conditional_t<std::is_same_v<T, double>, double, float>(x));
+  return static_cast<T>(x);  // rounded once
 }
 
 inline double load(const std::byte* at, DType type) {

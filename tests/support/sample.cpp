@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <sstream>
 
@@ -65,6 +66,7 @@ std::string describe(const Shape& s) {
        << s.head_dim;
   if (s.head_dim_v > 0) text << "/" << s.head_dim_v << (s.values_in_keys ? " (values in keys)" : "");
   if (!s.query_lens.empty()) text << ", query_lens " << list(s.query_lens);
+  if (!s.same_as.empty()) text << ", sequences of entries " << list(s.same_as);
   if (s.softmax_scale) text << ", softmax_scale " << *s.softmax_scale;
   if (!s.causal) text << ", not causal";
   if (s.window_left >= 0) text << ", window_left " << s.window_left;
@@ -76,6 +78,7 @@ std::string describe(const Shape& s) {
     return scales == Scales::none         ? "none"
            : scales == Scales::per_tensor ? "per tensor"
            : scales == Scales::per_head   ? "per head"
+           : scales == Scales::per_token  ? "per token"
                                           : "per token and head";
   };
   if (s.k_scales != s.v_scales || s.k_scales != Scales::per_token_and_head)
@@ -112,10 +115,11 @@ Sample<T>::Sample(const Shape& shape) : shape_(shape), query_begin_{0} {
   std::size_t tokens = 0;
   for (const int length : shape_.lengths) first_row_.push_back(tokens), tokens += length;
   const auto make_scales = [&](Scales scales, double size, unsigned seed) {
-    std::vector<float> all(scales == Scales::per_head ? shape_.num_kv_heads
-                           : scales == Scales::per_token_and_head
-                               ? std::max<std::size_t>(tokens, 1) * shape_.num_kv_heads
-                               : 1,
+    const std::size_t rows = std::max<std::size_t>(tokens, 1);
+    std::vector<float> all(scales == Scales::per_head             ? shape_.num_kv_heads
+                           : scales == Scales::per_token          ? rows
+                           : scales == Scales::per_token_and_head ? rows * shape_.num_kv_heads
+                                                                  : 1,
                            1.0f);
     Normal spread(seed);
     for (float& x : all)
@@ -154,12 +158,20 @@ double Sample<T>::softmax_scale() const {
 }
 
 template <class T>
-bool Sample<T>::visible(int b, int t) const {
+bool Sample<T>::sees(int b, int t) const {
   for (int i = 0; i < query_len(b); ++i) {
     const int position = shape_.lengths[b] - query_len(b) + i;
     if (shape_.causal && t > position) continue;
-    if (shape_.window_left < 0 || t >= position - shape_.window_left || t < shape_.num_initial_tokens) return true;
+    if (shape_.window_left < 0 || position - t <= shape_.window_left || t < shape_.num_initial_tokens) return true;
   }
+  return false;
+}
+
+template <class T>
+bool Sample<T>::visible(int b, int t) const {
+  if (shape_.same_as.empty()) return sees(b, t);
+  for (int other = 0; other < batch(); ++other)
+    if (source(other) == source(b) && sees(other, t)) return true;
   return false;
 }
 
@@ -174,20 +186,27 @@ reference::Row Sample<T>::answer(int b, int token, int head) const {
   const auto read   = [&](const T* from, double scale, std::span<double> to) {
     for (std::size_t d = 0; d < to.size(); ++d) to[d] = scale * load_dim(from, static_cast<int>(d));
   };
+  const int length = shape_.lengths[b], query_len = this->query_len(b);
   reference::RowOptions o;
   o.softmax_scale      = softmax_scale();
   o.causal             = shape_.causal;
-  o.window_left        = shape_.window_left;
+  o.window_left        = std::min(shape_.window_left, length + query_len);  // the same window, far from overflow
   o.num_initial_tokens = shape_.num_initial_tokens;
   o.logit_soft_cap     = shape_.logit_soft_cap;
   if (shape_.alibi) o.alibi_slope = alibi_slopes_[head];
   if (shape_.sinks) o.sink = sinks_[head];
-  const int length = shape_.lengths[b];
-  return reference::attend(
+  auto row = reference::attend(
       {query(token, head), static_cast<std::size_t>(shape_.head_dim)}, length,
-      length - query_len(b) + token - query_begin(b), head_dim_v(),
+      length - query_len + token - query_begin(b), head_dim_v(),
       [&](int t, std::span<double> to) { read(key(b, t, kv_head), key_scale(b, t, kv_head), to); },
       [&](int t, std::span<double> to) { read(value(b, t, kv_head), value_scale(b, t, kv_head), to); }, o);
+  if (shape_.sinks && std::isfinite(o.sink)) {
+    // The sink is a score with a rounding of its own, and the other scores count by their share among themselves.
+    const double tokens  = std::accumulate(row.probabilities.begin(), row.probabilities.end(), 0.0);
+    const double of_sink = (1 - tokens) * o.sink;
+    row.score_condition  = std::sqrt((tokens > 0 ? std::pow(row.score_condition, 2) / tokens : 0) + of_sink * of_sink);
+  }
+  return row;
 }
 
 template <class T>

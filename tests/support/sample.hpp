@@ -16,6 +16,7 @@ enum class Scales {
   none,  ///< 1 throughout
   per_tensor,
   per_head,
+  per_token,  ///< one for all kv heads of a token
   per_token_and_head
 };
 
@@ -27,6 +28,9 @@ struct Shape {
   int head_dim     = 64;
   int head_dim_v   = 0;           ///< 0: as head_dim
   std::vector<int> query_lens{};  ///< query tokens of each batch entry; empty: one each
+  /// Entry b decodes the sequence of entry same_as[b], which is b or an entry before it that has a sequence of its own.
+  /// Both have the same length. Empty: each entry has a sequence of its own.
+  std::vector<int> same_as{};
 
   std::optional<double> softmax_scale{};
   bool causal            = true;
@@ -70,13 +74,15 @@ class Sample {
   int query_tokens() const { return query_begin_.back(); }
   double softmax_scale() const;
   DType q_type() const { return shape_.q_type.value_or(io_type_v<T>); }
-  /// Whether any query token of the entry sees the token.
+  /// The entry whose sequence entry b decodes.
+  int source(int b) const { return shape_.same_as.empty() ? b : shape_.same_as[b]; }
+  /// Whether any query token of the entries that decode b's sequence sees the token.
   bool visible(int b, int t) const;
 
   /// Logical rows. What is written here must be written before the first call of rows().
-  T* key(int b, int t, int head) { return k_[b].data() + row(t, head) * elements(shape_.head_dim); }
+  T* key(int b, int t, int head) { return k_[source(b)].data() + row(t, head) * elements(shape_.head_dim); }
   T* value(int b, int t, int head) {
-    return shape_.values_in_keys ? key(b, t, head) : v_[b].data() + row(t, head) * elements(head_dim_v());
+    return shape_.values_in_keys ? key(b, t, head) : v_[source(b)].data() + row(t, head) * elements(head_dim_v());
   }
   /// Elements of a row.
   static int elements(int dims) { return dims / dims_per_element_v<T>; }
@@ -91,6 +97,8 @@ class Sample {
   const double* query(int token, int head) const { return const_cast<Sample*>(this)->query(token, head); }
   const std::vector<float>& alibi_slopes() const { return alibi_slopes_; }
   const std::vector<float>& sinks() const { return sinks_; }
+  std::vector<float>& alibi_slopes() { return alibi_slopes_; }
+  std::vector<float>& sinks() { return sinks_; }
 
   /// The reference's answers, row_of(token, head); worked out once.
   const std::vector<reference::Row>& rows() const;
@@ -101,16 +109,19 @@ class Sample {
  private:
   std::size_t scale_of(Scales scales, int b, int t, int head) const {
     if (!is_quantized_v<T> || scales == Scales::none || scales == Scales::per_tensor) return 0;
-    return head + (scales == Scales::per_head ? 0 : static_cast<std::size_t>(first_row_[b] + t) * shape_.num_kv_heads);
+    if (scales == Scales::per_head) return head;
+    const std::size_t token = first_row_[source(b)] + t;
+    return scales == Scales::per_token ? token : token * shape_.num_kv_heads + head;
   }
   std::size_t row(int t, int head) const { return static_cast<std::size_t>(t) * shape_.num_kv_heads + head; }
+  bool sees(int b, int t) const;
   reference::Row answer(int b, int token, int head) const;
 
   Shape shape_;
   std::vector<int> query_begin_;
   std::vector<std::vector<T>> k_, v_;     ///< of each entry, (token, kv head, dim)
   std::vector<std::size_t> first_row_;    ///< tokens of the entries before each
-  std::vector<float> k_scale_, v_scale_;  ///< (token of all entries, kv head), (kv head), or one
+  std::vector<float> k_scale_, v_scale_;  ///< (token of all entries, kv head), (token), (kv head), or one
   std::vector<double> q_;                 ///< (query token, q head, dim), rounded to the queries' type
   std::vector<float> alibi_slopes_, sinks_;
   mutable std::vector<reference::Row> rows_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <climits>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <sstream>
@@ -34,7 +35,14 @@ std::string describe(const Placement& p) {
   text << (p.layout == Layout::contiguous ? "contiguous" : p.layout == Layout::paged ? "paged" : "paged (CSR)");
   if (p.layout != Layout::contiguous) text << ", page_size " << p.page_size;
   text << (p.order == KVOrder::NHD ? ", NHD" : ", HND") << (p.scale_order == KVOrder::HND ? " (scales HND)" : "")
-       << ", cache " << name_of(p.strides) << ", q and out " << name_of(p.io);
+       << ", cache " << describe(p.strides) << ", q and out " << describe(p.io);
+  const auto differs = [&](const char* what, const std::optional<Arrangement>& strides) {
+    if (strides) text << ", " << what << " " << describe(*strides);
+  };
+  differs("values", p.v_strides), differs("scales", p.scale_strides), differs("table", p.table_strides);
+  differs("out", p.out_strides), differs("lse", p.lse_strides);
+  if (p.unused_page != -1) text << ", unused page ids " << p.unused_page;
+  if (p.max_batch > 0) text << ", max_batch " << p.max_batch;
   if (p.indirect) text << ", sequence_ids";
   if (p.ragged) text << ", cu_seqlens_q";
   if (p.out_type) text << ", out " << pagoda::name_of(*p.out_type);
@@ -58,15 +66,18 @@ Scene<Space, T>::Scene(const Sample<T>& sample, const Placement& placement, cons
       v_scale_(DType::fp32, {0}, Strides::dense),
       q_(sample.q_type(), {sample.query_tokens(), sample.shape().num_q_heads, sample.shape().head_dim}, placement.io),
       out_(placement.out_type.value_or(io_type_v<T>),
-           {sample.query_tokens(), sample.shape().num_q_heads, sample.head_dim_v()}, placement.io),
-      lse_(placement.lse_type, {sample.query_tokens(), sample.shape().num_q_heads}, placement.io) {
-  const Shape& shape = sample_.shape();
+           {sample.query_tokens(), sample.shape().num_q_heads, sample.head_dim_v()},
+           placement.out_strides.value_or(placement.io)),
+      lse_(placement.lse_type, {sample.query_tokens(), sample.shape().num_q_heads},
+           placement.lse_strides.value_or(placement.io)) {
+  const Shape& shape  = sample_.shape();
+  placement_.indirect = placement_.indirect || !shape.same_as.empty();
   std::iota(sequence_of_.begin(), sequence_of_.end(), 0);
   if (placement_.indirect) {
     std::vector<int> all(num_sequences());
     std::iota(all.begin(), all.end(), 0);
     std::shuffle(all.begin(), all.end(), std::mt19937(shape.seed));
-    std::copy_n(all.begin(), sample_.batch(), sequence_of_.begin());
+    for (int b = 0; b < sample_.batch(); ++b) sequence_of_[b] = all[sample_.source(b)];
     ids_ = Ints<Space>(exec_, sequence_of_);
   }
   // Lengths of sequences that are in no batch are never to be read.
@@ -84,8 +95,9 @@ Scene<Space, T>::Scene(const Sample<T>& sample, const Placement& placement, cons
     page_size_ = *std::max_element(shape.lengths.begin(), shape.lengths.end()) + spare_tokens;
     num_pages_ = num_sequences();
   }
-  k_ = make_cache_array(shape.head_dim);
-  if (!shape.values_in_keys) v_ = make_cache_array(sample_.head_dim_v());
+  k_ = make_cache_array(shape.head_dim, placement_.strides);
+  if (!shape.values_in_keys)
+    v_ = make_cache_array(sample_.head_dim_v(), placement_.v_strides.value_or(placement_.strides));
   if (is_quantized_v<T>) k_scale_ = make_scale_array(shape.k_scales), v_scale_ = make_scale_array(shape.v_scales);
   choose_pages(shape.seed);
   fill_cache();
@@ -108,13 +120,21 @@ Scene<Space, T>::Scene(const Sample<T>& sample, const Placement& placement, cons
   if (shape.sinks) options_.sinks = sinks_ = floats_on(exec_, sample_.sinks());
   const auto& lens = shape.query_lens;
   if (!lens.empty()) options_.max_query_len = std::max(1, *std::max_element(lens.begin(), lens.end()));
+  options_.max_batch = placement_.max_batch;
   if (placement_.ragged || std::any_of(lens.begin(), lens.end(), [&](int n) { return n != lens[0]; })) {
-    std::vector<int> begins;
-    for (int b = 0; b <= sample_.batch(); ++b) begins.push_back(sample_.query_begin(b));
-    cu_seqlens_q_             = Ints<Space>(exec_, begins);
+    cu_seqlens_q_ = Ints<Space>(exec_, std::vector<int>(std::max(sample_.batch(), placement_.max_batch) + 1));
+    set_query_lens(lens.empty() ? std::vector<int>(sample_.batch(), 1) : lens);
     options_.cu_seqlens_q     = cu_seqlens_q_.view();
     options_.max_query_tokens = sample_.query_tokens();
   }
+}
+
+template <class Space, class T>
+void Scene<Space, T>::set_query_lens(const std::vector<int>& query_lens) {
+  std::vector<int> begins(cu_seqlens_q_.view().extent(0), -1);
+  begins[0] = 0;
+  std::inclusive_scan(query_lens.begin(), query_lens.end(), begins.begin() + 1);
+  cu_seqlens_q_.assign(exec_, begins);
 }
 
 template <class Space, class T>
@@ -124,23 +144,23 @@ std::array<std::int64_t, 4> Scene<Space, T>::at(int page, int slot, int head) co
 }
 
 template <class Space, class T>
-Array<Space> Scene<Space, T>::make_cache_array(int dims) const {
+Array<Space> Scene<Space, T>::make_cache_array(int dims, const Arrangement& strides) const {
   const int heads = sample_.shape().num_kv_heads;
   const bool nhd  = placement_.order == KVOrder::NHD;
-  return Array<Space>(dtype_v<T>,
-                      {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_, Sample<T>::elements(dims)},
-                      placement_.strides);
+  return Array<Space>(
+      dtype_v<T>, {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_, Sample<T>::elements(dims)}, strides);
 }
 
 /// As many axes as the scales have; those of heads are a column of two, so that they have a stride.
 template <class Space, class T>
 Array<Space> Scene<Space, T>::make_scale_array(Scales scales) const {
-  const int heads = sample_.shape().num_kv_heads;
+  const int heads = scales == Scales::per_token ? 1 : sample_.shape().num_kv_heads;
   const bool nhd  = placement_.scale_order == KVOrder::NHD;
   std::vector<std::int64_t> extent{1};
   if (scales == Scales::per_head) extent = {heads, 2};
-  if (scales == Scales::per_token_and_head) extent = {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_};
-  return Array<Space>(DType::fp32, extent, placement_.strides);
+  if (scales == Scales::per_token || scales == Scales::per_token_and_head)
+    extent = {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_};
+  return Array<Space>(DType::fp32, extent, placement_.scale_strides.value_or(placement_.strides));
 }
 
 /// Pages of a pool in random order, none for a page that no query sees a token of; of a contiguous cache, the sequence.
@@ -150,13 +170,16 @@ void Scene<Space, T>::choose_pages(unsigned seed) {
   std::iota(pool.begin(), pool.end(), 0);
   std::shuffle(pool.begin(), pool.end(), std::mt19937(seed));
   for (int b = 0; b < sample_.batch(); ++b) {
-    const int length = sample_.shape().lengths[b];
-    pages_[b].assign(length == 0 ? 0 : (length - 1) / page_size_ + 1, paged() ? -1 : sequence_of_[b]);
-    if (!paged()) continue;
+    const int length = sample_.shape().lengths[b], unused = placement_.unused_page;
+    pages_[b].assign(length == 0 ? 0 : (length - 1) / page_size_ + 1, paged() ? unused : sequence_of_[b]);
+    if (sample_.source(b) != b) pages_[b] = pages_[sample_.source(b)];
+    if (!paged() || sample_.source(b) != b) continue;
+    std::vector<bool> given(pages_[b].size(), false);
     for (int t = 0; t < length; ++t) {
-      int& page = pages_[b][t / page_size_];
-      if (page >= 0 || !sample_.visible(b, t)) continue;
-      page = pool.back();
+      const int i = t / page_size_;
+      if (given[i] || !sample_.visible(b, t)) continue;
+      given[i]     = true;
+      pages_[b][i] = pool.back();
       pool.pop_back();
     }
   }
@@ -196,8 +219,9 @@ void Scene<Space, T>::fill_scales() {
       const int page = pages_[b][t / page_size_], slot = t % page_size_;
       for (int h = 0; h < shape.num_kv_heads; ++h) {
         const auto put = [&](Array<Space>& into, Scales scales, float x) {
-          if (scales == Scales::per_token_and_head) {
-            into.set({page, nhd ? slot : h, nhd ? h : slot, 0}, x);
+          if (scales == Scales::per_token || scales == Scales::per_token_and_head) {
+            const int head = scales == Scales::per_token ? 0 : h;
+            into.set({page, nhd ? slot : head, nhd ? head : slot, 0}, x);
           } else {
             into.set({scales == Scales::per_head ? h : 0, 0, 0, 0}, x);
           }
@@ -223,12 +247,15 @@ void Scene<Space, T>::write_tables() {
     }
     table.push_back(-1);
   } else {
-    table_row_ = placement_.strides == Strides::left ? 1 : max_pages_ + (placement_.strides == Strides::padded ? 3 : 0);
-    table_page_ = placement_.strides == Strides::left ? num_sequences() : 1;
-    table.assign(static_cast<std::size_t>(num_sequences()) * (max_pages_ + 3), -1);
+    const Arrangement arrangement = placement_.table_strides.value_or(placement_.strides);
+    const auto stride             = arrangement.strides({num_sequences(), max_pages_});
+    table_row_ = static_cast<int>(stride[0]), table_page_ = static_cast<int>(stride[1]);
+    table_first_     = arrangement.first;
+    const auto index = [&](int sequence, int i) { return table_first_ + sequence * table_row_ + i * table_page_; };
+    table.assign(index(num_sequences() - 1, max_pages_ - 1) + 1, placement_.unused_page);
     for (int b = 0; b < sample_.batch(); ++b)
       for (std::size_t i = 0; i < pages_[b].size(); ++i)
-        table[sequence_of_[b] * table_row_ + static_cast<int>(i) * table_page_] = pages_[b][i];
+        table[index(sequence_of_[b], static_cast<int>(i))] = pages_[b][i];
   }
   if (!cache_) {
     table_ = Ints<Space>(exec_, table), indptr_ = Ints<Space>(exec_, indptr);
@@ -257,7 +284,7 @@ auto Scene<Space, T>::make_cache() -> Cache {
         PagedKV<T, Memory>(k, v, indptr_.view(), table_.view(), lengths_.view(), longest, placement_.order, ids));
   }
   const Kokkos::View<const int**, Kokkos::LayoutStride, Memory> table(
-      table_.view().data(), Kokkos::LayoutStride(num_sequences(), table_row_, max_pages_, table_page_));
+      table_.view().data() + table_first_, Kokkos::LayoutStride(num_sequences(), table_row_, max_pages_, table_page_));
   return with_scales(PagedKV<T, Memory>(k, v, table, lengths_.view(), placement_.order, ids));
 }
 
@@ -273,6 +300,7 @@ auto Scene<Space, T>::scales(const Array<Space>& array, Scales scales) const -> 
       const auto heads = array.template view<const float, 1>();
       return pagoda::per_head_scales(heads, heads).k;
     }
+    case Scales::per_token:  // an axis of one head
     case Scales::per_token_and_head:
       break;
   }
@@ -338,6 +366,11 @@ void Scene<Space, T>::poison_outputs() {
 }
 
 template <class Space, class T>
+void Scene<Space, T>::poison_workspaces() {
+  for (const auto& workspace : workspaces_) workspace->poison_all(exec_);
+}
+
+template <class Space, class T>
 std::vector<std::byte> Scene<Space, T>::results() {
   out_.download(exec_), lse_.download(exec_);
   auto all = out_.elements(), lse = lse_.elements();
@@ -345,15 +378,35 @@ std::vector<std::byte> Scene<Space, T>::results() {
   return all;
 }
 
+namespace {
+
+/// What may become 0 where it is stored.
+double smallest_number(DType type) {
+  return type == DType::fp64 ? 0x1p-1022 : type == DType::fp16 ? 0x1p-24 : 0x1p-126;
+}
+
+/// Error of an output row, in terms of Row::norm, where probabilities underflow. They are stored relative to the
+/// largest, which may be the sink's.
+double underflow_of(const reference::Row& row, DType probability) {
+  double sum = 0, squares = 0, largest = 0;
+  for (const double p : row.probabilities) sum += p, squares += p * p, largest = std::max(largest, p);
+  if (squares == 0) return std::numeric_limits<double>::infinity();
+  largest = std::max(largest, 1 - sum);
+  return smallest_number(probability) * std::sqrt(static_cast<double>(row.probabilities.size()) / squares) * largest;
+}
+
+}  // namespace
+
 template <class Space, class T>
 Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array<Space>* lse, DType probability,
-                   int cut_off_steps) {
+                   int cut_off_steps, double leeway) {
   const Shape& shape     = sample.shape();
   const DType arithmetic = dtype_v<accumulator_t<T>>;
   // Where probabilities are rounded, products are of rounded factors: a query of a wider type than the cache's is
   // carried as two numbers of the cache's, twice its precision.
-  const double query_rounding =
-      probability != arithmetic && sample.shape().q_type ? std::pow(unit_roundoff(probability), 2) : 0;
+  const double query_rounding = probability != arithmetic && (sample.shape().q_type || is_quantized_v<T>)
+                                    ? std::pow(unit_roundoff(probability), 2)
+                                    : 0;
   Comparison result;
   std::ostringstream report;
   const auto complain = [&](int token, int head, const auto&... text) {
@@ -367,30 +420,42 @@ Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array
     for (int h = 0; h < shape.num_q_heads; ++h) {
       const reference::Row& row = sample.rows()[sample.row_of(token, h)];
       double error              = 0;
-      for (int d = 0; d < sample.head_dim_v(); ++d) error += std::pow(out.get({token, h, d}) - row.out[d], 2);
-      error                 = std::sqrt(error);
-      const double of_query = 2 * query_rounding * (1 + 2 * row.score_condition);
-      const double allowed  = reference::tolerance(row, probability, out.type(), arithmetic) + of_query;
+      for (int d = 0; d < sample.head_dim_v(); ++d) {
+        const double got = out.get({token, h, d}), right = row.out[d];
+        if (std::isfinite(right)) {
+          error += std::pow(got - right, 2);
+        } else if (std::isfinite(got)) {
+          complain(token, h, "out is ", got, " in dim ", d, "; right: ", right);
+        }
+      }
+      error                  = std::sqrt(error);
+      const double of_scores = 2 * query_rounding * (1 + 2 * row.score_condition);
+      const double allowed   = leeway * (reference::tolerance(row, probability, out.type(), arithmetic) + of_scores);
       if (row.norm == 0) {  // a row that sees no value is exactly 0
         if (!(error == 0)) complain(token, h, "out is off from 0 by ", error);
       } else {
-        result.worst = std::max(result.worst, error / row.norm / allowed);
-        if (!(error <= allowed * row.norm))
+        result.worst           = std::max(result.worst, error / row.norm / allowed);
+        const double underflow = smallest_number(out.type()) * std::sqrt(sample.head_dim_v());
+        if (!(error <= (allowed + underflow_of(row, probability)) * row.norm + underflow))
           complain(token, h, "out is off by ", error / row.norm, " of itself; allowed ", allowed);
       }
 
       if (!lse) continue;
       const double got = lse->get({token, h});
+      if (std::isnan(row.lse)) {
+        if (!std::isnan(got)) complain(token, h, "lse is ", got, "; expected NaN, for a visible key is");
+        continue;
+      }
       // Beside what the scores allow, a log-sum-exp is itself rounded, in the arithmetic and in its own type.
       const double rounding = std::max(unit_roundoff(lse->type()), unit_roundoff(arithmetic));
       // All errors of cut off sums go the same way, up to a unit in the last place at a step.
       const double cut_off =
           cut_off_steps * 2 * unit_roundoff(arithmetic) * std::max(std::abs(row.lse), row.score_condition);
-      const double off = reference::tolerance(row, arithmetic, lse->type(), arithmetic) + of_query + cut_off +
-                         2 * rounding * std::abs(row.lse);
-      if (std::isinf(row.lse) ? got != row.lse : !(std::abs(got - row.lse) <= off))
-        complain(token, h, "lse is ", row.lse, " ", got > row.lse ? "+ " : "- ", std::abs(got - row.lse),
-                 "; allowed: ", off);
+      const double off = leeway * (reference::tolerance(row, arithmetic, lse->type(), arithmetic) + of_scores +
+                                   cut_off + 2 * rounding * std::abs(row.lse));
+      if (std::isnan(row.lse) != std::isnan(got) ||
+          (std::isinf(row.lse) ? got != row.lse : !std::isnan(got) && !(std::abs(got - row.lse) <= off)))
+        complain(token, h, "lse is ", got, ", off by ", std::abs(got - row.lse), " from ", row.lse, "; allowed: ", off);
     }
   }
   if (result.wrong > 5) report << "\n  ...";
@@ -400,10 +465,10 @@ Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array
 }
 
 template <class Space, class T>
-testing::AssertionResult Scene<Space, T>::right(const Sample<T>& sample) {
+testing::AssertionResult Scene<Space, T>::right(const Sample<T>& sample, double leeway) {
   out_.download(exec_), lse_.download(exec_);
   auto [wrong, worst, report] =
-      compare<Space>(sample, out_, placement_.with_lse ? &lse_ : nullptr, probability_type_, cut_off_steps_);
+      compare<Space>(sample, out_, placement_.with_lse ? &lse_ : nullptr, probability_type_, cut_off_steps_, leeway);
   worst_               = worst;
   const auto untouched = [&count = wrong, &text = report](bool ok, const char* what) {
     if (ok) return;
@@ -440,7 +505,7 @@ Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
     tiles.push_back(s.num_kv_heads / s.heads_per_item *
                     detail::ceil_div(queries * s.num_q_heads / s.num_kv_heads, s.row_tile));
     if (chunks[b] == 0) continue;
-    totals.chunks += chunks[b] * tiles[b];
+    totals.chunks += std::int64_t(chunks[b]) * tiles[b];
     totals.rows += tiles[b];
     totals.longest = std::max(totals.longest, chunks[b]);
   }
@@ -460,8 +525,9 @@ Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
 }
 
 // For all types, though a build may lack kernels for some: that it says so is tested too.
-#define PAGODA_TEST_INSTANTIATE(Space, T)                                                                        \
-  template Comparison compare<Space, T>(const Sample<T>&, const Array<Space>&, const Array<Space>*, DType, int); \
+#define PAGODA_TEST_INSTANTIATE(Space, T)                                                                       \
+  template Comparison compare<Space, T>(const Sample<T>&, const Array<Space>&, const Array<Space>*, DType, int, \
+                                        double);                                                                \
   template class Scene<Space, T>;
 #define PAGODA_TEST_INSTANTIATE_SPACE(Space)  \
   PAGODA_TEST_INSTANTIATE(Space, double)      \

@@ -21,14 +21,18 @@ struct Placement {
   Layout layout       = Layout::contiguous;
   int page_size       = 16;
   KVOrder order       = KVOrder::NHD;
-  KVOrder scale_order = KVOrder::NHD;    ///< of a quantized cache's scales
-  Strides strides     = Strides::dense;  ///< of the cache and of a dense block table
-  Strides io          = Strides::dense;  ///< of queries and outputs
-  bool indirect       = false;           ///< batch entries are sequences of a larger cache, in another order
-  bool ragged         = false;           ///< give cu_seqlens_q even where all entries have as many query tokens
-  std::optional<DType> out_type{};       ///< default: the cache's; fp32 for a quantized one
+  KVOrder scale_order = KVOrder::NHD;  ///< of a quantized cache's scales
+  Arrangement strides{};               ///< of the cache and of a dense block table
+  Arrangement io{};                    ///< of queries and outputs
+  bool indirect = false;               ///< batch entries are sequences of a larger cache, in another order
+  bool ragged   = false;               ///< give cu_seqlens_q even where all entries have as many query tokens
+  std::optional<DType> out_type{};     ///< default: the cache's; fp32 for a quantized one
   DType lse_type = DType::fp32;
   bool with_lse  = true;
+  // Where they differ from `strides` and `io`.
+  std::optional<Arrangement> v_strides{}, scale_strides{}, table_strides{}, out_strides{}, lse_strides{};
+  int unused_page = -1;  ///< page id of pages that no query sees a token of, and of the padding of block tables
+  int max_batch   = 0;   ///< bound on the batch of later decodes, an option of plans; 0: the sample's batch
 };
 
 std::string describe(const Placement& placement);
@@ -42,10 +46,10 @@ struct Comparison {
 
 /// out (query token, q head, dim) and, unless null, lse (query token, q head), as downloaded, against the reference.
 /// probability: what the kernel rounds probabilities to. cut_off_steps: of how many steps a score is the sum, each of
-/// which cuts the sum so far off instead of rounding it; 0: none does.
+/// which cuts the sum so far off instead of rounding it; 0: none does. leeway: multiplies all tolerances.
 template <class Space, class T>
 Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array<Space>* lse, DType probability,
-                   int cut_off_steps = 0);
+                   int cut_off_steps = 0, double leeway = 1);
 
 /// What a plan cuts the sample into.
 struct Cuts {
@@ -76,16 +80,20 @@ class Scene {
 
   /// Other lengths, on the device; nothing else changes.
   void set_lengths(const std::vector<int>& lengths);
+  /// Other numbers of query tokens (cu_seqlens_q), on the device: for decodes of other scenes with this one's plans.
+  void set_query_lens(const std::vector<int>& query_lens);
   /// Permutes the pages of the pool, and their ids in the tables with them.
   void shuffle_pages(unsigned seed);
   void poison_outputs();
+  /// Of all plans of this scene, which may hold anything between decodes.
+  void poison_workspaces();
   /// Bytes of out and lse, for comparisons bit for bit.
   std::vector<std::byte> results();
 
   /// Compares each row with the reference (of another sample, if given, that shares the scene's queries), and looks
   /// whether anything but out, lse and workspace was written.
   testing::AssertionResult right() { return right(sample_); }
-  testing::AssertionResult right(const Sample<T>& sample);
+  testing::AssertionResult right(const Sample<T>& sample, double leeway = 1);
   /// Largest error of an output, in tolerances, at the last right().
   double worst() const { return worst_; }
   /// What the last decode rounded probabilities to.
@@ -93,6 +101,7 @@ class Scene {
 
   Cuts cuts(const Plan<Space>& plan) const;
 
+  const Sample<T>& sample() const { return sample_; }
   Array<Space>& q() { return q_; }
   Array<Space>& out() { return out_; }
   Array<Space>& lse() { return lse_; }
@@ -100,7 +109,7 @@ class Scene {
  private:
   int num_sequences() const { return sample_.batch() + (placement_.indirect ? 3 : 0); }
   bool paged() const { return placement_.layout != Layout::contiguous; }
-  Array<Space> make_cache_array(int dims) const;
+  Array<Space> make_cache_array(int dims, const Arrangement& strides) const;
   Array<Space> make_scale_array(Scales scales) const;
   void fill_scales();
   void choose_pages(unsigned seed);
@@ -115,6 +124,7 @@ class Scene {
   Placement placement_;
   int page_size_, num_pages_, max_pages_;
   int table_row_ = 0, table_page_ = 1;   ///< strides of a dense block table
+  int table_first_ = 0;                  ///< where it begins
   std::vector<int> sequence_of_;         ///< of each batch entry
   std::vector<std::vector<int>> pages_;  ///< of each batch entry
   Array<Space> k_, v_, k_scale_, v_scale_, q_, out_, lse_;

@@ -63,6 +63,12 @@ using OnSpaces =
 /// For tests that ask nothing of the type: fp16 where the build has it.
 using AnyType = lists::Any::type;
 
+/// Whether this build has kernels and, for a type that is not quantized, pools of T.
+#define PAGODA_TEST_IS(name) || std::is_same_v<T, pagoda::detail::type_##name>
+template <class T>
+inline constexpr bool has_kernels_v = false PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_TEST_IS);
+#undef PAGODA_TEST_IS
+
 inline constexpr bool one_space = std::is_same_v<Device, Host>;
 
 using Spaces                  = std::conditional_t<one_space, testing::Types<Host>, testing::Types<Device, Host>>;

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/random/run.hpp"
+
+#include "src/dispatch/by_type.hpp"
+#include "tests/support/elements.hpp"
+#include "tests/support/spaces.hpp"
+#include "tests/support/watch.hpp"
+#if defined(KOKKOS_ENABLE_CUDA)
+#include "backends/cuda/tuned/decode.hpp"
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <list>
+#include <numeric>
+#include <type_traits>
+
+namespace pagoda::test::random {
+
+namespace {
+
+/// Multiplies the tolerances of single decodes, which bound nearly all rows: the largest errors of millions of rows lie
+/// beyond, by most where only sums of many tokens round.
+double leeway(DType out) { return size_of(out) == 2 ? 2 : 4; }
+
+/// A NaN with these bits of mantissa and sign.
+template <class T>
+T nan_of(std::uint64_t payload) {
+  constexpr int bits               = 8 * sizeof(T);
+  constexpr int mantissa           = std::is_same_v<T, double>       ? 52
+                                     : std::is_same_v<T, float>      ? 23
+                                     : std::is_same_v<T, half_t>     ? 10
+                                     : std::is_same_v<T, bfloat16_t> ? 7
+                                     : std::is_same_v<T, fp8_e5m2_t> ? 2
+                                                                     : 3;
+  constexpr std::uint64_t fraction = (std::uint64_t(1) << mantissa) - 1, sign = std::uint64_t(1) << (bits - 1);
+  std::uint64_t all = (sign - 1) & ~fraction;              // the exponent
+  if (std::is_same_v<T, fp8_e4m3_t>) payload |= fraction;  // has no other NaN
+  all |= (payload & fraction) != 0 ? payload & fraction : 1;
+  all |= payload & sign;
+  T nan;
+  std::memcpy(&nan, &all, sizeof(T));  // little-endian, like all machines that Kokkos runs on
+  return nan;
+}
+
+/// A key that draws about the planted probability from the entry's newest query token, and a value of its own. Nothing
+/// where scores are so far apart that one token draws everything anyway.
+template <class T>
+void plant_heavy(Sample<T>& sample, const Plant& plant) {
+  const Shape& shape = sample.shape();
+  const int b = plant.entry, t = plant.token;
+  const double spread = std::abs(sample.softmax_scale()) * shape.key_size * std::sqrt(shape.head_dim);
+  if (sample.query_len(b) == 0 || spread > 2) return;
+  if (shape.values_in_keys && is_quantized_v<T>)
+    return;  // what is a large key for one scale is a huge value for another
+  for (int h = 0; h < shape.num_kv_heads; ++h) {
+    const double* const q = sample.query(sample.query_begin(b + 1) - 1, h * sample.group());
+    const double squares  = std::inner_product(q, q + shape.head_dim, q, 0.0) * sample.softmax_scale();
+    const double score    = std::max(std::log(shape.lengths[b] * plant.probability / (1 - plant.probability)), 2.0);
+    if (std::abs(score) > 30 * std::abs(squares)) continue;  // a key, and perhaps a value, too large for other types
+    for (int d = 0; d < shape.head_dim; ++d)
+      store_dim(sample.key(b, t, h), d, score / squares * q[d] / sample.key_scale(b, t, h));
+    for (int d = 0; !shape.values_in_keys && d < sample.head_dim_v(); ++d)
+      store_dim(sample.value(b, t, h), d, (d % 2 == 0 ? 2 : -2) * shape.value_size / sample.value_scale(b, t, h));
+  }
+}
+
+template <class T>
+void plant_nan(Sample<T>& sample, const Plant& plant) {
+  const Shape& shape = sample.shape();
+  const int b = plant.entry, t = plant.token;
+  const bool key = plant.kind == Plant::Kind::nan_key;
+  for (int h = 0; h < shape.num_kv_heads; ++h) {
+    if constexpr (std::is_same_v<T, std::int8_t> || std::is_same_v<T, int4x2_t>) {  // only their scales may be NaN
+      const Scales scales = key ? shape.k_scales : shape.v_scales;
+      if (scales != Scales::per_token && scales != Scales::per_token_and_head) return;
+      (key ? sample.key_scale(b, t, h) : sample.value_scale(b, t, h)) = nan_of<float>(plant.payload);
+    } else {
+      T* const row = key ? sample.key(b, t, h) : sample.value(b, t, h);
+      std::fill_n(row, key ? shape.head_dim : sample.head_dim_v(), nan_of<T>(plant.payload));
+    }
+  }
+}
+
+template <class T>
+Sample<T> sample_of(const Problem& problem, const Step& step) {
+  Sample<T> sample(step.shape);
+  if (step.shape.alibi) sample.alibi_slopes() = problem.alibi_slopes;
+  if (step.shape.sinks) sample.sinks() = problem.sinks;
+  for (const bool nans : {false, true}) {
+    for (const Plant& plant : step.plants) {
+      if (nans != (plant.kind != Plant::Kind::heavy)) continue;
+      nans ? plant_nan(sample, plant) : plant_heavy(sample, plant);
+    }
+  }
+  return sample;
+}
+
+/// Whether a problem that is drawn for the hand-tuned kernels is one that they take on this device.
+template <class Space>
+bool device_has_tuned([[maybe_unused]] const Problem& problem) {
+#if defined(KOKKOS_ENABLE_CUDA)
+  if constexpr (std::is_same_v<Space, Kokkos::Cuda>) {
+    const tuned::Device device = tuned::Device::current();
+    const Shape& s             = problem.steps[0].shape;
+    const bool sixteen         = problem.type == DType::fp16 || problem.type == DType::bf16;
+    if (sixteen && (s.head_dim == 576 || problem.max_query_len > 1 || s.num_q_heads > 8 * s.num_kv_heads))
+      return device.sm90a;
+    return device.sm >= (is_quantized(problem.type) ? 90 : 80);
+  }
+#endif
+  return false;
+}
+
+template <class Space, class T>
+class Run {
+ public:
+  Run(const Problem& problem, Tally& tally) : problem_(problem), tally_(tally) {
+    for (const Step& step : problem.steps) {
+      samples_.push_back(sample_of<T>(problem, step));
+      scenes_.emplace_back(samples_.back(), step.placement);
+    }
+    auto& options               = scenes_.front().options();
+    options.max_seq_len         = problem.max_seq_len;
+    options.max_query_len       = problem.max_query_len;
+    options.max_query_tokens    = problem.max_query_tokens;
+    options.programmatic_launch = problem.programmatic_launch;
+  }
+
+  std::string operator()() {
+    std::vector<std::string> backends{"generic"};
+    if (problem_.for_tuned && device_has_tuned<Space>(problem_)) {
+      backends.insert(backends.begin(), "tuned");
+    } else if constexpr (!std::is_same_v<typename Space::memory_space, Kokkos::HostSpace>) {
+      backends.insert(backends.begin(), "");  // whichever the library chooses
+    }
+    for (const std::string& backend : backends) {
+      std::string wrong = by(backend);
+      if (!wrong.empty()) return (backend.empty() ? "default" : backend) + " backend, " + wrong;
+    }
+    return {};
+  }
+
+ private:
+  using TestScene = Scene<Space, T>;
+
+  std::string by(const std::string& backend) {
+    TestScene& planned        = scenes_.front();
+    planned.options().backend = backend;
+    const auto plan           = planned.plan();
+    if (!backend.empty() && plan.backend() != backend) return "the plan chose backend " + plan.backend();
+    const bool generic = plan.backend() == "generic";
+    (generic ? tally_.generic : tally_.tuned) += 1;
+    tally_.split += generic && planned.cuts(plan).merges > 0;
+    int i = 0;
+    for (TestScene& scene : scenes_) {
+      if (planned.options().cu_seqlens_q.data()) planned.set_query_lens(problem_.steps[i].shape.query_lens);
+      std::string wrong = decode(plan, scene);
+      if (!wrong.empty()) return "decode " + std::to_string(i) + ":" + wrong;
+      ++i;
+    }
+    return i > 1 ? again(plan, planned) : std::string();
+  }
+
+  /// Two decodes, the same to the last bit. What the first one leaves in the workspace does not last, and the second
+  /// one may run on another instance.
+  std::string decode(const Plan<Space>& plan, TestScene& scene) {
+    const CacheRef kv = std::visit([](const auto& cache) { return cache.ref(); }, scene.cache());
+    if (!detail::rows_fit(kv, plan.state().wide, plan.state().row_alignment)) return refused(plan, scene);
+    scene.poison_outputs();
+    scene.decode(plan);
+    if (const auto right = scene.right(scene.sample(), leeway(scene.out().type())); !right) return right.message();
+    const auto first = scene.results();
+    scene.poison_outputs();
+    scenes_.front().poison_workspaces();
+    if (problem_.other_instance) {
+      const Space& other = instances<Space>().back();
+      scene.exec().fence();
+      scene.decode(other, plan);
+      other.fence();
+    } else {
+      scene.decode(plan);
+    }
+    return scene.results() == first ? "" : " the second decode of two gives other bits";
+  }
+  /// A plan for aligned rows does not serve a cache of others.
+  static std::string refused(const Plan<Space>& plan, TestScene& scene) {
+    try {
+      scene.decode(plan);
+    } catch (const InvalidArgument&) {
+      return {};
+    }
+    return " rows that are not aligned are not refused by a plan for aligned ones";
+  }
+  /// The first decode once more, after those of other lengths; also looks around the workspace, which is the first's.
+  std::string again(const Plan<Space>& plan, TestScene& planned) {
+    if (planned.options().cu_seqlens_q.data()) planned.set_query_lens(problem_.steps[0].shape.query_lens);
+    planned.poison_outputs();
+    planned.decode(plan);
+    const auto right = planned.right(planned.sample(), leeway(planned.out().type()));
+    return right ? "" : std::string("decode 0 after the others:") + right.message();
+  }
+
+  const Problem& problem_;
+  Tally& tally_;
+  std::list<Sample<T>> samples_;  // scenes refer to them
+  std::list<TestScene> scenes_;
+};
+
+}  // namespace
+
+template <class Space>
+std::string run(const Problem& problem, Tally& tally) {
+  std::string wrong;
+  try {
+    detail::by_type(problem.type, [&]<class T>(T*) { wrong = Run<Space, T>(problem, tally)(); });
+  } catch (const InvalidArgument& refusal) {
+    wrong = std::string("refused: ") + refusal.what();
+  }
+  return wrong;
+}
+
+template std::string run<Device>(const Problem&, Tally&);
+#if defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_CUDA) || defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_HIP)
+template std::string run<Host>(const Problem&, Tally&);
+#endif
+
+}  // namespace pagoda::test::random
