@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // pagoda::check finds what decode trusts: lengths, sequence ids and page ids outside the cache.
+#include "tests/support/spaces.hpp"
+
 #include <pagoda/check.hpp>
 
 #include <gtest/gtest.h>
@@ -46,8 +48,10 @@ std::string complaint(const KV& kv) {
 }
 
 TEST(Check, QueryCounts) {
-  const Cache cache;
-  const auto kv           = cache.dense();
+  using T = pagoda::test::AnyType;  // a plan needs a type of this build
+  const Kokkos::View<T****, Kokkos::LayoutRight, Space> k("k", 5, 4, 1, 8), v("v", 5, 4, 1, 8);
+  const Kokkos::View<int**, Kokkos::LayoutRight, Space> rows("rows", 3, 2);
+  const pagoda::PagedKV<T, Space> kv(k, v, rows, ints({8, 3, 0}));
   const auto complaint_of = [&](const std::vector<int>& cu_seqlens_q) -> std::string {
     const Kokkos::View<float***, Space> q("q", 6, 1, 8);
     const auto plan =
