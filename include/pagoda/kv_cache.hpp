@@ -12,9 +12,8 @@
 #include <cstdint>
 
 /// Memory for keys and values, allocated as decodes read it fastest:
-///  - LayoutRight, so that the dims of a row lie side by side. A plain View<T****> is LayoutLeft on a GPU, where
-///  decodes
-///    then read one element at a time (27 times slower on an H100 in fp16).
+///  - LayoutRight, so that the dims of a row lie side by side. A plain View<T****> is LayoutLeft on a GPU, and decodes
+///    then read one element at a time.
 ///  - The first row begins on a multiple of 1024 bytes.
 ///  - On hosts, huge pages are requested, and each thread of the execution space writes a part of the memory first, so
 ///    that the memory is spread over the NUMA nodes of the threads.
@@ -51,8 +50,8 @@ struct KVCache {
   using Rows   = Kokkos::View<T****, Kokkos::LayoutRight, MemorySpace>;
   using Memory = Kokkos::View<std::byte*, MemorySpace>;
 
-  Rows k;  ///< (page or sequence, token, kv head, head_dim) for NHD, (page or sequence, kv head, token, head_dim) for
-           ///< HND
+  /// NHD: (page or sequence, token, kv head, head_dim). HND: (page or sequence, kv head, token, head_dim).
+  Rows k;
   Rows v;  ///< the same with head_dim_v
   KVOrder order;
   Memory k_memory, v_memory;
@@ -64,7 +63,7 @@ struct KVCache {
 
 namespace detail {
 
-/// At least `bytes` zeros, 1024 more than that, so that a part that begins on 1024 bytes fits. Allocates on exec.
+/// Allocates bytes + 1024 zeros on exec, so that `bytes` fit behind the first multiple of 1024.
 template <class ExecutionSpace>
 PAGODA_EXPORT Kokkos::View<std::byte*, typename ExecutionSpace::memory_space> allocate_cache(const ExecutionSpace& exec,
                                                                                              const char* label,

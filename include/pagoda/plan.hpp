@@ -143,9 +143,9 @@ class PlanMemory;
 
 /// Made once per shape by pagoda::plan, used by every decode of that shape.
 ///
-/// A plan owns a small device memory of its own for what must persist between decodes, and allocates a workspace unless
-/// the caller gives one. A workspace is scratch: between decodes anything may be written into it, and plans may share
-/// one if their decodes do not run at the same time.
+/// A plan owns device memory for what must persist between decodes (persistent_bytes()). It allocates a workspace
+/// unless the caller gives one. A workspace is scratch: between decodes anything may be written into it, and plans may
+/// share one if their decodes do not run at the same time.
 ///
 /// One decode may be in flight on a plan at a time; make one plan for each stream that decodes concurrently. Copies of
 /// a plan share its memory and workspace. Decodes may be queued on any instance of the plan's device.
