@@ -75,7 +75,6 @@ class FmaFragment {
   template <class QueryRows>
   KOKKOS_FUNCTION void load_queries(const QueryRows& rows_of, float scale) {
     scale_ = scale;
-    if constexpr (AnyQuery) valid_ = rows_of.valid(lane_row(0));
     if constexpr (!AnyQuery) {
       PAGODA_UNROLL_ALL
       for (int h = 0; h < Rows; ++h) {
@@ -151,7 +150,7 @@ class FmaFragment {
       if (token_at(i) < count) change(0, token_at(i), x_[i]);
   }
 
-  KOKKOS_FUNCTION void softmax() {
+  KOKKOS_FUNCTION void softmax(bool hides) {
 #if defined(__CUDA_ARCH__)
     float most = x_[0];
     PAGODA_UNROLL_ALL
@@ -171,24 +170,22 @@ class FmaFragment {
       }
     }
     Pack<float, lane_scores> p;
-    bool hides = false;
     PAGODA_UNROLL_ALL
     for (int i = 0; i < lane_scores; ++i) {
-      const bool hidden = AnyQuery && valid_ && x_[i] == -infinity;
+      const bool hidden = AnyQuery && hides && x_[i] == -infinity;
       p.at[i]           = cuda::exp2(x_[i] - base_);
       few_sum_ += p.at[i];
-      if (hidden) p.at[i] = cuda::hidden_probability, hides = true;
+      if (hidden) p.at[i] = cuda::hidden_probability;
     }
-    if constexpr (AnyQuery) hides_ = cuda::any_lane(hides);
     *reinterpret_cast<Pack<float, lane_scores>*>(probabilities() + score_) = p;
 #endif
   }
 
   template <class Where>
-  KOKKOS_FUNCTION void multiply_values(const Where& where, int u, int end) {
+  KOKKOS_FUNCTION void multiply_values(const Where& where, int u, int end, bool hides) {
     cuda::wait_copies<1>();
     cuda::sync_warp();
-    if (AnyQuery && hides_ && !values_are_finite()) {
+    if (AnyQuery && hides && !values_are_finite()) {
       add_products<true>();
     } else {
       add_products<false>();
@@ -394,10 +391,8 @@ class FmaFragment {
   char* memory_;
   char* keys_;  ///< the worker's part of scratch: a tile of keys, one of values, probabilities
   int lane_ = 0, step_ = 0, tiles_ = 0;
-  int score_;           ///< the lane's first, counted by [query row][token] over the lanes of a row
-  bool more_  = false;  ///< there is a tile behind this one
-  bool valid_ = false;  ///< the row of the lane's scores is a query row
-  bool hides_ = false;  ///< a row does not see all tokens of the tile
+  int score_;          ///< the lane's first, counted by [query row][token] over the lanes of a row
+  bool more_ = false;  ///< there is a tile behind this one
   PagePlace place_[copied_rows];
   Quad q_[Rows][chunks];
   float x_[lane_scores];

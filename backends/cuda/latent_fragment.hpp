@@ -181,7 +181,7 @@ class LatentFragment {
       if (token + i < count) change(0, token + i, x_[i]);
   }
 
-  KOKKOS_FUNCTION void softmax() {
+  KOKKOS_FUNCTION void softmax(bool hides) {
 #if defined(__CUDA_ARCH__)
     float most = x_[0], kept = 1.0f;
     PAGODA_UNROLL_ALL
@@ -197,7 +197,7 @@ class LatentFragment {
     }
     PAGODA_UNROLL_ALL
     for (float& x : x_) {
-      const bool hidden = AnyQuery && x == -infinity && queries_->valid(lane_row(0));
+      const bool hidden = AnyQuery && hides && x == -infinity;
       x                 = cuda::exp2(x - base_);
       sum_ += x;
       if (hidden) x = cuda::hidden_probability;
@@ -215,7 +215,7 @@ class LatentFragment {
   }
 
   template <class Where>
-  KOKKOS_FUNCTION void multiply_values(const Where& where, int, int) {
+  KOKKOS_FUNCTION void multiply_values(const Where& where, int, int, bool hides) {
     copy_          = address(where, place_);
     const int lane = this->lane();
     if (raised_) {
@@ -235,10 +235,7 @@ class LatentFragment {
       cuda::load_matrices<false>(p[m], cuda::shared_address(memory_) + p_at + 512 * m + (lane & 15) * 32 +
                                            (((lane >> 4) ^ (lane >> 2 & 1)) << 4));
     if constexpr (AnyQuery) {
-      bool hides = false;
-      PAGODA_UNROLL_ALL
-      for (int m = 0; m < RowGroups; ++m) hides = hides || cuda::may_hide(p[m][0] | p[m][1], p[m][2] | p[m][3]);
-      if (cuda::any_lane(hides) && !values_are_finite(values)) {
+      if (hides && !values_are_finite(values)) {
         multiply_visible_values(values, p);
         tile_ = tile_bytes - tile_;
         return;

@@ -99,11 +99,7 @@ class MmaFragment {
   /// Team-wide: into scratch, as rows of Operands. Of other types, rounded to it, and what the rounding left beside it.
   template <class Rows>
   KOKKOS_FUNCTION void load_queries(const Rows& rows_of, float scale) {
-    scale_ = scale;
-    if constexpr (AnyQuery) {
-      PAGODA_UNROLL_ALL
-      for (int e = 0; e < 2; ++e) valid_[e] = rows_of.valid(lane_row(e));
-    }
+    scale_            = scale;
     const int threads = team_.team_size() * 32, thread = team_.team_rank() * 32 + lane_;
     if (args_.wide_queries) {
       PAGODA_UNROLL(1)
@@ -217,7 +213,7 @@ class MmaFragment {
       if (token_at(i) < count) change(i % 2, token_at(i), x_[i]);
   }
 
-  KOKKOS_FUNCTION void softmax() {
+  KOKKOS_FUNCTION void softmax(bool hides) {
 #if defined(__CUDA_ARCH__)
     // Of the weights of value rows: with scales of tokens, the largest is not the most probable token's.
     float most[2];
@@ -234,12 +230,19 @@ class MmaFragment {
         for (auto& o : out_) o[e] *= kept, o[2 + e] *= kept;
       }
     }
-    PAGODA_UNROLL_ALL
-    for (int i = 0; i < 4; ++i) {
-      const bool hidden = AnyQuery && valid_[i % 2] && x_[i] == -infinity;
-      x_[i]             = cuda::exp2(x_[i] - base_[i % 2]);
-      sum_[i % 2] += x_[i];
-      x_[i] = hidden ? cuda::hidden_probability : x_[i] * weight(i / 2);
+    const auto exponentiate = [&](auto hiding) {
+      PAGODA_UNROLL_ALL
+      for (int i = 0; i < 4; ++i) {
+        const bool hidden = hiding && x_[i] == -infinity;
+        x_[i]             = cuda::exp2(x_[i] - base_[i % 2]);
+        sum_[i % 2] += x_[i];
+        x_[i] = hidden ? cuda::hidden_probability : x_[i] * weight(i / 2);
+      }
+    };
+    if (AnyQuery && floating && hides) {
+      exponentiate(std::true_type{});
+    } else {
+      exponentiate(std::false_type{});
     }
     PAGODA_UNROLL_ALL
     for (int i = 0; i < 2; ++i) p_[i] = cuda::transpose(cuda::pack<Operand>(x_[2 * i], x_[2 * i + 1]));
@@ -247,11 +250,11 @@ class MmaFragment {
   }
 
   template <class Where>
-  KOKKOS_FUNCTION void multiply_values(const Where&, int, int) {
+  KOKKOS_FUNCTION void multiply_values(const Where&, int, int, bool hides) {
     cuda::wait_copies<2 * stages - 1>();
     cuda::sync_warp();
     if constexpr (AnyAlignment) realign(tile_bytes);
-    if (AnyQuery && floating && cuda::any_lane(cuda::may_hide(p_[0], p_[1])) && !values_are_finite()) {
+    if (AnyQuery && floating && hides && !values_are_finite()) {
       multiply_visible_values();
     } else {
       for_each_value([&](int o, const std::uint32_t (&a)[4]) {
@@ -613,7 +616,6 @@ class MmaFragment {
   float out_[DimTile / 16][4] = {};
   /// Lower than any score, and finite, so that differences with it are numbers.
   float base_[2] = {-1e30f, -1e30f}, sum_[2] = {}, scale_ = 1;
-  bool valid_[2] = {};  ///< the lane's rows are query rows
 };
 
 }  // namespace pagoda::detail

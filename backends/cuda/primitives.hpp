@@ -178,9 +178,6 @@ KOKKOS_INLINE_FUNCTION std::uint64_t of_lane([[maybe_unused]] std::uint64_t x, [
 /// small for its type, so that products with finite values need not know.
 inline constexpr float hidden_probability = -0.0f;
 
-/// Whether any of four 16-bit probabilities may be hidden_probability.
-KOKKOS_INLINE_FUNCTION bool may_hide(std::uint32_t p0, std::uint32_t p1) { return ((p0 | p1) & 0x80008000u) != 0; }
-
 /// A mask of 16-bit halves: all bits where that of a word of probabilities is not hidden_probability.
 KOKKOS_INLINE_FUNCTION std::uint32_t visible_halves([[maybe_unused]] std::uint32_t p) {
 #if defined(__CUDA_ARCH__)

@@ -185,16 +185,14 @@ class SimdFragment {
 
   template <class Change>
   void for_each_score(int count, const Change& change) {
-    bool all_seen = true;
     for (int n = 0; n < count; ++n)
-      for (int r = 0; r < R; ++r) all_seen &= change(r, turn(n, count), s_[n * R + r]);
-    some_hidden_ = !all_seen;
-    if (some_hidden_) note_hidden(count);
+      for (int r = 0; r < R; ++r) change(r, turn(n, count), s_[n * R + r]);
   }
 
   /// As PortableFragment does it, but in vectors throughout: the running (max, sum) are kept a lane each; the lanes of
   /// a row hold the same maximum, and their sums are added in the end.
-  void softmax() {
+  void softmax(bool hides) {
+    if (hides) note_hidden();
     const int n    = vectors();
     auto most      = ScoreVec::load(max_);
     const auto old = most;
@@ -215,10 +213,10 @@ class SimdFragment {
   }
 
   template <class Where>
-  void multiply_values(const Where&, int, int) {
+  void multiply_values(const Where&, int, int, bool hides) {
     if constexpr (scaled)
       if (args_.v_scale.per_token()) weigh(v_scale_);  // behind their sum
-    if (!some_hidden_) return values_from<value_block>(0);
+    if (!hides) return values_from<value_block>(0);
     for (int d = 0; d < head_dim_v_; d += width) value_block_at<1, true, true>(d);
   }
 
@@ -322,10 +320,10 @@ class SimdFragment {
   }
 
   /// Before the softmax: a token that a row does not see has a score of -infinity.
-  [[gnu::noinline]] void note_hidden(int count) {
+  [[gnu::noinline]] void note_hidden() {
     for (int r = 0; r < R; ++r) {
       hidden_[r] = 0;
-      for (int n = 0; n < count; ++n) hidden_[r] |= static_cast<std::uint32_t>(s_[n * R + r] == -infinity) << n;
+      for (int n = 0; n < count_; ++n) hidden_[r] |= static_cast<std::uint32_t>(s_[n * R + r] == -infinity) << n;
     }
   }
 
@@ -557,10 +555,9 @@ class SimdFragment {
   std::int64_t *k_scale_at_, *v_scale_at_;  ///< the same of scales; quantized types alone
   RowState<Acc>* states_;                   ///< [heads][R]
   // Behind the others: members that the loops read at small offsets keep their code short.
-  int key_stride_;                   ///< elements of a row of q_
-  int head_elements_;                ///< of a head's part of the scratch memory
-  bool some_hidden_        = false;  ///< some row does not see some token of the tile
-  std::uint32_t hidden_[R] = {};     ///< for each row a bit for each token, in their order in s_, that it does not see
+  int key_stride_;                ///< elements of a row of q_
+  int head_elements_;             ///< of a head's part of the scratch memory
+  std::uint32_t hidden_[R] = {};  ///< for each row a bit for each token, in their order in s_, that it does not see
 };
 
 }  // namespace pagoda::detail

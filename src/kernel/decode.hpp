@@ -253,12 +253,14 @@ struct DecodeKernel {
   /// A tile of tokens from u on.
   KOKKOS_FUNCTION static void multiply(Fragment& fragment, const ScoreChange<Fragment, All>& score,
                                        const ItemRows<All>& where, int u, int end) {
+    const int count  = least(int(Fragment::tile_tokens), end - u);
+    const bool hides = score.hides(where.token(u), where.token(u + count - 1));
     fragment.multiply_keys(where, u, end);
     if constexpr (All)
-      fragment.for_each_score(least(int(Fragment::tile_tokens), end - u),
-                              [&](int j, int n, Acc& s) { return score(j, where.token(u + n), s); });
-    fragment.softmax();
-    fragment.multiply_values(where, u, end);
+      if (hides || score.changes)
+        fragment.for_each_score(count, [&](int j, int n, Acc& s) { score(j, where.token(u + n), s); });
+    fragment.softmax(hides);
+    fragment.multiply_values(where, u, end, hides);
   }
 
   /// Partial states from a slot on, every step-th; level 0: of pieces, 1: of groups.

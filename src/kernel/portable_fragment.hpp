@@ -158,27 +158,28 @@ class PortableFragment {
     });
   }
 
-  /// change(j, n, score) for every row (the lane's j-th) and the first `count` tokens of the tile. It returns whether
-  /// the row sees the token; multiply_values must know where a row does not, since 0 times NaN is NaN.
+  /// change(j, n, score) for every row (the lane's j-th) and the first `count` tokens of the tile.
   template <class Change>
   KOKKOS_FUNCTION void for_each_score(int count, const Change& change) {
-    int some = 0;  // of the lane's tokens are hidden from some row
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, count), [&](int n) {
-      unsigned hidden = 0;
-      for (int r = 0; r < R; ++r)
-        if (!change(r, n, s_[n * R + r])) hidden |= 1u << r;
-      hidden_[n] = hidden;
-      if (hidden != 0) some = 1;
+      for (int r = 0; r < R; ++r) change(r, n, s_[n * R + r]);
     });
-    some_hidden_ = Machine::lane_max(some) != 0;
   }
 
   /// One step of the online softmax (Milakov and Gimelshein, "Online normalizer calculation for softmax"), in base 2:
   /// scores become probabilities relative to the running maximum; the output's rescaling waits for multiply_values.
-  KOKKOS_FUNCTION void softmax() {
+  /// hides: some row may not see some token of the tile. Its score is -infinity then, and multiply_values must leave
+  /// the token's value out, since 0 times NaN is NaN.
+  KOKKOS_FUNCTION void softmax(bool hides) {
     constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>;
-    constexpr int vectors  = R * tile_tokens / score_width;
-    auto most              = ScoreVec::all(-infinity);
+    if (hides)
+      Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, tile_tokens), [&](int n) {
+        unsigned hidden = 0;
+        for (int r = 0; r < R; ++r) hidden |= static_cast<unsigned>(s_[n * R + r] == -infinity) << r;
+        hidden_[n] = hidden;
+      });
+    constexpr int vectors = R * tile_tokens / score_width;
+    auto most             = ScoreVec::all(-infinity);
     Kokkos::parallel_reduce(
         Kokkos::ThreadVectorRange(team_, vectors),
         [&](int i, ScoreVec& m) { m.raise_to(ScoreVec::load(s_ + i * score_width)); }, ScoreReducer<true>(most));
@@ -210,7 +211,7 @@ class PortableFragment {
 
   /// output = output * correction + probabilities x values, for the tile of the last multiply_keys.
   template <class Where>
-  KOKKOS_FUNCTION void multiply_values(const Where&, int u, int end) {
+  KOKKOS_FUNCTION void multiply_values(const Where&, int u, int end, bool hides) {
     const int dims = head_dim_v_, chunks = (dims + value_width - 1) / value_width, stride = o_stride();
     const int count  = Kokkos::min(int(tile_tokens), end - u);
     const T* const v = static_cast<const T*>(args_.v);
@@ -225,7 +226,7 @@ class PortableFragment {
         for (int r = 0; r < R; ++r)
           if ((hidden >> r & 1u) == 0) o[r].add_product(s_[n * R + r], x);
       };
-      if (some_hidden_) {
+      if (hides) {
         for (int n = 0; n < count; ++n) add(n, hidden_[n]);
       } else {
         PAGODA_UNROLL(8)
@@ -302,12 +303,11 @@ class PortableFragment {
   const KernelArgsOf<T>& args_;
   int head_dim_, head_dim_v_, worker_bytes_;
   char* base_;
-  Acc* q_;                    ///< [R][q_stride], shared by the team
-  Acc* o_;                    ///< [R][o_stride], this worker's
-  Acc* s_;                    ///< [tile_tokens][R], this worker's
-  std::int64_t* v_offset_;    ///< [tile_tokens], this worker's
-  unsigned* hidden_;          ///< [tile_tokens], this worker's: a bit for each row that does not see the token
-  bool some_hidden_ = false;  ///< some row does not see some token of the tile
+  Acc* q_;                  ///< [R][q_stride], shared by the team
+  Acc* o_;                  ///< [R][o_stride], this worker's
+  Acc* s_;                  ///< [tile_tokens][R], this worker's
+  std::int64_t* v_offset_;  ///< [tile_tokens], this worker's
+  unsigned* hidden_;        ///< [tile_tokens], this worker's: a bit for each row that does not see the token
   PerRow max_, sum_, correction_;
 };
 

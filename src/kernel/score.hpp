@@ -27,6 +27,7 @@ struct ScoreChange {
   template <class Args, class Rows>
   KOKKOS_FUNCTION ScoreChange(const Args& args, const WorkItem&, const Rows& rows, const Fragment&)
       : query_scale(scale_of_queries<Fragment>(args, rows) * Kokkos::numbers::log2e_v<Acc>) {}
+  KOKKOS_FUNCTION static constexpr bool hides(int, int) { return false; }
 };
 
 /// With options: scale, then soft cap, then position bias, then mask, as FlashAttention and FlashInfer order them.
@@ -35,16 +36,23 @@ struct ScoreChange<Fragment, true> {
   using Acc = typename Fragment::Acc;
   Acc query_scale;
   const ScoreOptions& options;
+  bool changes;                       ///< a visible token's score is more than the product: soft cap or ALiBi
+  Acc unit;                           ///< log2(e), or 1 where query_scale contains it
+  int lowest, highest;                ///< positions of the tile's first and last query token in the sequence
   int position[Fragment::lane_rows];  ///< of the row's query token in its sequence, for each row a lane holds scores of
   Acc slope[Fragment::lane_rows];
   Acc cap;
 
   template <class Args, class Rows>
   KOKKOS_FUNCTION ScoreChange(const Args& args, const WorkItem& item, const Rows& rows, const Fragment& fragment)
-      : query_scale(scale_of_queries<Fragment>(args, rows)),
-        options(args.score),
+      : options(args.score),
+        changes(args.score.logit_soft_cap > 0 || args.score.alibi_slopes != nullptr),
+        unit(changes ? Kokkos::numbers::log2e_v<Acc> : Acc(1)),
         cap(static_cast<Acc>(args.score.logit_soft_cap)) {
+    query_scale     = scale_of_queries<Fragment>(args, rows) * (changes ? Acc(1) : Kokkos::numbers::log2e_v<Acc>);
     const int first = args.seq_len(item.batch) - args.query_len(item.batch);
+    lowest          = first + rows.query(0);
+    highest         = first + rows.query(rows.count - 1);
     for (int j = 0; j < Fragment::lane_rows; ++j) {
       const int r = fragment.lane_row(j);
       position[j] = first + rows.query(least(r, rows.count - 1));  // rows that are none see what the last one sees
@@ -52,17 +60,21 @@ struct ScoreChange<Fragment, true> {
     }
   }
 
-  /// j: which of the lane's rows. Returns whether the row sees the token; if not, the score becomes -infinity.
-  KOKKOS_FUNCTION bool operator()(int j, int token, Acc& s) const {
+  /// Whether some row may not see some token of a tile; first, last: the tile's lowest and highest token.
+  KOKKOS_FUNCTION bool hides(int first, int last) const {
+    return (options.causal && last > lowest) ||
+           (options.window_left >= 0 && first - highest < -options.window_left && last >= options.num_initial_tokens);
+  }
+
+  /// j: which of the lane's rows. The score of a token that the row does not see becomes -infinity.
+  KOKKOS_FUNCTION void operator()(int j, int token, Acc& s) const {
     if (cap > Acc(0)) s = cap * Kokkos::tanh(s / cap);
     const int distance = token - position[j];
-    s                  = (s + slope[j] * Acc(distance)) * Kokkos::numbers::log2e_v<Acc>;
+    s                  = (s + slope[j] * Acc(distance)) * unit;
     const bool future  = options.causal && distance > 0;
     const bool past =
         options.window_left >= 0 && distance < -options.window_left && token >= options.num_initial_tokens;
-    const bool masked = future || past;
-    if (masked) s = -Kokkos::Experimental::infinity_v<Acc>;
-    return !masked;
+    if (future || past) s = -Kokkos::Experimental::infinity_v<Acc>;
   }
 };
 
