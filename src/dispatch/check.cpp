@@ -2,6 +2,7 @@
 #include <pagoda/check.hpp>
 #include <pagoda/error.hpp>
 
+#include "src/dispatch/checks.hpp"
 #include "src/dispatch/spaces.hpp"
 
 #include <limits>
@@ -80,10 +81,7 @@ struct Examine {
 
 template <class ExecutionSpace>
 void check(const ExecutionSpace& exec, const CacheRef& kv, const QueryCounts& queries) {
-  require(kv.batch == 0 || kv.seq_lens, "pagoda::check: seq_lens has a null pointer; allowed: memory for its ",
-          kv.num_sequences, " entries");
-  require(!kv.paged || kv.block_table || kv.table_pages == 0,
-          "pagoda::check: the page table has a null pointer; allowed: memory for its ", kv.table_pages, " entries");
+  require_tables("pagoda::check", kv);
   int first = std::numeric_limits<int>::max();
   Kokkos::parallel_reduce("Pagoda::check", Kokkos::RangePolicy<ExecutionSpace>(exec, 0, kv.batch),
                           FirstFault{kv, queries}, Kokkos::Min<int>(first));

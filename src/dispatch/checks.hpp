@@ -17,6 +17,16 @@ inline void require_plain(const char* who, const char* what, DType type) {
   require(!is_quantized(type), who, ": ", what, " ", name_of(type), "; allowed: fp64, fp32, fp16 or bf16");
 }
 
+/// Lengths and the page table of a batch that has entries have memory.
+inline void require_tables(const char* who, const CacheRef& kv) {
+  if (kv.batch == 0) return;
+  require(kv.seq_lens, who, ": the cache's seq_lens has a null pointer; allowed: memory for its ", kv.num_sequences,
+          " entries");
+  require(!kv.paged || kv.block_table || kv.table_pages == 0, who,
+          ": the cache's page table has a null pointer; allowed: memory for its ", kv.table_pages,
+          kv.page_indptr ? " entries" : " entries a row");
+}
+
 /// Only quantized caches have scales, those of integers must, and kernels carry their strides in 32 bits.
 inline void require_scales(const char* who, const CacheRef& kv) {
   const auto check = [&](const char* name, const TensorRef& t, const ScaleRef& scale) {

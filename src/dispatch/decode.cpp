@@ -126,14 +126,9 @@ void check_data(const PlanState& s, const Problem& p) {
   require_data("out", p.out);
   require_data("the cache's k", kv.k);
   require_data("the cache's v", kv.v);
-  if (kv.batch == 0) return;
-  require(kv.seq_lens, "pagoda::decode: the cache's seq_lens has a null pointer; allowed: memory for its ",
-          kv.num_sequences, " entries");
-  require(!kv.paged || kv.block_table || kv.table_pages == 0,
-          "pagoda::decode: the cache's page table has a null pointer; allowed: memory for its ", kv.table_pages,
-          kv.page_indptr ? " entries" : " entries a row");
-  require(!s.cu_seqlens_q || kv.batch < s.cu_seqlens_entries, "pagoda::decode: the cache's batch is ", kv.batch,
-          "; allowed: fewer than the ", s.cu_seqlens_entries, " entries of the plan's cu_seqlens_q");
+  require_tables("pagoda::decode", kv);
+  require(kv.batch == 0 || !s.cu_seqlens_q || kv.batch < s.cu_seqlens_entries, "pagoda::decode: the cache's batch is ",
+          kv.batch, "; allowed: fewer than the ", s.cu_seqlens_entries, " entries of the plan's cu_seqlens_q");
 }
 
 void check(const PlanState& s, const Problem& p) {
