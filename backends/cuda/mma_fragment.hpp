@@ -167,8 +167,6 @@ class MmaFragment {
     cuda::wait_copies<2 * stages>();
     team_.team_barrier();
     fetch_queries(q_, 0);
-    if constexpr (AnyQuery)
-      if (args_.q.type != query_type) fetch_queries(rest_, query_bytes);
   }
 
   template <class Where>
@@ -179,22 +177,13 @@ class MmaFragment {
     cuda::sync_warp();
     if constexpr (AnyAlignment) realign(0);
     float s[2][4] = {};  // over even and odd steps: shorter chains
-    PAGODA_UNROLL_ALL
-    for (int i = 0; i < chunks; i += 2) {
-      std::uint32_t k[4];  // a chunk of tokens 0 .. 7 and 8 .. 15, then the next
-      cuda::load_matrices<false>(k, (keys_at_ ^ (i << 4)) + stage_);
-      if constexpr (scaled) {
-        PAGODA_UNROLL_ALL
-        for (int j = 0; j < 2; ++j) {
-          std::uint32_t a[Storage::steps][4];
-          Storage::keys(k[2 * j], k[2 * j + 1], a);
-          PAGODA_UNROLL_ALL
-          for (int step = 0; step < Storage::steps; ++step) multiply(s, Storage::steps * (i + j) + step, a[step]);
-        }
-      } else {
-        multiply(s, i / 2, k);
+    add_key_products(s, q_);
+    if constexpr (AnyQuery)
+      if (args_.q.type != query_type) {
+        std::uint32_t rest[query_chunks];  // of the queries' rounding: read anew for each tile, for want of registers
+        fetch_queries(rest, query_bytes);
+        add_key_products(s, rest);
       }
-    }
     [[maybe_unused]] float key_scale[2] = {1, 1};
     if constexpr (scaled) load_scales(key_scale);
     cuda::sync_warp();
@@ -239,7 +228,7 @@ class MmaFragment {
         x_[i] = hidden ? cuda::hidden_probability : x_[i] * weight(i / 2);
       }
     };
-    if (AnyQuery && floating && hides) {
+    if (AnyQuery && hides) {
       exponentiate(std::true_type{});
     } else {
       exponentiate(std::false_type{});
@@ -370,11 +359,27 @@ class MmaFragment {
       for (int i = 0; i < query_chunks; i += 4) cuda::load_matrices<false>(&q[i], at ^ (i << 4));
     }
   }
-  /// s[step % 2] += keys x queries over the 16 dims of a step.
-  KOKKOS_FUNCTION void multiply(float (&s)[2][4], int step, const std::uint32_t (&a)[4]) {
-    cuda::mma<Operand>(s[step % 2], a[0], a[1], a[2], a[3], q_[2 * step], q_[2 * step + 1]);
-    if constexpr (AnyQuery)
-      cuda::mma<Operand>(s[step % 2], a[0], a[1], a[2], a[3], rest_[2 * step], rest_[2 * step + 1]);
+  /// s += keys x queries, over the tile's tokens. Even and odd steps of 16 dims have sums of their own.
+  KOKKOS_FUNCTION void add_key_products(float (&s)[2][4], const std::uint32_t (&q)[query_chunks]) const {
+    const auto add = [&](int step, const std::uint32_t (&a)[4]) {
+      cuda::mma<Operand>(s[step % 2], a[0], a[1], a[2], a[3], q[2 * step], q[2 * step + 1]);
+    };
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < chunks; i += 2) {
+      std::uint32_t k[4];  // a chunk of tokens 0 .. 7 and 8 .. 15, then the next
+      cuda::load_matrices<false>(k, (keys_at_ ^ (i << 4)) + stage_);
+      if constexpr (scaled) {
+        PAGODA_UNROLL_ALL
+        for (int j = 0; j < 2; ++j) {
+          std::uint32_t a[Storage::steps][4];
+          Storage::keys(k[2 * j], k[2 * j + 1], a);
+          PAGODA_UNROLL_ALL
+          for (int step = 0; step < Storage::steps; ++step) add(Storage::steps * (i + j) + step, a[step]);
+        }
+      } else {
+        add(i / 2, k);
+      }
+    }
   }
 
   /// f(o, a): operand a of output o, for all values of the tile.
@@ -610,7 +615,7 @@ class MmaFragment {
   const float* scales_from_ = nullptr;
   std::uint32_t scale_page_ = 0, scale_token_ = 0;
   float value_scale_[2] = {1, 1};  ///< of the lane's tokens
-  std::uint32_t q_[query_chunks], rest_[AnyQuery ? query_chunks : 1] = {};
+  std::uint32_t q_[query_chunks];
   float x_[4];  ///< of the lane's first token, both rows, then of its second
   std::uint32_t p_[2];
   float out_[DimTile / 16][4] = {};

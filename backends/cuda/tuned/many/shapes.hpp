@@ -34,6 +34,7 @@ struct Pace {
   int tile_bytes;
   double tile_us;
   int blocks_per_sm;
+  double stream_factor = 1;  ///< time of a tile in a stream over that of a tile of dealt rows
 };
 
 struct Shape {
@@ -55,8 +56,8 @@ constexpr Shape spread(std::int64_t count, std::int64_t tiles, int together, con
   const double dealt        = us(double(rounds) * double((tiles + pieces - 1) / pieces),
                                  double(std::min<std::int64_t>(count * pieces, teams))) +
                        (pieces > 1 ? d.speed.wgmma_merge_us : 0.0);
-  const double stream =
-      us(double(count) * double(tiles) / teams, teams) + d.speed.wgmma_merge_us + d.speed.wgmma_stream_us;
+  const double stream = pace.stream_factor * us(double(count) * double(tiles) / teams, teams) + d.speed.wgmma_merge_us +
+                        d.speed.wgmma_stream_us;
   return {teams, static_cast<int>(pieces), stream < dealt};
 }
 constexpr std::int64_t teams_launched(std::int64_t count, int batch, const Shape& s) {

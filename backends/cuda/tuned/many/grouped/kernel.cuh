@@ -118,7 +118,9 @@ PAGODA_DEVICE void multiply(const Args& args, Course<1>& course, Place<D, Groups
     if (count == 0) continue;
     if (again) sync_block<workers(Groups)>();  // all have used the queries
     again = true;
-    if (threadIdx.x == 0) *cleared = 0;
+    // Stored by all threads, or by all lanes of a warp: after a store by some of them the compiler keeps the ring's
+    // slot in a register of each lane and moves it for every product, which costs 6% at 128 query rows.
+    *cleared = 0;
     load_queries<D, Groups>(args, s, at.memory);
     fence_copies();
     sync_block<workers(Groups)>();
@@ -134,9 +136,11 @@ PAGODA_DEVICE void multiply(const Args& args, Course<1>& course, Place<D, Groups
         const int thread = static_cast<int>(threadIdx.x);
         clear_values<D, D, workers(Groups)>(at.values(used.slot), there, thread);
         // Rows that do not see a token must not get 0 times an infinity or NaN.
-        if (args.hidden > 0 && clear_non_finite<Bf16, D, D, workers(Groups)>(
-                                   at.values(used.slot), max(there - args.hidden, 0), min(there, tokens), thread))
-          *cleared = 1;
+        if (args.hidden > 0) {
+          const bool found = clear_non_finite<Bf16, D, D, workers(Groups)>(
+              at.values(used.slot), max(there - args.hidden, 0), min(there, tokens), thread);
+          if (__any_sync(~0u, found)) *cleared = 1;
+        }
         fence_copies();
         sync_block<workers(Groups)>();
       }
