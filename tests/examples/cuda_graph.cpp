@@ -38,7 +38,7 @@ int run(cudaStream_t stream) {
   for (int i = 0; i < 3; ++i) {
     must(cudaGraphLaunch(step, stream));
     exec.fence();
-    status |= example::compare(example::on_host(kv), q, out);
+    status |= example::compare(example::HostCache(kv).kv, q, out);
   }
   must(cudaGraphExecDestroy(step));
   must(cudaGraphDestroy(graph));

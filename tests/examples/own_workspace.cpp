@@ -37,6 +37,6 @@ int main(int argc, char** argv) {
   exec.fence();
 
   std::printf("%zu bytes of workspace, %zu more that the plan owns\n", workspace.size(), plan.persistent_bytes());
-  return example::compare(example::on_host(first_kv), q, first_out) |
-         example::compare(example::on_host(second_kv), q, second_out);
+  return example::compare(example::HostCache(first_kv).kv, q, first_out) |
+         example::compare(example::HostCache(second_kv).kv, q, second_out);
 }

@@ -40,7 +40,8 @@ int main(int argc, char** argv) {
 
   // The same in float64 on the host: out = sum exp(s_t) v_t / sum exp(s_t), where s_t = q . k_t / sqrt(dim).
   const auto on_host = [](const auto& view) { return Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), view); };
-  const pagoda::PagedKV host{on_host(k), on_host(v), on_host(block_table), on_host(seq_lens)};
+  const auto host_k = on_host(k), host_v = on_host(v);
+  const pagoda::PagedKV host{host_k, host_v, on_host(block_table), on_host(seq_lens)};
   const auto queries = on_host(q), results = on_host(out);
   int wrong = 0;
   for (int row = 0; row < batch * q_heads; ++row) {

@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
     pool.append(exec, running, k_new, v_new);
     pool.decode(exec, running, q, out);
     exec.fence();
-    if (++step % 8 == 0) status |= example::compare(example::on_host(pool.kv(exec, running)), q, out);
+    if (++step % 8 == 0) status |= example::compare(example::HostCache(pool.kv(exec, running)).kv, q, out);
 
     std::erase_if(running, [&](int slot) {
       if (pool.seq_len(slot) < stop_at) return false;

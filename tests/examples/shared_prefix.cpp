@@ -44,5 +44,5 @@ int main(int argc, char** argv) {
     Kokkos::deep_copy(part(prefix_pages, prefix_pages + own_pages), Kokkos::subview(own_table, b, Kokkos::ALL));
   }
   const auto lengths = example::integers({257, 276, 289, 320});
-  return example::compare(example::on_host(pagoda::PagedKV{cache.k, cache.v, whole, lengths}), q, out);
+  return example::compare(example::HostCache(pagoda::PagedKV{cache.k, cache.v, whole, lengths}).kv, q, out);
 }

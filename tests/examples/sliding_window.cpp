@@ -24,7 +24,8 @@ int main(int argc, char** argv) {
   pagoda::decode(exec, plan, q, kv, out);
   exec.fence();
 
-  const pagoda::ContiguousKV host{example::on_host(cache.k), example::on_host(cache.v), example::on_host(lengths)};
+  const auto k = example::on_host(cache.k), v = example::on_host(cache.v);
+  const pagoda::ContiguousKV host{k, v, example::on_host(lengths)};
   const auto host_sinks = example::on_host(sinks);
   return example::compare(host, q, out, [&](int head) {
     return pagoda::reference::RowOptions{

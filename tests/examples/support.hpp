@@ -46,13 +46,18 @@ auto on_host(const View& view) {
   return Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), view);
 }
 
-/// A copy of a cache with a dense block table, without its scales.
-template <class T, class Space>
-pagoda::PagedKV<T, Kokkos::HostSpace> on_host(const pagoda::PagedKV<T, Space>& kv) {
-  Kokkos::View<const int*, Kokkos::HostSpace> ids;
-  if (kv.sequence_ids.data()) ids = on_host(kv.sequence_ids);
-  return {on_host(kv.k), on_host(kv.v), on_host(kv.block_table), on_host(kv.seq_lens), pagoda::KVOrder::NHD, ids};
-}
+/// A copy of a cache with a dense block table, and the layout that reads it; without its scales.
+template <class T>
+struct HostCache {
+  Kokkos::View<const T****, Kokkos::LayoutStride, Kokkos::HostSpace> k, v;  // a layout does not own them
+  pagoda::PagedKV<T, Kokkos::HostSpace> kv;
+
+  template <class Space>
+  explicit HostCache(const pagoda::PagedKV<T, Space>& cache)
+      : k(on_host(cache.k)), v(on_host(cache.v)), kv(k, v, on_host(cache.block_table), on_host(cache.seq_lens)) {
+    if (cache.sequence_ids.data()) kv.sequence_ids = on_host(cache.sequence_ids);
+  }
+};
 
 /// Compares each row of `out` with the float64 reference and returns the exit status of an example. kv: on the host.
 /// options_of(head): what changes the scores of this query head; its softmax_scale is set here.
