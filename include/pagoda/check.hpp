@@ -25,10 +25,12 @@ PAGODA_EXPORT void check(const ExecutionSpace& exec, const CacheRef& kv, const Q
 
 }  // namespace detail
 
-/// Looks at what decode cannot look at without waiting: the contents of seq_lens, sequence_ids and the page table, as
-/// they are on the device now. Throws InvalidArgument that names the array, the entry, its value and what is allowed;
-/// returns if every token that a decode of this cache would read lies inside it. Waits for exec. For debugging and for
-/// tables that come from elsewhere; decode itself trusts them.
+/// Checks the contents of seq_lens, sequence_ids and the page table as they are on the device now. decode reads these
+/// arrays without checking them, because a check would have to wait for the device. Use this function for debugging,
+/// and for tables from a source that you do not trust. It returns if a decode reads no token outside of the cache.
+/// Waits for exec.
+///
+/// Throws InvalidArgument, which names the array, the entry, its value and what is allowed.
 template <class ExecutionSpace, KVLayout KV>
 void check(const ExecutionSpace& exec, const KV& kv) {
   static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename KV::memory_space>::accessible,
@@ -36,7 +38,8 @@ void check(const ExecutionSpace& exec, const KV& kv) {
   detail::check(exec, kv.ref(), {});
 }
 
-/// The same, and the plan's cu_seqlens_q for a decode of these queries: q is (query token, q head, head_dim).
+/// Checks the same arrays, and the plan's cu_seqlens_q for a decode of these queries. q: (query token, q head,
+/// head_dim).
 template <class ExecutionSpace, class Q, KVLayout KV>
 void check(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Q& q, const KV& kv) {
   static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename KV::memory_space>::accessible,

@@ -9,14 +9,14 @@
 
 namespace pagoda {
 
-/// Thrown for input that cannot be served: the message names the call, the argument, what it was and what is
-/// allowed. Nothing has been launched or changed when it is thrown.
+/// Thrown for arguments that are not allowed. The message names the call, the argument, its value and what is allowed.
+/// When it is thrown, nothing has been launched or changed.
 class PAGODA_EXPORT InvalidArgument : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
 };
 
-/// Thrown by a pool that has no room left. The pool is unchanged.
+/// Thrown by a pool that has no free slot or not enough free pages. The pool is unchanged.
 class PAGODA_EXPORT OutOfCapacity : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

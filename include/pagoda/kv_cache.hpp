@@ -11,52 +11,55 @@
 #include <cstddef>
 #include <cstdint>
 
-/// Memory for keys and values, allocated as decodes read it fastest:
+/// @file
+/// Memory for keys and values, allocated in the way that decodes read fastest:
 ///  - LayoutRight, so that the dims of a row lie side by side. A plain View<T****> is LayoutLeft on a GPU, and decodes
 ///    then read one element at a time.
-///  - The first row begins on a multiple of 1024 bytes.
-///  - On hosts, huge pages are requested, and each thread of the execution space writes a part of the memory first, so
-///    that the memory is spread over the NUMA nodes of the threads.
+///  - The first row is aligned to 1024 bytes.
+///  - On hosts, huge pages are requested, and each thread of the execution space is the first to write its part of the
+///    memory, so that the memory is spread over the NUMA nodes of the threads.
 ///
 ///   const auto cache = pagoda::make_paged_cache<pagoda::half_t>(
 ///       exec, {.num_pages = 8192, .page_size = 16, .num_kv_heads = 8, .head_dim = 128});
 ///   const pagoda::PagedKV kv{cache.k, cache.v, block_table, seq_lens, cache.order};
 namespace pagoda {
 
-/// Shape of a paged cache. Zero means the default beside the field.
+/// Shape of a paged cache. Zero selects the default that stands beside the field.
 struct PagedCacheShape {
-  int num_pages    = 0;  ///< required
-  int page_size    = 0;  ///< required: tokens of a page
-  int num_kv_heads = 0;  ///< required
-  int head_dim     = 0;  ///< required; even for int4x2_t, which holds two dims
-  int head_dim_v   = 0;  ///< of values; default: head_dim
-  KVOrder order    = KVOrder::NHD;
+  int num_pages    = 0;             ///< required
+  int page_size    = 0;             ///< required: tokens in a page
+  int num_kv_heads = 0;             ///< required
+  int head_dim     = 0;             ///< required; even for int4x2_t, which holds two dims
+  int head_dim_v   = 0;             ///< of values; default: head_dim
+  KVOrder order    = KVOrder::NHD;  ///< order of the token and head axes
 };
 
 /// Shape of a contiguous cache.
 struct ContiguousCacheShape {
-  int num_sequences = 0;  ///< required
-  int max_seq_len   = 0;  ///< required: tokens that a sequence can hold
-  int num_kv_heads  = 0;  ///< required
-  int head_dim      = 0;  ///< required; even for int4x2_t, which holds two dims
-  int head_dim_v    = 0;  ///< of values; default: head_dim
-  KVOrder order     = KVOrder::NHD;
+  int num_sequences = 0;             ///< required
+  int max_seq_len   = 0;             ///< required: tokens that a sequence can hold
+  int num_kv_heads  = 0;             ///< required
+  int head_dim      = 0;             ///< required; even for int4x2_t, which holds two dims
+  int head_dim_v    = 0;             ///< of values; default: head_dim
+  KVOrder order     = KVOrder::NHD;  ///< order of the token and head axes
 };
 
-/// Keys and values, and the memory that they lie in. `k` and `v` are unmanaged Views into it: keep the cache, or a copy
-/// of it, as long as they are in use. All bytes are zero at first.
+/// Keys and values with the memory that holds them. `k` and `v` are unmanaged Views into this memory: keep the cache,
+/// or a copy of it, as long as they are in use. All bytes start as zero.
 template <class T, class MemorySpace>
 struct KVCache {
-  using Rows   = Kokkos::View<T****, Kokkos::LayoutRight, MemorySpace>;
-  using Memory = Kokkos::View<std::byte*, MemorySpace>;
+  using Rows   = Kokkos::View<T****, Kokkos::LayoutRight, MemorySpace>;  ///< Views of keys and of values
+  using Memory = Kokkos::View<std::byte*, MemorySpace>;                  ///< managed
 
   /// NHD: (page or sequence, token, kv head, head_dim). HND: (page or sequence, kv head, token, head_dim).
   Rows k;
-  Rows v;  ///< the same with head_dim_v
-  KVOrder order;
-  Memory k_memory, v_memory;
+  Rows v;           ///< the same axes with head_dim_v
+  KVOrder order;    ///< order of the token and head axes
+  Memory k_memory;  ///< owns what k refers to
+  Memory v_memory;  ///< owns what v refers to
 
-  // No aggregate, nor default constructed: GCC 12 leaves out the constructors of the Views of such a class.
+  /// Used by make_paged_cache and make_contiguous_cache. (An aggregate would not do: GCC 12 does not construct the
+  /// Views of one.)
   KVCache(const Rows& keys, const Rows& values, KVOrder kv_order, const Memory& memory_of_k, const Memory& memory_of_v)
       : k(keys), v(values), order(kv_order), k_memory(memory_of_k), v_memory(memory_of_v) {}
 };
@@ -111,14 +114,17 @@ KVCache<T, typename ExecutionSpace::memory_space> make_cache(const ExecutionSpac
 
 }  // namespace detail
 
-/// Allocates the pages of a PagedKV. T: the element type of the cache. exec: the memory is zeroed on it. Throws
-/// InvalidArgument where the shape cannot be, and what Kokkos throws where there is not enough memory.
+/// Allocates the pages of a PagedKV with elements of type T, in the memory space of exec. The memory is zeroed by a
+/// kernel on exec.
+///
+/// Throws InvalidArgument if a size of the shape is not allowed, and what Kokkos throws if there is not enough memory
+/// (std::bad_alloc or std::runtime_error, which depends on its version).
 template <class T, class ExecutionSpace>
 auto make_paged_cache(const ExecutionSpace& exec, const PagedCacheShape& shape) {
   return detail::make_cache<T>(exec, "pagoda::make_paged_cache", "num_pages", "page_size", shape);
 }
 
-/// Allocates the rows of a ContiguousKV. As make_paged_cache.
+/// Allocates the rows of a ContiguousKV with elements of type T. See make_paged_cache.
 template <class T, class ExecutionSpace>
 auto make_contiguous_cache(const ExecutionSpace& exec, const ContiguousCacheShape& shape) {
   return detail::make_cache<T>(

@@ -12,12 +12,16 @@
 #include <cstdint>
 #include <limits>
 
-/// Where the row of (sequence, kv head, token) lies: the two cache layouts. Both are small and View-based, can be
-/// copied to a device, and meet the concept KVLayout, so code that is written once serves both. They share ownership of
-/// lengths, ids and tables (managed Views stay alive in them) and only refer to the keys and values.
+/// @file
+/// The two cache layouts. A layout knows where the KV row of (sequence, kv head, token) lies. Both layouts are small
+/// and made of Views, can be copied to a device, and satisfy the concept KVLayout, so that one kernel serves both.
+///
+/// Ownership: a layout shares ownership of lengths, ids and tables. It does not own the keys, the values and their
+/// scales: keep these Views as long as the layout is in use.
 ///
 /// Elements are fp64, fp32, fp16 or bf16, or those of a quantized cache: fp8_e4m3_t, fp8_e5m2_t, std::int8_t, int4x2_t
-/// (two dims each: the last extent is head_dim / 2). with_scales gives a quantized cache its scales (kv_scales.hpp).
+/// (two dims in an element: the last extent is head_dim / 2). with_scales adds the scales of a quantized cache
+/// (kv_scales.hpp).
 ///
 /// Source: Heidari et al., "Efficient Decode Attention: Flash-Decoding with Paged KV Caches", section III.B
 /// (one kernel over accessor types); Kwon et al., PagedAttention (block tables).
@@ -30,7 +34,7 @@ using CacheView = Kokkos::View<const T****, Kokkos::LayoutStride, MemorySpace>;
 template <class MemorySpace>
 using IntView = Kokkos::View<const int*, MemorySpace>;
 
-/// What a layout asks of the Views of keys and values, beyond their rank.
+/// Requirements on the Views of keys and values, besides their rank.
 template <class T, class MemorySpace, class K, class V>
 constexpr void check_kv_types() {
   static_assert(std::is_same_v<std::remove_const_t<typename K::value_type>, T> &&
@@ -81,7 +85,7 @@ KV with_scales(const char* who, const KV& kv, const Scales& scales) {
   return scaled;
 }
 
-/// What a layout gives for an element: the element itself or, of a quantized cache, the number that is meant.
+/// Result of key() and value(): the element or, for a quantized cache, the number that it stands for.
 template <class T>
 using NumberOf = std::conditional_t<is_quantized_v<T>, float, const T&>;
 
@@ -101,7 +105,7 @@ KOKKOS_FUNCTION NumberOf<T> number_of(const CacheView<T, MemorySpace>& cache, co
 
 // Kokkos 5 works offsets out in the widest type among the indices: int alone would overflow in large caches.
 
-/// What kernels and references ask of a layout: the numbers of a row, the length of a sequence.
+/// Requirements of kernels and references on a layout: the numbers of a KV row, and the length of a sequence.
 template <class L>
 concept KVLayout = requires(const L& kv, int b, int h, int t) {
   typename L::value_type;
@@ -113,24 +117,27 @@ concept KVLayout = requires(const L& kv, int b, int h, int t) {
   { kv.ref() } -> std::same_as<CacheRef>;
 };
 
-/// One row of memory per sequence: k is (sequence, token, kv head, head_dim), v the same with head_dim_v, in any
-/// strides and in NHD or HND order.
+/// A contiguous cache: memory for max_seq_len tokens of each sequence. k: (sequence, token, kv head, head_dim), v: the
+/// same axes with head_dim_v, or HND order, in any strides.
 ///
-/// seq_lens: [sequences] tokens held by each sequence, in the same memory space; read by every decode, so it may
-/// change on the device between calls. sequence_ids: optional, [batch]; batch entry b decodes sequence
-/// sequence_ids[b] (continuous batching out of a larger cache). Values outside the cache are undefined behaviour in
-/// a release build. check(exec, kv) finds them, and so does a build with PAGODA_BOUNDS_CHECK where the generic kernel
-/// runs.
+/// seq_lens: [sequences], the tokens that each sequence holds, in the same memory space. Every decode reads it, so it
+/// may change on the device between decodes. sequence_ids: optional, [batch]; batch entry b decodes sequence
+/// sequence_ids(b), so a batch can select sequences of a larger cache. Lengths and ids outside the cache are undefined
+/// behaviour in a release build: check(exec, kv) finds them, and so does a build with PAGODA_BOUNDS_CHECK where the
+/// generic kernel runs.
 template <class T, class MemorySpace>
 struct ContiguousKV {
-  using value_type   = T;
-  using memory_space = MemorySpace;
+  using value_type   = T;            ///< element type of keys and values
+  using memory_space = MemorySpace;  ///< of all Views
 
-  detail::CacheView<T, MemorySpace> k, v;
-  ScaleRef k_scale, v_scale;  ///< of a quantized cache
-  detail::IntView<MemorySpace> seq_lens;
-  detail::IntView<MemorySpace> sequence_ids;
+  detail::CacheView<T, MemorySpace> k;        ///< (sequence, token, kv head, head_dim), whatever the order in memory
+  detail::CacheView<T, MemorySpace> v;        ///< (sequence, token, kv head, head_dim_v)
+  ScaleRef k_scale;                           ///< of a quantized cache
+  ScaleRef v_scale;                           ///< of a quantized cache
+  detail::IntView<MemorySpace> seq_lens;      ///< [sequences] tokens
+  detail::IntView<MemorySpace> sequence_ids;  ///< [batch], or empty: batch entry b is sequence b
 
+  /// Throws InvalidArgument if the extents of keys, values and lengths do not agree.
   template <class KView, class VView>
   ContiguousKV(const KView& keys, const VView& values, const detail::IntView<MemorySpace>& lengths,
                KVOrder order = KVOrder::NHD, const detail::IntView<MemorySpace>& ids = {})
@@ -144,25 +151,32 @@ struct ContiguousKV {
                     " entries; k has ", k.extent(0), " sequences, and the two must agree");
   }
 
+  /// Batch entries of a decode: the entries of sequence_ids, or of seq_lens without them.
   KOKKOS_FUNCTION int batch() const {
     return static_cast<int>(sequence_ids.data() ? sequence_ids.extent(0) : seq_lens.extent(0));
   }
+  /// Tokens that a sequence can hold.
   KOKKOS_FUNCTION int max_seq_len() const { return static_cast<int>(k.extent(1)); }
+  /// The sequence that batch entry b decodes.
   KOKKOS_FUNCTION int sequence(int b) const { return sequence_ids.data() ? sequence_ids(b) : b; }
+  /// Tokens that the sequence of batch entry b holds.
   KOKKOS_FUNCTION int seq_len(int b) const { return seq_lens(sequence(b)); }
-  /// Dim d of a key or value: the element or, of a quantized cache, the number it stands for, scale and all.
+  /// Dim d of the key of token t of batch entry b: the element or, for a quantized cache, the element times its scale.
   KOKKOS_FUNCTION detail::NumberOf<T> key(int b, int t, int head, int d) const {
     return detail::number_of<T, MemorySpace>(k, k_scale, std::size_t(sequence(b)), t, head, d);
   }
+  /// Dim d of the value; see key.
   KOKKOS_FUNCTION detail::NumberOf<T> value(int b, int t, int head, int d) const {
     return detail::number_of<T, MemorySpace>(v, v_scale, std::size_t(sequence(b)), t, head, d);
   }
 
-  /// The same cache with these scales. Throws InvalidArgument where an axis of them fits neither the cache nor all.
+  /// Returns the same cache with these scales. Throws InvalidArgument if an axis of the scales has neither the cache's
+  /// extent nor extent 1.
   ContiguousKV with_scales(const KVScales<MemorySpace>& scales) const {
     return detail::with_scales("pagoda::ContiguousKV::with_scales", *this, scales);
   }
 
+  /// The type-erased description that decode passes on.
   CacheRef ref() const {
     CacheRef r;
     r.k = tensor_ref(k), r.v = tensor_ref(v);
@@ -176,29 +190,32 @@ struct ContiguousKV {
   }
 };
 
-/// Pages of page_size tokens anywhere in a pool: k_pages is (page, token in page, kv head, head_dim), v_pages the same
-/// with head_dim_v, in any strides, NHD or HND, any page_size >= 1. Token t of sequence s lies in page
-/// table(s, t / page_size) at t % page_size. Any alignment is right; a GPU is 4 to 6% faster where the first row begins
-/// on 256 bytes (a managed View's data does not: it lies 128 bytes behind its allocation).
+/// A paged cache. k_pages: (page, token in page, kv head, head_dim), v_pages: the same axes with head_dim_v, or HND
+/// order, in any strides, with page_size >= 1. Token t of sequence s lies in page table(s, t / page_size) at
+/// t % page_size. Every alignment gives right results; align the first row to 256 bytes for speed (make_paged_cache
+/// does; the data of a managed View starts 128 bytes behind its allocation, which costs 4 to 6% on an H200).
 ///
-/// The table is dense (block_table: [sequences, max_pages], rows padded with anything, -1 by custom) or CSR
-/// (page_indptr: [sequences + 1], page_indices: [total pages]). seq_lens and sequence_ids: as for ContiguousKV.
+/// The table is dense (block_table: [sequences, max_pages]; entries behind a sequence's pages are not read) or CSR
+/// (page_indptr: [sequences + 1], page_indices: [total pages]). Page ids are read by every decode, so they may change
+/// on the device between decodes. seq_lens and sequence_ids: see ContiguousKV.
 template <class T, class MemorySpace>
 struct PagedKV {
-  using value_type   = T;
-  using memory_space = MemorySpace;
-  using TableView    = Kokkos::View<const int**, Kokkos::LayoutStride, MemorySpace>;
+  using value_type   = T;            ///< element type of keys and values
+  using memory_space = MemorySpace;  ///< of all Views
+  using TableView    = Kokkos::View<const int**, Kokkos::LayoutStride, MemorySpace>;  ///< (sequence, page of it)
 
-  detail::CacheView<T, MemorySpace> k, v;
-  ScaleRef k_scale, v_scale;                  ///< of a quantized cache
-  TableView block_table;                      ///< dense, or empty
-  detail::IntView<MemorySpace> page_indptr;   ///< CSR, or empty
+  detail::CacheView<T, MemorySpace> k;       ///< (page, token in page, kv head, head_dim), whatever the order in memory
+  detail::CacheView<T, MemorySpace> v;       ///< (page, token in page, kv head, head_dim_v)
+  ScaleRef k_scale;                          ///< of a quantized cache
+  ScaleRef v_scale;                          ///< of a quantized cache
+  TableView block_table;                     ///< dense, or empty
+  detail::IntView<MemorySpace> page_indptr;  ///< CSR, or empty
   detail::IntView<MemorySpace> page_indices;  ///< CSR, or empty
-  detail::IntView<MemorySpace> seq_lens;
-  detail::IntView<MemorySpace> sequence_ids;
-  int max_len;  ///< tokens a sequence can hold
+  detail::IntView<MemorySpace> seq_lens;      ///< [sequences] tokens
+  detail::IntView<MemorySpace> sequence_ids;  ///< [batch], or empty: batch entry b is sequence b
+  int max_len;                                ///< tokens that a sequence can hold
 
-  /// Dense block table, any rank-2 integer View.
+  /// With a dense block table: any View of int of rank 2. Throws InvalidArgument if extents do not agree.
   template <class KView, class VView, class Table>
     requires(Table::rank() == 2)
   PagedKV(const KView& k_pages, const VView& v_pages, const Table& table, const detail::IntView<MemorySpace>& lengths,
@@ -216,7 +233,8 @@ struct PagedKV {
                     " entries, and the two must agree");
   }
 
-  /// CSR page lists. max_seq_len: the longest sequence the lists may come to hold (the lists are on the device).
+  /// With CSR page lists. max_seq_len: length of the longest sequence that the lists will hold; the lists themselves
+  /// are on the device. Throws InvalidArgument if extents do not agree.
   template <class KView, class VView>
   PagedKV(const KView& k_pages, const VView& v_pages, const detail::IntView<MemorySpace>& indptr,
           const detail::IntView<MemorySpace>& indices, const detail::IntView<MemorySpace>& lengths, int max_seq_len,
@@ -235,31 +253,38 @@ struct PagedKV {
     detail::require(max_seq_len >= 0, "pagoda::PagedKV: max_seq_len is ", max_seq_len, "; allowed: 0 or more");
   }
 
+  /// Batch entries of a decode: the entries of sequence_ids, or of seq_lens without them.
   KOKKOS_FUNCTION int batch() const {
     return static_cast<int>(sequence_ids.data() ? sequence_ids.extent(0) : seq_lens.extent(0));
   }
+  /// Tokens in a page.
   KOKKOS_FUNCTION int page_size() const { return static_cast<int>(k.extent(1)); }
+  /// Tokens that a sequence can hold.
   KOKKOS_FUNCTION int max_seq_len() const { return max_len; }
+  /// The sequence that batch entry b decodes.
   KOKKOS_FUNCTION int sequence(int b) const { return sequence_ids.data() ? sequence_ids(b) : b; }
+  /// Tokens that the sequence of batch entry b holds.
   KOKKOS_FUNCTION int seq_len(int b) const { return seq_lens(sequence(b)); }
   /// Page that holds token t of batch entry b.
   KOKKOS_FUNCTION int page(int b, int t) const {
     const int s = sequence(b), i = t / page_size();
     return page_indptr.data() ? page_indices(page_indptr(s) + i) : block_table(s, i);
   }
-  /// As for ContiguousKV.
+  /// Dim d of the key of token t of batch entry b: the element or, for a quantized cache, the element times its scale.
   KOKKOS_FUNCTION detail::NumberOf<T> key(int b, int t, int head, int d) const {
     return detail::number_of<T, MemorySpace>(k, k_scale, std::size_t(page(b, t)), t % page_size(), head, d);
   }
+  /// Dim d of the value; see key.
   KOKKOS_FUNCTION detail::NumberOf<T> value(int b, int t, int head, int d) const {
     return detail::number_of<T, MemorySpace>(v, v_scale, std::size_t(page(b, t)), t % page_size(), head, d);
   }
 
-  /// As for ContiguousKV.
+  /// Returns the same cache with these scales; see ContiguousKV::with_scales.
   PagedKV with_scales(const KVScales<MemorySpace>& scales) const {
     return detail::with_scales("pagoda::PagedKV::with_scales", *this, scales);
   }
 
+  /// The type-erased description that decode passes on.
   CacheRef ref() const {
     CacheRef r;
     r.k = tensor_ref(k), r.v = tensor_ref(v);
@@ -288,10 +313,11 @@ struct PagedKV {
   void check_common() const { detail::check_cache_views("pagoda::PagedKV", k, v); }
 };
 
-// ContiguousKV{k, v, seq_lens} and PagedKV{k_pages, v_pages, block_table, seq_lens} find T and the space themselves.
+/// ContiguousKV{k, v, seq_lens} deduces the element type and the memory space.
 template <class K, class V, class L, class... Rest>
 ContiguousKV(const K&, const V&, const L&, Rest...)
     -> ContiguousKV<std::remove_const_t<typename K::value_type>, typename K::memory_space>;
+/// PagedKV{k_pages, v_pages, block_table, seq_lens} deduces the element type and the memory space.
 template <class K, class V, class... Rest>
 PagedKV(const K&, const V&, Rest...) -> PagedKV<std::remove_const_t<typename K::value_type>, typename K::memory_space>;
 

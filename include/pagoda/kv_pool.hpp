@@ -16,11 +16,13 @@
 #include <string>
 #include <vector>
 
-/// Pools: memory for the keys and values of many sequences, who holds which part of it, and decodes over it.
+/// @file
+/// Pools: memory for the keys and values of many sequences, the bookkeeping of who holds which part of it, and decodes
+/// over it.
 ///
 ///   pagoda::PagedPool<pagoda::half_t> pool(exec, {.num_kv_heads = 8, .head_dim = 128, .max_seq_len = 4096,
 ///                                                 .max_sequences = 64, .num_pages = 8192, .num_q_heads = 32});
-///   const int slot = pool.admit(exec, k, v);                  // a prompt; its slot is its name
+///   const int slot = pool.admit(exec, k, v);                  // a prompt; its slot identifies the sequence
 ///   pool.append(exec, slots, k_new, v_new);                   // every step: a token for each of many sequences
 ///   pool.decode(exec, slots, q, out);                         // all of them in one call
 ///   pool.release(slot);
@@ -29,17 +31,17 @@
 /// behind one interface); Kwon et al., PagedAttention, sections 4.2 to 4.4 (pages, sharing, copy on write).
 namespace pagoda {
 
-/// Shape of a pool; zero means the default beside the field. Lengths are in tokens.
+/// Shape of a pool. Zero selects the default that stands beside the field. Lengths are in tokens.
 struct PoolOptions {
   int num_kv_heads  = 0;   ///< required
   int head_dim      = 0;   ///< required
   int head_dim_v    = 0;   ///< of values; default: head_dim
   int max_seq_len   = 0;   ///< required: the longest sequence
-  int max_sequences = 0;   ///< required: slots, the sequences held at a time
+  int max_sequences = 0;   ///< required: slots, the most sequences held at a time
   int page_size     = 16;  ///< paged only: tokens in a page
   int num_pages     = 0;   ///< paged only; default: enough for max_sequences of max_seq_len, which never runs out
-  KVOrder order     = KVOrder::NHD;
-  int num_q_heads   = 0;  ///< of the plan made at construction; default: none is made, call prepare before decode
+  KVOrder order     = KVOrder::NHD;  ///< order of the token and head axes
+  int num_q_heads   = 0;  ///< of the plan made at construction; default: no plan is made, call prepare before decode
 };
 
 namespace detail {
@@ -49,31 +51,32 @@ template <class ExecutionSpace>
 struct SlotSelection;
 }  // namespace detail
 
-/// What both pools do. A pool is its storage (allocated once, at construction), a table on the host of which pages each
-/// sequence holds, and a copy of that table on the device, which kernels read. A contiguous pool is the case of one
-/// page of max_seq_len tokens per sequence.
+/// The interface of both pools. A pool consists of its storage (allocated once, at construction), a table on the host
+/// that lists the pages of each sequence, and a copy of that table on the device, which kernels read. A contiguous pool
+/// is the case of one page of max_seq_len tokens for each sequence.
 ///
-/// Order: every call that takes exec is asynchronous on it, and leaves the device's tables right for all sequences. Use
-/// one instance for all calls of a pool, or order them yourself. The caller's rows are read when the call runs. What
-/// changes in the tables, and only that, is read by the kernel that writes the rows, out of a ring of host memory that
-/// the device sees; exec is fenced when the ring is full, about once in 64 steps of a full batch. decode and kv never
-/// fence, allocate or copy.
+/// Execution: Every call that takes exec is asynchronous on it and leaves the device's tables right for all sequences.
+/// Use one instance for all calls of a pool, or order the instances yourself. The caller's rows are read when the
+/// kernel runs. Changes of the tables travel through a ring of host memory that the device can read; exec is fenced
+/// when the ring is full, about once in 64 steps of a full batch. decode and kv never fence, allocate or copy.
 ///
-/// T: double, float, half_t or bfloat16_t. Quantized caches have no pools: who writes them chooses their scales.
+/// T: double, float, half_t or bfloat16_t. There are no pools of quantized elements: the kernel that writes them must
+/// choose their scales.
 ///
-/// Errors: InvalidArgument for what cannot be, OutOfCapacity where there is no room now, and whatever the system throws
-/// (std::bad_alloc, a launch that fails). Strong guarantee: after any exception the pool, its copy on the device and
-/// the caches that kv returned are as they were before the call.
+/// Errors: Calls throw InvalidArgument for arguments that are not allowed, OutOfCapacity if there is no room now,
+/// std::bad_alloc, and what Kokkos or the device's runtime throws if a launch fails (std::runtime_error). Strong
+/// guarantee: after any exception the pool, its tables on the device and the caches that kv returned are as they were
+/// before the call.
 ///
-/// Not thread-safe: one owner at a time. Neither copied nor moved.
+/// A pool is not thread-safe: it has one owner at a time. It cannot be copied or moved.
 template <class T, class ExecutionSpace>
 class PAGODA_EXPORT KVPool {
   static_assert(!is_quantized_v<T>, "pools hold fp64, fp32, fp16 or bf16; quantized caches are written by yourself");
 
  public:
-  using value_type      = T;
-  using execution_space = ExecutionSpace;
-  using memory_space    = typename ExecutionSpace::memory_space;
+  using value_type      = T;                                      ///< element type of keys and values
+  using execution_space = ExecutionSpace;                         ///< of all kernels
+  using memory_space    = typename ExecutionSpace::memory_space;  ///< of all memory on the device
 
   virtual ~KVPool();
   KVPool(const KVPool&)            = delete;
@@ -81,45 +84,45 @@ class PAGODA_EXPORT KVPool {
 
   // ---- sequences come and go
 
-  /// A new sequence holding these rows, copied by one kernel. k: (token, kv head, head_dim), v: the same with
-  /// head_dim_v; any strides, 0 to max_seq_len tokens, the pool's element type or another (converted). Returns its
-  /// slot.
+  /// Adds a sequence that holds these rows, and returns its slot. One kernel copies the rows. k: (token, kv head,
+  /// head_dim), v: the same with head_dim_v; any strides, 0 to max_seq_len tokens, fp64, fp32, fp16 or bf16 (converted
+  /// to the pool's type).
   template <class K, class V>
   int admit(const ExecutionSpace& exec, const K& k, const V& v) {
     detail::check_row_views<ExecutionSpace, K, V>();
     return admit_rows(exec, tensor_ref(k), tensor_ref(v));
   }
-  /// A new sequence of num_tokens tokens whose rows `write` brings later. What they hold until then is undefined.
+  /// Adds a sequence of num_tokens tokens, whose rows `write` sets later. Until then their contents are undefined.
   int admit(const ExecutionSpace& exec, int num_tokens);
-  /// A new sequence that begins as the first num_tokens tokens (default: all) of another. Paged: both hold the same
-  /// pages, and nothing is copied until one of them writes into a page that is not full. Contiguous: the rows are
-  /// copied.
+  /// Adds a sequence that starts with the first num_tokens tokens (default: all) of the sequence in `slot`. Paged: both
+  /// hold the same pages, and nothing is copied until one of them writes into a page that is not full. Contiguous: the
+  /// rows are copied.
   int fork(const ExecutionSpace& exec, int slot, int num_tokens = -1);
-  /// Ends a sequence. Its slot and the pages that nobody else holds are free for the next, at once: later calls are
-  /// behind earlier ones on exec. The device's table is cleared with the next call that changes it.
+  /// Removes a sequence. Its slot, and the pages that no other sequence holds, are free at once, because later calls
+  /// run after earlier ones on exec. The entries on the device are cleared by the next call that changes the tables.
   void release(int slot);
 
   // ---- sequences grow
 
-  /// The next counts[i] tokens of sequence slots[i] (counts empty: one each), their rows one sequence behind the other
-  /// in k and v: (token, kv head, dim), any strides. One kernel for all (two where a shared page must be copied first).
-  /// Each slot at most once.
+  /// Appends counts[i] tokens to sequence slots[i] (counts empty: one token each). k and v: (token, kv head, dim), any
+  /// strides, with the rows of one sequence after those of the one before. One kernel for all sequences, and one more
+  /// if a shared page must be copied first. No slot may occur twice.
   template <class K, class V>
   void append(const ExecutionSpace& exec, std::span<const int> slots, std::span<const int> counts, const K& k,
               const V& v) {
     detail::check_row_views<ExecutionSpace, K, V>();
     append_rows(exec, slots, counts, tensor_ref(k), tensor_ref(v));
   }
-  /// The next token of each: row i of k and v belongs to slots[i].
+  /// Appends one token to each: row i of k and v belongs to slots[i].
   template <class K, class V>
   void append(const ExecutionSpace& exec, std::span<const int> slots, const K& k, const V& v) {
     detail::check_row_views<ExecutionSpace, K, V>();
     append_rows(exec, slots, {}, tensor_ref(k), tensor_ref(v));
   }
-  /// append without the rows: sequences grow, `write` brings the rows later.
+  /// Lengthens sequences as append does, without rows: `write` sets them later.
   void reserve(const ExecutionSpace& exec, std::span<const int> slots, std::span<const int> counts);
-  /// Row i of k and v to position slot_mapping(i); see write_kv and slot_mapping. Lengths stay as they are, and whoever
-  /// shares the page sees the row.
+  /// Writes row i of k and v to position mapping(i); see write_kv and slot_mapping. Lengths do not change, and every
+  /// sequence that shares the page sees the row.
   template <class Mapping, class K, class V>
   void write(const ExecutionSpace& exec, const Mapping& mapping, const K& k, const V& v) {
     detail::check_row_views<ExecutionSpace, K, V>();
@@ -130,13 +133,13 @@ class PAGODA_EXPORT KVPool {
 
   // ---- decode
 
-  /// Makes the plan of later decodes: num_q_heads, score options, bounds. max_batch: default max_sequences. Throws
-  /// InvalidArgument for programmatic_launch: the kernel before the decode is the pool's own, and writes lengths,
-  /// sequence ids and pages that such a decode reads before it waits for that kernel. See LayoutPool::kv.
+  /// Makes the plan of later decodes. The default of options.max_batch is max_sequences here. Throws what pagoda::plan
+  /// throws, and InvalidArgument for programmatic_launch: the kernel before the decode is the pool's own, and writes
+  /// lengths, sequence ids and pages that such a decode reads before it waits for that kernel. See LayoutPool::kv.
   void prepare(const ExecutionSpace& exec, const DecodeOptions<memory_space>& options);
-  /// pagoda::decode over these sequences, in this order: q, out and lse as there; at most max_sequences slots. One
-  /// small kernel more where slots differ from the last decode's. Nothing is launched before all arguments are checked.
-  /// To capture a graph, call kv outside and capture pagoda::decode.
+  /// Decodes these sequences, at most max_sequences, in this order. q, out, lse and exceptions: see pagoda::decode. One
+  /// small kernel more is launched if the slots differ from those of the last decode. All arguments are checked before
+  /// anything is launched. To capture a graph, call kv outside of the capture, and capture pagoda::decode.
   template <class Q, class Out, class Lse>
   void decode(const ExecutionSpace& exec, std::span<const int> slots, const Q& q, const Out& out, const Lse& lse) {
     static_assert(Q::rank() == 3 && Out::rank() == 3 && Lse::rank() == 2,
@@ -150,51 +153,57 @@ class PAGODA_EXPORT KVPool {
                   "q, out and lse must lie in memory that the execution space can reach");
     decode_erased(exec, slots, tensor_ref(q), tensor_ref(out), tensor_ref(lse));
   }
+  /// The same decode without the log-sum-exp.
   template <class Q, class Out>
   void decode(const ExecutionSpace& exec, std::span<const int> slots, const Q& q, const Out& out) {
     decode(exec, slots, q, out, Kokkos::View<float**, memory_space>{});
   }
-  /// The plan that decode uses. Throws InvalidArgument where none was made.
+  /// The plan that decode uses. Throws InvalidArgument if there is none.
   const Plan<ExecutionSpace>& plan() const;
 
   // ---- what is where
 
+  /// The options that the pool was made with, and their defaults.
   const PoolOptions& options() const;
+  /// True if a sequence is in this slot.
   bool holds(int slot) const;
   /// Tokens of a sequence.
   int seq_len(int slot) const;
-  /// Pages of a sequence in order, ceil(seq_len / page_size) of them; contiguous: its slot. Valid until it changes.
+  /// Page ids of a sequence in order, ceil(seq_len / page_size) of them; contiguous: its slot. Valid until the sequence
+  /// changes.
   std::span<const int> block_table(int slot) const;
-  /// Sequences that hold a page.
+  /// Number of sequences that hold a page.
   int page_ref_count(int page) const;
-  /// Positions of tokens first .. first + count of a sequence: entries of a slot_mapping, on the host.
+  /// Positions of the tokens from `first` to first + count - 1 of a sequence: entries of a slot mapping, on the host.
   std::vector<std::int64_t> slot_mapping(int slot, int first, int count) const;
 
   // ---- how full
 
-  int free_slots() const;
-  int page_size() const;  ///< contiguous: max_seq_len
-  int num_pages() const;  ///< contiguous: max_sequences
-  int free_pages() const;
-  /// True where admit(exec, num_tokens) would succeed now.
+  int free_slots() const;  ///< sequences that could be added now, given the pages
+  int page_size() const;   ///< contiguous: max_seq_len
+  int num_pages() const;   ///< contiguous: max_sequences
+  int free_pages() const;  ///< that no sequence holds
+  /// True if admit(exec, num_tokens) would succeed now.
   bool can_admit(int num_tokens) const;
-  /// Sum of all seq_len.
+  /// Sum of the lengths of all sequences.
   std::int64_t tokens_held() const;
   /// Tokens whose rows are stored: those of a page that several sequences share count once. Takes time in num_pages.
   std::int64_t tokens_stored() const;
-  std::int64_t bytes_per_token() const;
+  std::int64_t bytes_per_token() const;  ///< of a key and a value for each kv head
   std::int64_t bytes_allocated() const;  ///< keys and values of all pages
   std::int64_t bytes_reserved() const;   ///< of the pages that sequences hold
   std::int64_t bytes_used() const;       ///< of tokens_stored
-  /// Share of bytes_reserved that is not used, 0 where nothing is reserved: what the study calls fragmentation (I.b).
+  /// Unused fraction of bytes_reserved, 0 if nothing is reserved. Source: Heidari et al., section I.b (fragmentation).
   double waste() const;
 
  protected:
+  /// Allocates the pool. Throws InvalidArgument for options that are not allowed.
   KVPool(const ExecutionSpace& exec, const PoolOptions& options, bool contiguous);
-  /// The layout with the first `batch` sequences that decode selected, erased; and a plan for it.
-  virtual CacheRef cache(int batch) const                                                                 = 0;
+  /// The type-erased layout of the first `batch` sequences that decode selected.
+  virtual CacheRef cache(int batch) const = 0;
+  /// A plan for that layout.
   virtual Plan<ExecutionSpace> make_plan(const ExecutionSpace&, const DecodeOptions<memory_space>&) const = 0;
-  std::unique_ptr<detail::PoolState<T, ExecutionSpace>> state_;
+  std::unique_ptr<detail::PoolState<T, ExecutionSpace>> state_;  ///< storage and tables
 
  private:
   int admit_rows(const ExecutionSpace& exec, const TensorRef& k, const TensorRef& v);
@@ -206,17 +215,20 @@ class PAGODA_EXPORT KVPool {
                      const TensorRef& lse);
 };
 
-/// A pool whose memory is read through one of the two layouts.
+/// A pool that is read through one of the two layouts: see ContiguousPool and PagedPool.
 template <template <class, class> class KV, class T, class ExecutionSpace>
 class PAGODA_EXPORT LayoutPool final : public KVPool<T, ExecutionSpace> {
  public:
   using typename KVPool<T, ExecutionSpace>::memory_space;
-  using Layout = KV<T, memory_space>;
+  using Layout = KV<T, memory_space>;  ///< ContiguousKV or PagedKV
 
+  /// Allocates the pool on exec. Throws InvalidArgument for options that are not allowed, and what Kokkos throws if
+  /// there is not enough memory.
   LayoutPool(const ExecutionSpace& exec, const PoolOptions& options);
-  /// The cache with batch entry b = slots[b], for pagoda::decode or kernels of your own; columns of a block table
-  /// beyond a sequence are -1. The Views are of the pool's memory, live no longer than it, and follow it: lengths and
-  /// tables are those of now at any time, and the next kv changes which sequences all of them select (decode does not).
+  /// Returns the cache in which batch entry b is the sequence in slots[b], for pagoda::decode or kernels of your own.
+  /// Columns of the block table behind a sequence's pages are -1. The Views refer to the pool's memory and must not
+  /// outlive it. Their lengths and tables are always the current ones. The next call of kv changes the selected
+  /// sequences of all layouts that kv has returned; decode does not.
   ///
   /// A plan of your own with programmatic_launch: its decode reads lengths, ids and tables while the kernel before it
   /// on exec may still run. So that kernel must not be the pool's (admit, fork, append, reserve, write, and a kv that
@@ -231,13 +243,14 @@ class PAGODA_EXPORT LayoutPool final : public KVPool<T, ExecutionSpace> {
   Plan<ExecutionSpace> make_plan(const ExecutionSpace&, const DecodeOptions<memory_space>&) const override;
 };
 
-/// max_seq_len tokens of memory for every sequence, from admission to release: no table to read, and as much waste as
-/// sequences are shorter than max_seq_len. Source: Heidari et al., section III.C, "ContiguousPool".
+/// A pool that reserves memory for max_seq_len tokens for every sequence from admission to release. There is no page
+/// table to read, and what a sequence does not use is wasted. Source: Heidari et al., section III.C, "ContiguousPool".
 template <class T, class ExecutionSpace = Kokkos::DefaultExecutionSpace>
 using ContiguousPool = LayoutPool<ContiguousKV, T, ExecutionSpace>;
 
-/// Pages of page_size tokens, taken as sequences grow: at most page_size - 1 tokens of waste per sequence. Forks share.
-/// Source: Heidari et al., section III.C, "PagedPool"; Kwon et al., PagedAttention, sections 4.2 to 4.4.
+/// A pool of pages of page_size tokens, which sequences take as they grow: at most page_size - 1 tokens of a sequence
+/// are wasted. Forked sequences share pages. Source: Heidari et al., section III.C, "PagedPool"; Kwon et al.,
+/// PagedAttention, sections 4.2 to 4.4.
 template <class T, class ExecutionSpace = Kokkos::DefaultExecutionSpace>
 using PagedPool = LayoutPool<PagedKV, T, ExecutionSpace>;
 

@@ -29,16 +29,19 @@
 /// channel are the caller's: such a scale belongs into the query).
 namespace pagoda {
 
+/// The scales of a quantized cache: see per_tensor_scales, per_head_scales and per_token_and_head_scales.
 template <class MemorySpace>
 struct KVScales {
-  using memory_space = MemorySpace;
-  using ScaleView    = Kokkos::View<const float***, Kokkos::LayoutStride, MemorySpace>;
+  using memory_space = MemorySpace;                                                      ///< of the scales
+  using ScaleView    = Kokkos::View<const float***, Kokkos::LayoutStride, MemorySpace>;  ///< scales of all KV rows
 
   /// (page or sequence, token in page, kv head), as the cache's first three axes in NHD order; an axis of extent 1
   /// holds one scale for all. Any strides. Empty: 1 throughout. Like keys and values, they are only referred to.
-  ScaleView k, v;
+  ScaleView k;
+  ScaleView v;  ///< as k, for the values
 
   KVScales() = default;  // no aggregate: GCC 12 would not construct a View made of {}
+  /// Either View may be empty.
   KVScales(const ScaleView& keys, const ScaleView& values) : k(keys), v(values) {}
 };
 

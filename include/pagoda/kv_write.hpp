@@ -12,7 +12,8 @@
 #include <cstdint>
 #include <type_traits>
 
-/// New rows of keys and values into a cache that the caller owns.
+/// @file
+/// Writing new keys and values into a cache that the caller owns.
 namespace pagoda {
 
 namespace detail {
@@ -50,16 +51,23 @@ PAGODA_EXPORT void write_kv(const ExecutionSpace& exec, const TensorRef& k_cache
 
 }  // namespace detail
 
-/// Row i of k and v goes to position slot_mapping(i) of the cache, which is page * page_size + offset in the page (in a
-/// contiguous cache: sequence * max_seq_len + token); rows with a negative position are left out. What serving engines
-/// know as reshape-and-cache: all tokens of all sequences of a step in one launch.
+/// Writes row i of k and v to position slot_mapping(i) of the cache, for all tokens of all sequences of a step in one
+/// launch (serving engines call it reshape-and-cache). A position is page * page_size + offset in the page; in a
+/// contiguous cache it is sequence * max_seq_len + token. Rows with a negative position are skipped.
 ///
-/// k_cache, v_cache: pages of a PagedKV, or rows of a ContiguousKV, in the given order. k, v: (token, kv head, dim),
-/// any strides, of the cache's element type or another (converted, rounded once, to nearest even); fp64, fp32, fp16 or
-/// bf16: a quantized cache is written by kernels of your own, which choose its scales. slot_mapping: [tokens] of int64.
-/// Positions beyond the cache are undefined behaviour, caught by a build with PAGODA_BOUNDS_CHECK; of two rows with the
-/// same position either may stay. Asynchronous on exec; allocates nothing. Throws InvalidArgument for shapes that do
-/// not fit, with nothing launched.
+///  - k_cache, v_cache: the keys and values of a PagedKV or a ContiguousKV, in the given order. Elements are fp64,
+///  fp32,
+///    fp16 or bf16. A quantized cache is written by kernels of your own, which choose its scales.
+///  - slot_mapping: [tokens] of std::int64_t, any stride.
+///  - k, v: (token, kv head, dim), any strides, fp64, fp32, fp16 or bf16. They are converted to the cache's type with
+///    one rounding, to nearest even.
+///
+/// A position beyond the cache is undefined behaviour; a build with PAGODA_BOUNDS_CHECK stops at it. If two rows have
+/// the same position, either may be the one that stays. Asynchronous on exec; allocates nothing.
+///
+/// Throws InvalidArgument if shapes do not agree, with nothing launched, and what Kokkos throws if it cannot launch.
+///
+/// Source: Kwon et al., PagedAttention, section 5.1 (fused reshape and block write).
 template <class ExecutionSpace, class KCache, class VCache, class Mapping, class K, class V>
 void write_kv(const ExecutionSpace& exec, const KCache& k_cache, const VCache& v_cache, const Mapping& slot_mapping,
               const K& k, const V& v, KVOrder order = KVOrder::NHD) {

@@ -9,11 +9,12 @@
 
 #include <type_traits>
 
-/// A softmax state is what attention over some subset of tokens leaves behind: its output and its natural log-sum-exp.
+/// @file
+/// A softmax state is the result of attention over a subset of the tokens: its output and its natural log-sum-exp.
 /// States of disjoint subsets merge into the state of their union, in any order:
 ///   lse = log sum_i exp(lse_i),   out = sum_i exp(lse_i - lse) out_i.
-/// lse = -infinity is the empty state; its output is never read. A NaN lse makes out and lse of its row NaN; a NaN in
-/// an output makes that dim of its row NaN.
+/// lse = -infinity is the empty state; its output is not read. A NaN lse makes out and lse of its row NaN. A NaN in an
+/// output makes that dim of its row NaN.
 ///
 /// Source: Dao et al., "Flash-Decoding for long-context inference" (the final reduction over splits).
 namespace pagoda {
@@ -55,7 +56,7 @@ inline TensorRef as_one_state(const TensorRef& t) {
   return s;
 }
 
-/// What merge asks of the outputs and log-sum-exps of the states, beyond their ranks.
+/// Requirements on the outputs and log-sum-exps of the states, besides their ranks.
 template <class ExecutionSpace, class Out, class Lse>
 constexpr void check_state_views() {
   static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename Out::memory_space>::accessible &&
@@ -64,7 +65,7 @@ constexpr void check_state_views() {
   static_assert(std::is_floating_point_v<typename Lse::value_type>, "log-sum-exps are Views of float or double");
 }
 
-/// What merge asks of the Views it writes.
+/// Requirements on the Views that merge writes.
 template <class ExecutionSpace, class Out, class Lse>
 constexpr void check_merge_views() {
   static_assert(Out::rank() == 3 && Lse::rank() == 2, "out is (token, head, dim), lse is (token, head)");
@@ -75,10 +76,13 @@ constexpr void check_merge_views() {
 
 }  // namespace detail
 
-/// Merges n states: outs (state, token, head, dim), lses (state, token, head) into out (token, head, dim) and
-/// lse (token, head; may be an empty View). Any strides; fp64, fp32, fp16 or bf16 outputs; float or double lse. out and
-/// lse may be state 0 itself. n >= 1. Asynchronous on exec; allocates nothing, in the first call
-/// neither (beside what Kokkos itself takes of the host's heap to launch on a GPU).
+/// Merges n >= 1 states: outs (state, token, head, dim) and lses (state, token, head) into out (token, head, dim) and
+/// lse (token, head), which may be an empty View. All Views may have any strides. Outputs are fp64, fp32, fp16 or bf16,
+/// log-sum-exps are float or double. out and lse may be the memory of state 0.
+///
+/// One kernel, asynchronous on exec. Allocates nothing, except what Kokkos itself allocates on the host to launch on a
+/// GPU. Throws InvalidArgument if shapes do not agree, with nothing launched, and what Kokkos throws if it cannot
+/// launch.
 template <class ExecutionSpace, class Outs, class Lses, class Out, class Lse>
 void merge(const ExecutionSpace& exec, const Outs& outs, const Lses& lses, const Out& out, const Lse& lse) {
   static_assert(Outs::rank() == 4 && Lses::rank() == 3,
@@ -92,7 +96,8 @@ void merge(const ExecutionSpace& exec, const Outs& outs, const Lses& lses, const
                        tensor_ref(out), tensor_ref(lse)});
 }
 
-/// Merges two states that lie apart: (out_a, lse_a) and (out_b, lse_b) into (out, lse), which may be a itself.
+/// Merges two states, (out_a, lse_a) and (out_b, lse_b), into (out, lse), which may be the memory of the first state.
+/// Shapes, types and exceptions: see the merge of n states.
 template <class ExecutionSpace, class OutA, class LseA, class OutB, class LseB, class Out, class Lse>
 void merge(const ExecutionSpace& exec, const OutA& out_a, const LseA& lse_a, const OutB& out_b, const LseB& lse_b,
            const Out& out, const Lse& lse) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// Everything: layouts, plans, decode, merge, pools, reference.
+/// @file
+/// Includes all public headers.
 #include <pagoda/check.hpp>
 #include <pagoda/decode.hpp>
 #include <pagoda/error.hpp>

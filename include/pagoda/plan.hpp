@@ -16,41 +16,41 @@
 
 namespace pagoda {
 
-/// What a decode computes, beyond the cache itself. Zero or empty means the default that stands beside each field.
+/// What a decode computes, besides the cache itself. Zero or empty selects the default that stands beside each field.
 /// The Views live in memory of the execution space. Each decode reads their contents on the device, so they may change
 /// between decodes. The plan keeps its own copy of each View, so managed Views stay alive as long as the plan.
 template <class MemorySpace>
 struct DecodeOptions {
   int num_q_heads   = 0;  ///< required; a multiple of the cache's num_kv_heads
-  int max_batch     = 0;  ///< bound on the batch of later calls; default: the cache's batch now
-  int max_seq_len   = 0;  ///< bound on every seq_len; default: what the cache can hold. Only tunes, never truncates
+  int max_batch     = 0;  ///< bound on the batch of later decodes; default: the cache's batch
+  int max_seq_len   = 0;  ///< bound on every seq_len, for tuning; default: what the cache can hold. Truncates nothing
   int max_query_len = 1;  ///< bound on the query tokens of one sequence
 
   /// Ragged query counts: tokens cu_seqlens_q(b) .. cu_seqlens_q(b + 1) of q belong to batch entry b. At least
-  /// max_batch + 1 entries, or batch + 1 where max_batch is not given; a decode reads the first batch + 1. They must
-  /// start at 0 or more, not fall, rise by at most max_query_len, and end at q.extent(0) or less. Anything else is
-  /// undefined behaviour; check(exec, plan, q, kv) finds it. Rows of q that belong to no entry are not decoded.
-  /// Default: every entry has q.extent(0) / batch query tokens.
+  /// max_batch + 1 entries, or batch + 1 without max_batch; a decode reads the first batch + 1. They must start at 0 or
+  /// more, not decrease, increase by at most max_query_len, and end at q.extent(0) or less. Anything else is undefined
+  /// behaviour; check(exec, plan, q, kv) finds it. Query tokens that belong to no batch entry are not decoded. Default:
+  /// every entry has q.extent(0) / batch query tokens.
   Kokkos::View<const int*, MemorySpace> cu_seqlens_q{};
   int max_query_tokens = 0;  ///< bound on q.extent(0); default: max_batch * max_query_len
 
   std::optional<double> softmax_scale{};  ///< default: 1 / sqrt(head_dim)
-  /// Query token i of n, the newest n tokens of the sequence, sees tokens up to seq_len - n + i (its own included).
-  /// False: every query token sees every token.
+  /// True: query token i of n, which are the newest n tokens of the sequence, sees the tokens up to its own position
+  /// seq_len - n + i. False: every query token sees every token.
   bool causal = true;
-  /// Tokens before its own position seq_len - n + i that a query token sees; -1: all. A window without causal has no
-  /// right end: all tokens from the window's first on are visible.
+  /// Sliding window: how many tokens before its own position a query token sees; -1: all. With causal = false the
+  /// window has no right end: all tokens from the window's first on are visible.
   int window_left        = -1;
-  int num_initial_tokens = 0;  ///< first tokens of the sequence that stay visible beside a window
-  /// Scores become cap * tanh(score / cap), before ALiBi is added; 0: off.
+  int num_initial_tokens = 0;  ///< first tokens of the sequence that stay visible besides the window
+  /// A score becomes cap * tanh(score / cap), before ALiBi is added; 0: off.
   double logit_soft_cap = 0;
   Kokkos::View<const float*, MemorySpace> alibi_slopes{};  ///< [num_q_heads], adds slope * (token - query position)
   Kokkos::View<const float*, MemorySpace> sinks{};         ///< [num_q_heads], logit of one extra token with value 0
 
-  /// "tuned" (hand-written kernels, on NVIDIA; launched cooperatively, so that a decode starts once all of its blocks
-  /// can run) or "generic"; decodes that cannot run so are refused with the reason. Default: PAGODA_BACKEND in the
-  /// environment, or else tuned where that can carry out the problem and is not the slower one for even lengths near
-  /// max_seq_len, and generic everywhere else.
+  /// "tuned" (hand-written CUDA kernels; a cooperative launch, so a decode starts when all of its blocks can run) or
+  /// "generic" (Kokkos kernels, all backends). A problem that the named backend does not support is refused with the
+  /// reason. Default: the environment variable PAGODA_BACKEND, or else tuned if it supports the problem and is not
+  /// slower for equal lengths near max_seq_len, and generic otherwise.
   std::string backend{};
   /// Lets a tuned decode on sm_90 start while the kernel before it on the stream still runs (CUDA's programmatic
   /// dependent launch). That kernel allows the start with cudaTriggerProgrammaticLaunchCompletion(); otherwise the
@@ -152,29 +152,33 @@ class PlanMemory;
 template <class ExecutionSpace>
 class Plan {
  public:
-  using execution_space = ExecutionSpace;
-  using memory_space    = typename ExecutionSpace::memory_space;
-  using Options         = DecodeOptions<memory_space>;
-  using Workspace       = Kokkos::View<std::byte*, memory_space>;
+  using execution_space = ExecutionSpace;                          ///< of the decodes
+  using memory_space    = typename ExecutionSpace::memory_space;   ///< of cache, queries and outputs
+  using Options         = DecodeOptions<memory_space>;             ///< what a decode computes
+  using Workspace       = Kokkos::View<std::byte*, memory_space>;  ///< scratch
 
+  /// Used by pagoda::plan.
   Plan(const detail::PlanState& state, const Options& options, const Workspace& workspace,
        std::shared_ptr<detail::PlanMemory<ExecutionSpace>> memory)
       : state_(state), options_(options), workspace_(workspace), memory_(std::move(memory)) {}
 
-  /// Exact bytes of scratch that a decode of this plan writes.
+  /// Exact bytes of workspace that a decode of this plan may write.
   std::size_t workspace_bytes() const { return state_.layout.bytes; }
-  /// Bytes of device memory that the plan owns beside the workspace.
+  /// Bytes of device memory that the plan owns besides the workspace.
   std::size_t persistent_bytes() const { return state_.persistent.bytes; }
-  /// Name of the backend that will run, where queries and outputs are of the cache's type (fp16 for a quantized one)
-  /// and dense.
+  /// The backend that will run, "tuned" or "generic", if queries and outputs are dense and of the cache's type (fp16
+  /// for a quantized cache).
   std::string backend() const { return state_.tuned ? "tuned" : "generic"; }
-  /// One line for people: shape, tiles, bounds, and what keeps the plan from running at full speed, if anything does.
+  /// One line to read: shape, tiles, bounds, and the reason if the plan cannot run at full speed.
   std::string describe() const { return detail::describe(state_); }
-  /// The options it was made with.
+  /// The options that the plan was made with.
   const Options& options() const { return options_; }
 
+  /// For the library.
   const detail::PlanState& state() const { return state_; }
+  /// The workspace: the caller's, or the one that the plan allocated.
   const Workspace& workspace() const { return workspace_; }
+  /// For the library.
   detail::PlanMemory<ExecutionSpace>& memory() const { return *memory_; }
 
  private:
@@ -199,24 +203,30 @@ PAGODA_EXPORT Plan<ExecutionSpace> make_plan(const ExecutionSpace& exec, const C
 
 }  // namespace detail
 
-/// Bytes of workspace that plan(exec, kv, options) needs: for callers who bring their own.
+/// Bytes of workspace that plan(exec, kv, options) needs, for callers who allocate it themselves. Throws what plan
+/// throws.
 template <class ExecutionSpace, KVLayout KV>
 std::size_t workspace_bytes(const ExecutionSpace& exec, const KV& kv,
                             const DecodeOptions<typename ExecutionSpace::memory_space>& options) {
   return detail::make_plan_state(exec, kv.ref(), options).layout.bytes;
 }
 
-/// Decides how decodes of this shape run, from bounds alone: reads no device memory, fences nothing, allocates little.
+/// Makes a plan: decides how decodes of this shape run, from bounds alone. Reads no device memory and fences nothing.
 ///
-/// exec: decodes run on this instance or on another one of its device; where they run on another one, the first of them
-/// waits on the device for the plan's initialization. On an instance that may use only some of the device's
-/// multiprocessors (a CUDA green context), the plan counts on those, and decodes need as many. kv: a cache of the
-/// shape, types and strides to come; later calls may pass other caches of the same shape. workspace: at least
-/// workspace_bytes(exec, kv, options) bytes aligned to 16; allocated here if not given.
+///  - exec: decodes run on this instance or on another one of its device. If they run on another one, the first of them
+///    waits on the device for the plan's initialization. On an instance that may use only some of the device's
+///    multiprocessors (a CUDA green context), the plan counts on those, and decodes need as many.
+///  - kv: a cache of the shape, types and strides to come. Decodes may pass other caches of the same shape.
+///  - workspace: at least workspace_bytes(exec, kv, options) bytes, aligned to 16. An empty View: the plan allocates
+///  it.
 ///
-/// Throws InvalidArgument where the shape cannot be served, and std::runtime_error where CUDA reports an error.
-/// Prints one line on standard error the first time a plan of the process cannot run at full speed (rows that are read
-/// element by element, for example), with the reason; PAGODA_WARN=0 in the environment turns that off.
+/// Throws InvalidArgument if the problem is not supported, std::runtime_error with the runtime's message if a CUDA or
+/// HIP call fails, and what Kokkos throws if there is not enough memory.
+///
+/// Prints one line with the reason on standard error the first time that a plan of the process cannot run at full
+/// speed, for example because rows are read element by element. The environment variable PAGODA_WARN=0 turns this off.
+///
+/// Source: Dao et al., "Flash-Decoding for long-context inference" (splits along the tokens).
 template <class ExecutionSpace, KVLayout KV>
 Plan<ExecutionSpace> plan(const ExecutionSpace& exec, const KV& kv,
                           const DecodeOptions<typename ExecutionSpace::memory_space>& options,

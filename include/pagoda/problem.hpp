@@ -9,8 +9,9 @@
 #include <cstdint>
 #include <optional>
 
-/// The type-erased boundary: every entry (C++ Views today, any other binding later) is turned into these plain
-/// descriptions, checked once, and carried to a backend. Pointers are to memory of the execution space.
+/// @file
+/// The type-erased boundary. Every call turns its Views into these plain descriptions, which are checked once and
+/// passed to a backend. Pointers point to memory of the execution space. Strides are in elements.
 namespace pagoda {
 
 /// Order of the token and head axes in a View of keys or values.
@@ -21,11 +22,11 @@ enum class KVOrder {
 
 /// Pointer, element type, shape and strides (in elements) of a strided array of up to four axes.
 struct TensorRef {
-  void* data = nullptr;
-  DType type = DType::fp32;
-  int rank   = 0;
-  std::array<std::int64_t, 4> extent{};
-  std::array<std::int64_t, 4> stride{};
+  void* data = nullptr;                  ///< the first element
+  DType type = DType::fp32;              ///< of an element
+  int rank   = 0;                        ///< number of axes
+  std::array<std::int64_t, 4> extent{};  ///< of each axis
+  std::array<std::int64_t, 4> stride{};  ///< of each axis, in elements
 };
 
 /// Describes a View; a View without data gives a TensorRef without data.
@@ -44,12 +45,12 @@ TensorRef tensor_ref(const View& view) {
   return ref;
 }
 
-/// Scales of the keys or the values of a quantized cache. Strides of (page, token in page, kv head), in floats; 0 where
-/// one scale serves all.
+/// Scales of the keys or the values of a quantized cache.
 struct ScaleRef {
   const float* data      = nullptr;  ///< null: 1 throughout
-  std::int64_t stride[3] = {};
+  std::int64_t stride[3] = {};       ///< of (page, token in page, kv head), in floats; 0: one scale for the whole axis
 
+  /// The scale of a KV row.
   KOKKOS_FUNCTION float operator()(std::int64_t page, int token, int head) const {
     return data ? data[page * stride[0] + token * stride[1] + head * stride[2]] : 1.0f;
   }
@@ -58,8 +59,10 @@ struct ScaleRef {
 /// A cache of keys and values. Axes of `k` and `v` are always (page, token in page, kv head, dim), whatever the
 /// order in memory. A contiguous cache is the case of one page per sequence: no table, page = sequence.
 struct CacheRef {
-  TensorRef k, v;
-  ScaleRef k_scale, v_scale;                 ///< of quantized caches
+  TensorRef k;                               ///< keys
+  TensorRef v;                               ///< values
+  ScaleRef k_scale;                          ///< of a quantized cache
+  ScaleRef v_scale;                          ///< of a quantized cache
   const int* seq_lens            = nullptr;  ///< [sequences] tokens held, on the device
   const int* sequence_ids        = nullptr;  ///< [batch] the sequence each batch entry reads; null: entry b reads b
   bool paged                     = false;    ///< pages come from a table; otherwise page = sequence
@@ -72,15 +75,19 @@ struct CacheRef {
   int batch                      = 0;        ///< entries decoded by one call
   int max_seq_len                = 0;        ///< tokens a sequence of this cache can hold
 
+  /// Pages, or sequences of a contiguous cache.
   std::int64_t num_pages() const { return k.extent[0]; }
+  /// Tokens in a page, or max_seq_len of a contiguous cache.
   int page_size() const { return static_cast<int>(k.extent[1]); }
+  /// Heads of keys and values.
   int num_kv_heads() const { return static_cast<int>(k.extent[2]); }
-  /// Dims, of which the last axis of an int4 cache has two to an element.
+  /// Dims of a key. An element of an int4 cache holds two.
   int head_dim() const { return static_cast<int>(k.extent[3]) * dims_per_element(k.type); }
+  /// Dims of a value.
   int head_dim_v() const { return static_cast<int>(v.extent[3]) * dims_per_element(v.type); }
 };
 
-/// What changes a score between the product and the softmax. Everything is off by default, and off costs nothing.
+/// What changes a score between the product and the softmax. All of it is off by default and then costs nothing.
 struct ScoreOptions {
   bool causal               = true;     ///< query token i of n sees tokens up to seq_len - n + i
   int window_left           = -1;       ///< tokens before the query's own that it sees; -1: all
@@ -89,13 +96,13 @@ struct ScoreOptions {
   const float* alibi_slopes = nullptr;  ///< [num_q_heads] adds slope * (token - query position)
   const float* sinks        = nullptr;  ///< [num_q_heads] logit of an extra token without value
 
-  /// Whether any is on. The causal mask is none of them: it has nothing to hide from a single query token.
+  /// True if any option is on. The causal mask does not count: it hides nothing from a single query token.
   bool any() const { return window_left >= 0 || logit_soft_cap > 0 || alibi_slopes || sinks; }
 };
 
-/// One decode call, erased: checked by `decode`, carried out by a backend.
+/// One call of decode, type-erased: checked by decode, run by a backend.
 struct Problem {
-  CacheRef kv;
+  CacheRef kv;    ///< keys and values
   TensorRef q;    ///< (query token, q head, head_dim)
   TensorRef out;  ///< (query token, q head, head_dim_v)
   TensorRef lse;  ///< (query token, q head); data may be null

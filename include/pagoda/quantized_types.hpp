@@ -12,8 +12,9 @@
 #include <cuda_fp8.h>
 #endif
 
-/// Element types of quantized caches: one byte holds one number of 8 bits, or two of 4. The number that is meant is the
-/// stored one times a scale (KVScales). std::int8_t is the fourth of them.
+/// @file
+/// Element types of quantized caches: a byte holds one number of 8 bits or two numbers of 4 bits. A stored number
+/// stands for itself times a scale (KVScales). std::int8_t is an element type of quantized caches too.
 ///
 /// Source: Micikevicius et al., "FP8 formats for deep learning", and the OCP 8-bit floating point specification (OFP8).
 namespace pagoda {
@@ -105,35 +106,39 @@ KOKKOS_INLINE_FUNCTION std::uint8_t float_to_float8(float value) {
 /// OCP E4M3 ("E4M3FN"): 4 bits of exponent, 3 of mantissa, up to 448, no infinities; the bits of `__nv_fp8_e4m3`.
 /// Conversion rounds to nearest even and saturates: beyond 448, infinities too, it gives 448.
 struct fp8_e4m3_t {
-  std::uint8_t bits;
+  std::uint8_t bits;  ///< as stored
 
   fp8_e4m3_t() = default;
+  /// Rounds to nearest even and saturates.
   KOKKOS_INLINE_FUNCTION explicit fp8_e4m3_t(float value) : bits(detail::float_to_float8<detail::Float8E4M3>(value)) {}
   /// From a double, rounded once. A template, so that integers still convert by way of float.
   template <class Double>
     requires std::is_same_v<Double, double>
   KOKKOS_INLINE_FUNCTION explicit fp8_e4m3_t(Double value) : fp8_e4m3_t(detail::round_to_odd(value)) {}
+  /// Exact.
   KOKKOS_INLINE_FUNCTION operator float() const { return detail::float8_to_float<detail::Float8E4M3>(bits); }
 };
 
 /// OCP E5M2: 5 bits of exponent, 2 of mantissa, up to 57344, infinities and NaN as in IEEE 754; the bits of
 /// `__nv_fp8_e5m2`. Conversion rounds to nearest even and saturates: beyond 57344, infinities too, it gives 57344.
 struct fp8_e5m2_t {
-  std::uint8_t bits;
+  std::uint8_t bits;  ///< as stored
 
   fp8_e5m2_t() = default;
+  /// Rounds to nearest even and saturates.
   KOKKOS_INLINE_FUNCTION explicit fp8_e5m2_t(float value) : bits(detail::float_to_float8<detail::Float8E5M2>(value)) {}
   /// From a double, rounded once. A template, so that integers still convert by way of float.
   template <class Double>
     requires std::is_same_v<Double, double>
   KOKKOS_INLINE_FUNCTION explicit fp8_e5m2_t(Double value) : fp8_e5m2_t(detail::round_to_odd(value)) {}
+  /// Exact.
   KOKKOS_INLINE_FUNCTION operator float() const { return detail::float8_to_float<detail::Float8E5M2>(bits); }
 };
 
-/// Two integers from -8 to 7 in one byte, as two's complements: that of the even dim in the lower half, that of the odd
-/// dim behind it in the upper one.
+/// Two integers from -8 to 7 in one byte, in two's complement: the even dim in the lower half, the next (odd) dim in
+/// the upper half.
 struct int4x2_t {
-  std::uint8_t bits;
+  std::uint8_t bits;  ///< as stored
 
   int4x2_t() = default;
   /// Larger integers become 7, smaller ones -8.

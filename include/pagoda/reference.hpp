@@ -11,45 +11,51 @@
 #include <span>
 #include <vector>
 
+/// @file
 /// Attention in float64 on the host, written as the equation stands: all scores, their maximum, their exponentials, the
-/// weighted sum. Slow and plain on purpose; every kernel is held against it.
+/// weighted sum. It is slow on purpose; every kernel is compared with it.
 /// Source: Heidari et al., equation 1 and section III.A (CPU reference).
+
+/// Attention in float64.
 namespace pagoda::reference {
 
-/// What changes the scores of one query row, already picked out for its head.
+/// What changes the scores of one query row; see DecodeOptions.
 struct RowOptions {
-  double softmax_scale   = 1.0;
-  bool causal            = true;
-  int window_left        = -1;
-  int num_initial_tokens = 0;
-  double logit_soft_cap  = 0.0;
-  double alibi_slope     = 0.0;
-  double sink            = -std::numeric_limits<double>::infinity();
+  double softmax_scale   = 1.0;   ///< multiplies the product of query and key
+  bool causal            = true;  ///< tokens behind `position` are hidden
+  int window_left        = -1;    ///< tokens before `position` that are visible; -1: all
+  int num_initial_tokens = 0;     ///< first tokens that stay visible besides the window
+  double logit_soft_cap  = 0.0;   ///< 0: off
+  double alibi_slope     = 0.0;   ///< of the row's query head
+  double sink            = -std::numeric_limits<double>::infinity();  ///< logit of an extra token with value 0
 };
 
+/// The result of attention for one query row, and what its error is measured in.
 struct Row {
   std::vector<double> out;            ///< [head_dim_v]
-  double lse = 0;                     ///< natural logarithm; -infinity where nothing is visible
+  double lse = 0;                     ///< natural logarithm; -infinity if no token is visible
   std::vector<double> probabilities;  ///< [seq_len], 0 for masked tokens
-  /// Root mean square, over the probabilities, of sum_d |q_d k_d| * softmax_scale: by how much the rounding of one
-  /// product is amplified in a score, hence (relatively) in a probability.
+  /// Root mean square, weighted by the probabilities, of sum_d |q_d k_d| * softmax_scale. The rounding error of one
+  /// product is multiplied by it in a score, and hence in the relative error of a probability.
   double score_condition = 0;
-  /// What an error of `out` is relative to: its L2 norm or, where values happen to cancel to less (which a single dim
-  /// often does), the sqrt(sum_t p_t^2 |v_t|^2) that values of random sign would leave.
+  /// Errors of `out` are relative to this number: the L2 norm of `out` or, if larger, sqrt(sum_t p_t^2 |v_t|^2), the
+  /// norm that values of random sign would have.
   double norm = 0;
 };
 
-/// Fills a row of head_dim (or head_dim_v) numbers with the key (or value) of a token.
+/// Function that fills a row of head_dim (or head_dim_v) numbers with the key (or value) of a token.
 using ReadRow = std::function<void(int token, std::span<double> row)>;
 
-/// One query row at `position` of its sequence (its own token's index; seq_len - 1 for the newest).
+/// Computes attention of one query row. q: [head_dim]. position: index of the query's own token in its sequence,
+/// seq_len
+/// - 1 for the newest. key and value: read the KV rows of tokens 0 to seq_len - 1.
 PAGODA_EXPORT Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v, const ReadRow& key,
                          const ReadRow& value, const RowOptions& options);
 
-/// Largest L2 error in terms of Row::norm (and absolute error of lse) that a correct kernel may show for this row:
-/// twice the rounding of the probabilities and of the output. A probability is rounded to `probability`, and carries
-/// the rounding of its score: of the products, and as much again of the sums they pass through, in `arithmetic` (float
-/// for all but fp64 caches). The latter only shows where both others are as fine.
+/// The largest error that a correct kernel may have for this row: of out as an L2 norm relative to Row::norm, and of
+/// lse as an absolute number. It is twice the rounding error of the probabilities and of the output. A probability is
+/// rounded to the type `probability`; its score has the rounding errors of its products, and as much again of their
+/// sums, in the type `arithmetic` (fp64 for fp64 caches, else fp32). The output is rounded to the type `output`.
 PAGODA_EXPORT double tolerance(const Row& row, DType probability, DType output, DType arithmetic = DType::fp32);
 
 }  // namespace pagoda::reference

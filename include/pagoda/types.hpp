@@ -97,28 +97,32 @@ KOKKOS_INLINE_FUNCTION std::uint16_t float_to_bfloat16(float value) {
 /// IEEE binary16 storage: 2 bytes, the bits of `__half` and `_Float16`. Arithmetic happens in float. Conversion rounds
 /// to nearest even.
 struct half_t {
-  std::uint16_t bits;
+  std::uint16_t bits;  ///< as stored
 
   half_t() = default;
+  /// Rounds to nearest even.
   KOKKOS_INLINE_FUNCTION explicit half_t(float value) : bits(detail::float_to_half(value)) {}
   /// From a double, rounded once. A template, so that integers still convert by way of float.
   template <class Double>
     requires std::is_same_v<Double, double>
   KOKKOS_INLINE_FUNCTION explicit half_t(Double value) : half_t(detail::round_to_odd(value)) {}
+  /// Exact.
   KOKKOS_INLINE_FUNCTION operator float() const { return detail::half_to_float(bits); }
 };
 
 /// bfloat16 storage: 2 bytes, the upper half of a binary32. Arithmetic happens in float. Conversion rounds to nearest
 /// even.
 struct bfloat16_t {
-  std::uint16_t bits;
+  std::uint16_t bits;  ///< as stored
 
   bfloat16_t() = default;
+  /// Rounds to nearest even.
   KOKKOS_INLINE_FUNCTION explicit bfloat16_t(float value) : bits(detail::float_to_bfloat16(value)) {}
   /// From a double, rounded once. A template, so that integers still convert by way of float.
   template <class Double>
     requires std::is_same_v<Double, double>
   KOKKOS_INLINE_FUNCTION explicit bfloat16_t(Double value) : bfloat16_t(detail::round_to_odd(value)) {}
+  /// Exact.
   KOKKOS_INLINE_FUNCTION operator float() const { return detail::bfloat16_to_float(bits); }
 };
 
@@ -244,6 +248,7 @@ template <>
 struct dtype_of<Kokkos::Experimental::bhalf_t> : std::integral_constant<DType, DType::bf16> {};
 #endif
 
+/// The code of a C++ element type.
 template <class T>
 inline constexpr DType dtype_v = dtype_of<std::remove_cv_t<T>>::value;
 
@@ -254,6 +259,7 @@ concept Element = requires { dtype_of<std::remove_cv_t<T>>::value; };
 /// T is an element of quantized caches.
 template <class T>
 inline constexpr bool is_quantized_v = is_quantized(dtype_v<T>);
+/// Dims that one element of type T holds.
 template <class T>
 inline constexpr int dims_per_element_v = dims_per_element(dtype_v<T>);
 
