@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/decode/arena.hpp"
-#include "bench/decode/caches.hpp"
+#include "bench/common/arena.hpp"
+#include "bench/common/caches.hpp"
+#include "bench/common/timing.hpp"
+#include "bench/common/verify.hpp"
 #include "bench/decode/cases.hpp"
-#include "bench/decode/timing.hpp"
-#include "bench/decode/verify.hpp"
 #if defined(PAGODA_BENCH_ON_HOST)
 #include "bench/decode/fma_peak.hpp"
 #endif
-#include "bench/harness/harness.hpp"
+#include "bench/common/harness.hpp"
 #include "src/dispatch/by_type.hpp"
 
 #include <pagoda/decode.hpp>

@@ -33,7 +33,7 @@ from results import load_lines  # noqa: E402
 
 
 class Journal:
-    """The finished rows, one JSON object a line, as bench/harness/journal.hpp writes them."""
+    """The finished rows, one JSON object a line, as bench/common/journal.hpp writes them."""
 
     def __init__(self, path: Path | None) -> None:
         self.path, self.context, self.done = path, None, set()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/serve/machine.hpp"
+#include "bench/common/machine.hpp"
 #include "bench/serve/report.hpp"
 #include "bench/serve/run.hpp"
 
@@ -19,7 +19,7 @@
 namespace {
 
 using pagoda::DType;
-using pagoda::serve::Machine;
+using pagoda::bench::Machine;
 using pagoda::serve::Options;
 
 constexpr int wrong = 1, unusable = 2;  // exit codes
@@ -118,7 +118,7 @@ int main(int argc, char** argv) {
   try {
     JsonFile json(options.json_file);
     const auto results    = pagoda::serve::run(options);
-    const Machine machine = pagoda::serve::describe_machine(Kokkos::DefaultExecutionSpace());
+    const Machine machine = pagoda::bench::describe_machine(Kokkos::DefaultExecutionSpace());
     pagoda::serve::print_table(json.to_stdout() ? std::cerr : std::cout, results, machine);
     json.write(results, machine);
     return results.passed() ? 0 : wrong;

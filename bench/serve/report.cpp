@@ -62,7 +62,7 @@ std::string error_text(const Check& check) { return check.rows > 0 ? three_digit
 
 }  // namespace
 
-void print_table(std::ostream& out, const Results& r, const Machine& machine) {
+void print_table(std::ostream& out, const Results& r, const bench::Machine& machine) {
   const Summary c = summarise(r.contiguous), p = summarise(r.paged);
   out << '\n'
       << r.model.name << ", one layer of " << r.model.num_layers << ": " << r.model.num_q_heads << " query heads, "
@@ -161,7 +161,7 @@ Json to_json(const PoolResult& pool) {
 
 }  // namespace
 
-void print_json(std::ostream& out, const Results& r, const Machine& machine) {
+void print_json(std::ostream& out, const Results& r, const bench::Machine& machine) {
   const Options& o = r.options;
   const Json all   = {
       {"passed", r.passed()},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "bench/decode/cases.hpp"
+#include "bench/common/case.hpp"
 
 #include <cstdint>
 #include <string>

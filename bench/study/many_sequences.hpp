@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "bench/decode/verify.hpp"
+#include "bench/common/verify.hpp"
 #include "bench/study/session.hpp"
 
 #include <pagoda/decode.hpp>

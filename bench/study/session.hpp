@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "bench/decode/arena.hpp"
-#include "bench/decode/caches.hpp"
-#include "bench/decode/timing.hpp"
-#include "bench/harness/harness.hpp"
+#include "bench/common/arena.hpp"
+#include "bench/common/caches.hpp"
+#include "bench/common/harness.hpp"
+#include "bench/common/timing.hpp"
 #include "bench/study/cases.hpp"
 
 #include <Kokkos_Core.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/serve/machine.hpp"
+#include "bench/common/machine.hpp"
 
 #include <Kokkos_Core.hpp>
 
@@ -11,6 +11,6 @@ int main(int argc, char** argv) {
   using Exec = Kokkos::DefaultExecutionSpace;
   std::fprintf(stderr,
                "pagoda-tune: %s devices are not supported yet (%s): only CUDA has hand-tuned kernels to measure\n",
-               Exec::name(), pagoda::serve::device_name(Exec()).c_str());
+               Exec::name(), pagoda::bench::device_name(Exec()).c_str());
   return 3;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "bench/serve/contents.hpp"
+#include "bench/common/random.hpp"
 #include "src/pool/huge_pages.hpp"
 
 #include <pagoda/types.hpp>
@@ -26,8 +26,8 @@ constexpr auto query_from = std::uint64_t(1) << 60;
 /// Number i of an arena: N(0, 1), the same on host and device, so that nothing need be copied back to be checked.
 KOKKOS_INLINE_FUNCTION float arena_number(std::uint64_t i) {
   constexpr int block     = 20;
-  const std::uint64_t key = serve::mix((i >> block) + 0x9e3779b97f4a7c15u);
-  return serve::normal(key, static_cast<std::uint32_t>(i & ((1u << block) - 1)));
+  const std::uint64_t key = mix((i >> block) + 0x9e3779b97f4a7c15u);
+  return normal(key, static_cast<std::uint32_t>(i & ((1u << block) - 1)));
 }
 
 /// Deviation of the stored numbers of a quantized cache: most of what its type can hold is used.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "bench/decode/caches.hpp"
+#include "bench/common/caches.hpp"
 
 #include <pagoda/error.hpp>
 #include <pagoda/reference.hpp>
@@ -34,7 +34,7 @@ std::string find_fault(const Case& c, const Caches<ExecutionSpace, T>& caches, c
     if (c.lengths[b] <= longest) entries.push_back(b);
   if (entries.empty()) return {};
   for (int i = 0; i < rows; ++i, ++rows_checked) {
-    const std::uint64_t x = serve::mix(static_cast<std::uint64_t>(i) + 1);
+    const std::uint64_t x = mix(static_cast<std::uint64_t>(i) + 1);
     const int b           = entries[x % entries.size()];
     const int head        = static_cast<int>((x >> 32) % static_cast<std::uint64_t>(c.num_q_heads));
     const int kv_head     = head / (c.num_q_heads / c.num_kv_heads);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "bench/harness/journal.hpp"
+#include "bench/common/journal.hpp"
 
 #include <Kokkos_Core.hpp>
 

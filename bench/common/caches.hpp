@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "bench/decode/arena.hpp"
-#include "bench/decode/cases.hpp"
+#include "bench/common/arena.hpp"
+#include "bench/common/case.hpp"
 
 #include <pagoda/error.hpp>
 #include <pagoda/kv_layout.hpp>

@@ -8,7 +8,7 @@
 #include <string>
 #include <type_traits>
 
-namespace pagoda::serve {
+namespace pagoda::bench {
 
 /// What the figures were measured on.
 struct Machine {
@@ -42,4 +42,4 @@ Machine describe_machine(const ExecutionSpace& exec) {
   return {ExecutionSpace::name(), device_name(exec), exec.concurrency(), configuration.str()};
 }
 
-}  // namespace pagoda::serve
+}  // namespace pagoda::bench

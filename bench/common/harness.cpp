@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/harness/harness.hpp"
+#include "bench/common/harness.hpp"
 
-#include "bench/serve/machine.hpp"
+#include "bench/common/machine.hpp"
 #include "bench/stream/stream_read.hpp"
 
 #include "pagoda_build_info.hpp"
@@ -34,7 +34,7 @@ bool stderr_is_terminal() {
 /// What the figures depend on.
 Context describe_run() {
   using Exec                 = Kokkos::DefaultExecutionSpace;
-  const auto machine         = serve::describe_machine(Exec());
+  const auto machine         = describe_machine(Exec());
   const std::string_view git = build_info::git_hash;
   return {{"git", std::string(git)},
           {"git_dirty", git.ends_with("-dirty") ? "yes" : "no"},

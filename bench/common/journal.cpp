@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/harness/journal.hpp"
+#include "bench/common/journal.hpp"
 
 #include <pagoda/error.hpp>
 

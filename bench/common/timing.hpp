@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "bench/decode/cases.hpp"
+#include "bench/common/case.hpp"
 #include "bench/stream/stream_read.hpp"
 #if defined(KOKKOS_ENABLE_CUDA)
 #include "bench/stream/cuda_graph.hpp"

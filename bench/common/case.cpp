@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/common/case.hpp"
+
+#include <pagoda/error.hpp>
+
+#include <algorithm>
+#include <numeric>
+
+namespace pagoda::bench {
+
+int Case::longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
+
+std::int64_t Case::tokens() const { return std::accumulate(lengths.begin(), lengths.end(), std::int64_t(0)); }
+
+std::size_t Case::bytes() const {
+  const int row            = latent() ? head_dim : head_dim + head_dim_v;
+  const std::size_t stored = static_cast<std::size_t>(row) * size_of(type) / dims_per_element(type);
+  return static_cast<std::size_t>(tokens()) * num_kv_heads * (stored + (scaled_by_token() ? 2 * sizeof(float) : 0));
+}
+
+double Case::fmas() const {
+  return static_cast<double>(tokens()) * num_q_heads * num_q_tokens * (static_cast<double>(head_dim) + head_dim_v);
+}
+
+std::int64_t Case::pages() const {
+  if (!paged()) return batch();
+  std::int64_t n = 0;
+  for (const int length : lengths) n += (length + page_size - 1) / page_size;
+  return n;
+}
+
+std::size_t Case::token_elements() const {
+  return static_cast<std::size_t>(num_kv_heads) * head_dim / dims_per_element(type);
+}
+
+std::string Case::name(std::string_view backend) const {
+  using detail::concat;
+  return concat("decode/", backend, "/", name_of(type), "/", num_q_heads, "x", num_kv_heads, "x", head_dim,
+                latent() ? concat("-", head_dim_v) : std::string(), "/B", batch(),
+                num_q_tokens > 1 ? concat("q", num_q_tokens) : std::string(), "/", length_name, "/",
+                paged() ? concat("page", page_size) : std::string("contiguous"), by_head ? "-HND" : "",
+                offset > 0 ? concat("-off", offset) : std::string());
+}
+
+Rotation rotation(std::size_t cache_bytes, std::size_t last_level, std::size_t room) {
+  constexpr std::size_t least = 1'200'000'000, most_caches = 512;
+  constexpr double bytes_in_calls = 4e9;  // about a millisecond of a GPU's memory
+  const std::size_t bytes         = std::max<std::size_t>(cache_bytes, 1);
+  const std::size_t wanted        = std::max(least, 4 * last_level);
+  const std::size_t caches        = std::min(std::clamp<std::size_t>(wanted / bytes + 1, 2, most_caches), room / bytes);
+  if (caches == 0) return {};
+  const auto calls = static_cast<std::size_t>(std::clamp(bytes_in_calls / static_cast<double>(bytes), 8.0, 128.0));
+  return {static_cast<int>(caches), static_cast<int>((calls + caches - 1) / caches * caches)};
+}
+
+}  // namespace pagoda::bench
