@@ -7,7 +7,7 @@
 #include "src/plan/faster_backend.hpp"
 #if defined(KOKKOS_ENABLE_CUDA)
 #include "backends/cuda/stream.hpp"
-#include "backends/cuda/tuned/decode.hpp"
+#include "src/dispatch/tuned_problem.hpp"
 #endif
 
 #include <Kokkos_Core.hpp>
@@ -16,8 +16,6 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <optional>
-#include <tuple>
 #include <type_traits>
 
 namespace pagoda::detail {
@@ -51,23 +49,6 @@ struct None {
 
 #if defined(KOKKOS_ENABLE_CUDA)
 
-std::optional<tuned::Type> type_of(DType type) {
-  switch (type) {
-    case DType::fp32:
-      return tuned::Type::fp32;
-    case DType::fp16:
-      return tuned::Type::fp16;
-    case DType::bf16:
-      return tuned::Type::bf16;
-    case DType::fp8_e4m3:
-      return tuned::Type::fp8_e4m3;
-    case DType::fp8_e5m2:
-      return tuned::Type::fp8_e5m2;
-    default:
-      return std::nullopt;
-  }
-}
-
 /// Properties of the instance's device, asked for once for each device, with the multiprocessors that the plan counts
 /// on.
 tuned::Device device_of(const Kokkos::Cuda& exec, const PlanState& s) {
@@ -86,60 +67,6 @@ tuned::Device device_of(const Kokkos::Cuda& exec, const PlanState& s) {
 }
 
 struct Cuda {
-  /// What of a problem is known when the plan is made. The type is one that there are kernels for.
-  static tuned::Problem shape_of(const PlanState& s) {
-    tuned::Problem t{};
-    t.type         = *type_of(s.kv_type);
-    t.num_q_heads  = s.num_q_heads;
-    t.num_kv_heads = s.num_kv_heads;
-    t.head_dim     = s.head_dim;
-    t.head_dim_v   = s.head_dim_v;
-    t.num_q_tokens = t.most_q_tokens = s.max_query_len;
-    return t;
-  }
-  /// As the kernels' own interface has it; the reason why that cannot be said, or null.
-  static const char* translate(const PlanState& s, const Problem& p, tuned::Problem& t) {
-    if (s.score.any()) return "a score option";
-    if (s.cu_seqlens_q) return "numbers of query tokens that differ (cu_seqlens_q)";
-    const CacheRef& kv = p.kv;
-    const auto type = type_of(kv.k.type), q = type_of(p.q.type), out = type_of(p.out.type);
-    if (!type) return "no hand-tuned kernel for the cache's type";
-    if (!q || !out) return "q or out is fp64";
-    if (kv.paged && !kv.block_table) return "the block table is empty";
-    if (kv.k.stride[3] != 1 || kv.v.stride[3] != 1 || p.q.stride[2] != 1 || p.out.stride[2] != 1)
-      return "dims do not lie side by side";
-    t       = shape_of(s);
-    t.batch = kv.batch;
-    if (kv.batch > 0) t.num_q_tokens = static_cast<int>(p.q.extent[0] / kv.batch);
-    t.page_size   = kv.page_size();
-    t.max_seq_len = s.max_seq_len;
-    t.num_pages   = kv.num_pages();
-    for (const auto& [to, from, scale] : {std::tuple{&t.k, &kv.k, &kv.k_scale}, std::tuple{&t.v, &kv.v, &kv.v_scale}}) {
-      if (scale->data && (scale->stride[0] != 0 || scale->stride[1] != 0)) return "scales of single tokens";
-      const auto bytes = [f = from](int axis) {
-        return f->extent[axis] > 1 ? f->stride[axis] * size_of(f->type) : 128;
-      };
-      *to = {from->data, bytes(0), bytes(1), bytes(2), scale->data, scale->stride[2]};
-    }
-    t.seq_lens = kv.seq_lens, t.sequence_ids = kv.sequence_ids;
-    if (kv.paged) {
-      t.block_table = kv.block_table, t.page_indptr = kv.page_indptr;
-      t.table_row = kv.table_row_stride, t.table_page = kv.table_page_stride, t.table_pages = kv.table_pages;
-      t.table_entries = kv.page_indptr ? kv.table_pages
-                                       : (std::max(kv.num_sequences, 1) - 1) * kv.table_row_stride +
-                                             kv.table_pages * kv.table_page_stride;
-    }
-    const std::int64_t tokens = t.num_q_tokens;
-    t.causal                  = s.score.causal;
-    t.q                       = {p.q.data, *q, tokens * p.q.stride[0], p.q.stride[1]};
-    t.out                     = {p.out.data, *out, tokens * p.out.stride[0], p.out.stride[1]};
-    t.lse = p.lse.data, t.lse_double = p.lse.type == DType::fp64;
-    t.lse_batch = tokens * p.lse.stride[0], t.lse_head = p.lse.stride[1];
-    t.softmax_scale = s.softmax_scale;
-    t.programmatic  = s.programmatic;
-    return nullptr;
-  }
-
   static const char* why_not(const Kokkos::Cuda& exec, const PlanState& s, const Problem& p) {
     tuned::Problem t;
     return why_not(device_of(exec, s), s, p, t);
@@ -159,11 +86,11 @@ struct Cuda {
                                   .num_sms         = device.num_sms});
   }
   static std::size_t workspace_bytes(const Kokkos::Cuda& exec, const PlanState& s) {
-    return tuned::workspace_bytes(shape_of(s), device_of(exec, s));
+    return tuned::workspace_bytes(tuned_shape(s), device_of(exec, s));
   }
   static void prepare(const Kokkos::Cuda& exec, const PlanState& s, void* memory) {
     const CudaDeviceGuard guard(exec.cuda_device());
-    tuned::prepare(shape_of(s), device_of(exec, s), memory, exec.cuda_stream());
+    tuned::prepare(tuned_shape(s), device_of(exec, s), memory, exec.cuda_stream());
   }
   static const char* decode(const Kokkos::Cuda& exec, const PlanState& s, const Problem& p, void* memory) {
     tuned::Problem t;
@@ -182,7 +109,7 @@ struct Cuda {
 
  private:
   static const char* why_not(const tuned::Device& device, const PlanState& s, const Problem& p, tuned::Problem& t) {
-    if (const char* reason = translate(s, p, t)) return reason;
+    if (const char* reason = tuned_problem(s, p, t)) return reason;
     return tuned::why_not(t, device);
   }
 };
