@@ -12,7 +12,7 @@ skip() {
 }
 
 llvm=21 # when sid drops this version, take the next one and run fix-format
-tools="clang-$llvm clang-format-$llvm clang-tidy-$llvm libclang-rt-$llvm-dev libomp-$llvm-dev llvm-$llvm shellcheck hipcc libamdhip64-dev"
+tools="clang-$llvm clang-format-$llvm clang-tidy-$llvm libclang-rt-$llvm-dev libomp-$llvm-dev llvm-$llvm shellcheck hipcc libamdhip64-dev doxygen"
 in_root=("$top/ci/sid-root.sh" -p "$tools")
 builds=$sid_build/$key
 
@@ -39,6 +39,9 @@ check_demo() { ci/demo.sh; }
 check_scripts() {
   "${in_root[@]}" shellcheck ci/*.sh .ci/run tests/tuned/keep_usage.sh
   "${in_root[@]}" python3 -B bench/compare/readme.py --check README.md
+  "${in_root[@]}" python3 -B ci/pages.py
+  "${in_root[@]}" cmake --preset host -B "$builds/docs" -DPAGODA_BUILD_TESTS=OFF -DPAGODA_BUILD_BENCH=OFF
+  "${in_root[@]}" cmake --build "$builds/docs" --target docs
 }
 
 check_format() { sources | "${in_root[@]}" xargs clang-format-$llvm --dry-run -Werror; }

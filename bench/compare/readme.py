@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The README's figures, taken from bench/results.
 
-    python3 bench/compare/readme.py --check README.md     # fails where a figure is not that of the results
-    python3 bench/compare/readme.py --write README.md     # puts them in
+    python3 bench/compare/readme.py --check README.md     # fails if a figure is not that of the results
+    python3 bench/compare/readme.py --write README.md     # writes them
 
-What stands between <!-- measured: NAME --> and <!-- end --> is written here.
+This writes the text between <!-- measured: NAME --> and <!-- end -->, and the picture (PICTURE).
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import textwrap
 from pathlib import Path
 from typing import Any, Callable
 
+import distance
 from results import PEERS, Column, Results, Samples, geometric_mean, load
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
+PICTURE = RESULTS / "report" / "distance.svg"
 BLOCK = re.compile(r"(<!-- measured: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 # (type and heads, batch x tokens, name without the backend) of the table of decodes
@@ -101,15 +103,19 @@ def limits() -> str:
         return [s.ratio for _, s in best_rows(results, pattern) if s.ratio and s.median >= 50]
 
     latent = ratios("bf16/(64|128)x1x576-512/B64/.*")
-    many_heads = f", and latent caches of 64 and 128 heads ({span(latent, 1)} times the read)" if latent else ""
-    return wrapped(
-        f"Paging at 16 tokens costs {100 * (geometric_mean(cost['16']) - 1):.0f}% of a decode of 100 us or more on average, "
-        f"{100 * (max(cost['16']) - 1):.0f}% at most, and a page for every token {100 * (max(cost['1']) - 1):.0f}%. Short of the "
-        f"memory limit are small problems ({over('fp16/.*/B[1-4]/S(512|1024)/page16')} us over the read), long single "
-        f"sequences, whose rows are cut in many pieces ({over('fp16/(32x8|16x2)x128/B1/S(16384|65536|131072)/page16')} us), "
-        f"{'' if latent else 'and '}int4 (bound by its unpacking, cut rows also by their 64 bytes in memory: {span(ratios('int4/.*page16'), 1)} times the "
-        f"read, head by head in a page {span(ratios('int4/.*-HND'), 1)}){many_heads}."
+    small = over("fp16/.*/B[1-4]/S(512|1024)/page16")
+    single = over("fp16/(32x8|16x2)x128/B1/S(16384|65536|131072)/page16")
+    text = (
+        f"Pages of 16 tokens cost {100 * (geometric_mean(cost['16']) - 1):.0f}% on average and at most "
+        f"{100 * (max(cost['16']) - 1):.0f}% of a decode of 100 us or more; pages of one token cost at most "
+        f"{100 * (max(cost['1']) - 1):.0f}%. These problems are further from the memory limit: small ones take {small} us "
+        f"longer than the bare read; long single sequences, which are split many times, {single} us longer; int4 caches, "
+        f"which are limited by unpacking and by KV rows of 64 bytes, take {span(ratios('int4/.*page16'), 1)} times the read "
+        f"(in HND order {span(ratios('int4/.*-HND'), 1)} times)"
     )
+    if latent:
+        text += f"; latent caches with 64 and 128 heads take {span(latent, 1)} times the read"
+    return wrapped(text + ".")
 
 
 def peers() -> str:
@@ -120,10 +126,14 @@ def peers() -> str:
         for column, theirs in by.items():
             if column.backend in ratios and own:
                 ratios[column.backend].append(min(own) / theirs.median)
-    found = [f"{PEERS[name]} {span(of, 2)} (on average {geometric_mean(of):.2f})" for name, of in ratios.items() if of]
+    found = [
+        f"{span(of, 2)} times as long as {PEERS[name]} ({geometric_mean(of):.2f} on average)"
+        for name, of in ratios.items()
+        if of
+    ]
     return wrapped(
-        f"Beside other libraries (`bench/peers/compare.py`, commit {results.own[0].git}) Pagoda took so many times as long as "
-        f"{', as '.join(found)}. All problems: `bench/results/report/peers-h200.md`."
+        f"Pagoda takes {' and '.join(found)} (`bench/peers/compare.py`, commit {results.own[0].git}). All problems: "
+        f"`bench/results/report/peers-h200.md`."
     )
 
 
@@ -170,8 +180,8 @@ def serve() -> str:
         if name == "serve-h200.json":
             slower, more = same["paged_seconds"] / same["contiguous_seconds"] - 1, b["live_mean"] / a["live_mean"]
             words = wrapped(
-                f"So on the H200's trace (Mooncake's conversation trace, first 30 minutes) paging costs {100 * slower:.0f}% of "
-                f"a decode and holds {more:.1f} times the sequences."
+                f"On the H200's trace (the first 30 minutes of Mooncake's conversation trace), paging costs "
+                f"{100 * slower:.0f}% of a decode and holds {more:.1f} times as many sequences."
             )
         commits.append(f"{machine}: commit {report['build']['git_hash'].removesuffix('-dirty')[:7]}")
     return "\n".join(lines) + f"\n\n({'; '.join(commits)}.)\n\n{words}"
@@ -200,8 +210,13 @@ def main() -> int:
     except ValueError as error:
         print(f"{path}: {error}", file=sys.stderr)
         return 2
+    picture = distance.svg(results_of("peers-h200.json"))
     if options.write:
         path.write_text(right)
+        PICTURE.write_text(picture)
+    elif not PICTURE.exists() or PICTURE.read_text() != picture:
+        print(f"{PICTURE}: not that of bench/results; run python3 bench/compare/readme.py --write {path}", file=sys.stderr)
+        return 1
     elif text != right:
         sys.stderr.writelines(
             difflib.unified_diff(text.splitlines(True), right.splitlines(True), str(path), "bench/results")

@@ -17,6 +17,7 @@ COMPARE = TOP / "bench" / "compare"
 sys.path.insert(0, str(COMPARE))
 
 import claims  # noqa: E402
+import distance  # noqa: E402
 import readme  # noqa: E402
 import report  # noqa: E402
 import results as r  # noqa: E402
@@ -316,6 +317,13 @@ class Verdicts(unittest.TestCase):
 
 
 class Readme(unittest.TestCase):
+    def test_picture_is_that_of_the_results(self) -> None:
+        results = readme.results_of("peers-h200.json")
+        self.assertEqual(readme.PICTURE.read_text(), distance.svg(results), "run bench/compare/readme.py --write README.md")
+        found = distance.points(results)
+        self.assertGreater(len(found["pagoda"]), 50)
+        self.assertEqual({len(of) for of in found.values()}, {len(found["pagoda"])})
+
     def test_check_finds_a_changed_figure(self) -> None:
         text = (TOP / "README.md").read_text()
         right = readme.filled(text)
