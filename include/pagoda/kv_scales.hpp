@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
+/// @file
 /// Scales of a quantized cache: dim d of the key that is meant is the stored one times k(page, token in page, kv head),
 /// and the same for values. In five lines, an int8 cache with a scale for every token and head:
 ///
