@@ -55,7 +55,7 @@ T* somewhere() {
 }
 template <class T>
 Kokkos::View<const T*, Host::memory_space> some(int entries) {
-  return {somewhere<const T>(), static_cast<std::size_t>(entries)};
+  return Kokkos::View<const T*, Host::memory_space>(somewhere<const T>(), static_cast<std::size_t>(entries));
 }
 
 constexpr int batch = 4, pages_each = 64;
