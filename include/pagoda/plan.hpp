@@ -70,20 +70,20 @@ struct DecodeOptions {
 
 namespace detail {
 
-/// How rows are cut to fit the machine and the workspace.
+/// Parameters of the split of rows over the machine. A "piece" in these names is a split: a part of a row's tokens.
 struct SplitBounds {
-  int teams{};         ///< resident on the machine at once
-  int even_waves{};    ///< rounds of pieces that even lengths are cut into
-  int waves{};         ///< and uneven ones
-  int chunk_shift{};   ///< pieces are multiples of 2^chunk_shift tokens (chunks)
-  int piece_shift{};   ///< of 2^piece_shift chunks at least, where a row has so many
-  int round_shift{};   ///< a team's workers take 2^round_shift chunks at a time
-  bool deals_tiles{};  ///< pieces are dealt out in such rounds; otherwise they are runs of tokens
-  int max_chunks{};    ///< of a piece
-  int max_cuts{};      ///< pieces beyond one for each row, at most: what the workspace has room for
+  int teams{};         ///< that are resident on the machine at the same time
+  int even_waves{};    ///< rounds of splits for rows of equal lengths
+  int waves{};         ///< rounds of splits for rows of unequal lengths
+  int chunk_shift{};   ///< splits are multiples of a chunk, 2^chunk_shift tokens
+  int piece_shift{};   ///< a split has at least 2^piece_shift chunks, if the row is that long
+  int round_shift{};   ///< the workers of a team take 2^round_shift chunks in a round
+  bool deals_tiles{};  ///< splits interleave rounds; otherwise they are runs of tokens
+  int max_chunks{};    ///< of a split
+  int max_cuts{};      ///< most splits beyond one for each row; the workspace has room for these
 };
 
-/// Byte offsets of the parts of a workspace. Filling it in is the size query and the plan at once.
+/// Byte offsets of the parts of a workspace. Computing them answers the size query too.
 struct WorkspaceLayout {
   std::size_t states = 0, values = 0, bytes = 0;
 };
@@ -94,10 +94,10 @@ struct PersistentLayout {
   std::size_t team_counters = 0, arrived = 0, tuned = 0, bytes = 0;
 };
 
-/// Which kernels carry a decode out.
+/// Which kernels run a decode.
 enum class Backend { tuned, generic };
 
-/// All that a plan has decided, without the execution space.
+/// Everything that a plan has decided. Does not depend on the type of the execution space.
 struct PlanState {
   // the problem's shape
   DType kv_type{};
@@ -108,27 +108,28 @@ struct PlanState {
   const int* cu_seqlens_q{};
   int cu_seqlens_entries{};  ///< of cu_seqlens_q
   // how it is carried out
-  int fragment{};                ///< which of the machine's ways to multiply
-  DType query_type{};            ///< of queries that the fragment takes as they are
-  DType probability_type{};      ///< what probabilities are rounded to before they meet the values
-  std::int64_t max_row_units{};  ///< how far from the first the last row of a cache may lie (see row_units)
+  int fragment{};                ///< index in the machine's list of fragments
+  DType query_type{};            ///< type of queries that the fragment takes without conversion
+  DType probability_type{};      ///< type that probabilities are rounded to before they multiply the values
+  std::int64_t max_row_units{};  ///< largest distance from the first to the last KV row of a cache (see row_units)
   bool any_query{};              ///< the plain kernel takes queries of any type
   bool all{};                    ///< several query tokens a sequence, or some score option is on
-  const char* slow_because{};    ///< why the kernel cannot run at full speed; null where it can
+  const char* slow_because{};    ///< why the kernel cannot run at full speed; null if it can
   bool wide{};                   ///< the fragment reads rows in vectors; false: element by element, of any strides
-  int row_alignment{};           ///< bytes on which every row must begin where rows are read in vectors
+  int row_alignment{};           ///< required alignment of every KV row in bytes, if rows are read in vectors
   bool values_in_keys{};         ///< values are read as the keys' first elements
-  int row_tile{};                ///< query rows (query token x head of the group) that share one pass over the keys
-  int num_workers{};             ///< team threads: each walks its own tiles of tokens
-  int heads_per_item{1};         ///< kv heads that a tile of tokens is taken through
+  int row_tile{};                ///< query rows that share one pass over the keys
+  int num_workers{};             ///< threads of a team; each processes its own tiles of tokens
+  int heads_per_item{1};         ///< kv heads of a work item
   SplitBounds split{};
   int max_slots{};  ///< partial states
   // by which kernels
-  bool tuned{};                        ///< the hand-tuned ones, where they take the problem
-  const char* generic_is_faster_on{};  ///< batches like these, which is why the generic one runs; null: it is not why
-  std::optional<Backend> forced{};     ///< these, or none
-  bool programmatic{};                 ///< may start before the kernel before has ended
-  int multiprocessors{};               ///< that the plan's instance may use; 0 on hosts
+  bool tuned{};  ///< the hand-tuned kernels, if they support the problem of the call
+  const char*
+      generic_is_faster_on{};       ///< batches for which generic was chosen because it is faster; null: other reasons
+  std::optional<Backend> forced{};  ///< by the option or by PAGODA_BACKEND
+  bool programmatic{};              ///< may start before the previous kernel has ended
+  int multiprocessors{};            ///< that the plan's instance may use; 0 on hosts
   WorkspaceLayout layout{};
   PersistentLayout persistent{};
 };

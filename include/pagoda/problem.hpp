@@ -91,7 +91,7 @@ struct CacheRef {
 struct ScoreOptions {
   bool causal               = true;     ///< query token i of n sees tokens up to seq_len - n + i
   int window_left           = -1;       ///< tokens before the query's own that it sees; -1: all
-  int num_initial_tokens    = 0;        ///< first tokens that stay visible beside a window
+  int num_initial_tokens    = 0;        ///< first tokens that stay visible besides the window
   double logit_soft_cap     = 0.0;      ///< s -> cap * tanh(s / cap); 0: off
   const float* alibi_slopes = nullptr;  ///< [num_q_heads] adds slope * (token - query position)
   const float* sinks        = nullptr;  ///< [num_q_heads] logit of an extra token without value
