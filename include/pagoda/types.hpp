@@ -18,7 +18,6 @@
 #include <immintrin.h>
 #endif
 
-/// @file
 /// Element types of caches, queries and outputs.
 ///
 /// Kokkos has no 16-bit floating type on the host, so the two storage types here are plain bits with
