@@ -42,6 +42,7 @@ check_scripts() {
   "${in_root[@]}" python3 -B ci/pages.py
   "${in_root[@]}" cmake --preset host -B "$builds/docs" -DPAGODA_BUILD_TESTS=OFF -DPAGODA_BUILD_BENCH=OFF
   "${in_root[@]}" cmake --build "$builds/docs" --target docs
+  "${in_root[@]}" python3 -B ci/type_table.py --check README.md
 }
 
 check_format() { sources | "${in_root[@]}" xargs clang-format-$llvm --dry-run -Werror; }

@@ -32,20 +32,27 @@ KOKKOS_INLINE_FUNCTION float arena_number(std::uint64_t i) {
 
 /// Deviation of the stored numbers of a quantized cache: most of what its type can hold is used.
 template <class T>
-inline constexpr float stored_deviation = dtype_v<T> == DType::int4   ? 2.5f
-                                          : dtype_v<T> == DType::int8 ? 40
-                                                                      : 16;
+inline constexpr float stored_deviation = facts_of(dtype_v<T>).deviation;
+
+/// To nearest, held to the range of a type of 8 bits.
+template <class Number>
+KOKKOS_INLINE_FUNCTION Number as_stored(float x) {
+  if constexpr (std::is_integral_v<Number>) {
+    return static_cast<Number>(Kokkos::clamp(Kokkos::round(x), -127.0f, 127.0f));
+  } else {
+    return Number(x);
+  }
+}
 
 /// Element i of an arena.
 template <class T>
 KOKKOS_INLINE_FUNCTION T arena_element(std::uint64_t i) {
-  if constexpr (dtype_v<T> == DType::int4) {
-    return T(static_cast<int>(Kokkos::round(stored_deviation<T> * arena_number(2 * i))),
-             static_cast<int>(Kokkos::round(stored_deviation<T> * arena_number(2 * i + 1))));
-  } else if constexpr (dtype_v<T> == DType::int8) {
-    return static_cast<T>(Kokkos::clamp(Kokkos::round(stored_deviation<T> * arena_number(i)), -127.0f, 127.0f));
+  const auto number = [](std::uint64_t n) { return stored_deviation<T> * arena_number(n); };
+  if constexpr (dims_per_element_v<T> == 2) {
+    using Number = std::remove_cvref_t<decltype(T()[0])>;
+    return T(as_stored<Number>(number(2 * i)), as_stored<Number>(number(2 * i + 1)));
   } else if constexpr (is_quantized_v<T>) {
-    return T(stored_deviation<T> * arena_number(i));
+    return as_stored<T>(number(i));
   } else {
     return T(arena_number(i));
   }

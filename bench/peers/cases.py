@@ -6,7 +6,13 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "ci"))
+
+from type_table import read_table
+
+TYPES = read_table()
 NAME = re.compile(
     r"decode/(?P<backend>[^/]+)/(?P<type>\w+)/(?P<q_heads>\d+)x(?P<kv_heads>\d+)x(?P<dim>\d+)(?:-(?P<dim_v>\d+))?"
     r"/B(?P<batch>\d+)(?:q(?P<q_tokens>\d+))?/(?P<lengths>S\d+|[a-z-]+)/(?:page(?P<page>\d+)|contiguous)(?P<order>-HND)?"
@@ -41,8 +47,7 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        size = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1, "int4": 0.5}
-        row = int(self.dim * size[self.type]) + (4 if self.type in ("int8", "int4") else 0)  # scales, a float a row
+        row = int(TYPES[self.type].row_bytes(self.dim))
         return sum(self.lengths) * self.kv_heads * row * (1 if self.latent else 2)
 
 

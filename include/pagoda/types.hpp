@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pagoda/detail/round_to_odd.hpp>
+#include <pagoda/detail/type_table.hpp>
 #include <pagoda/quantized_types.hpp>
 
 #include <Kokkos_Core.hpp>
@@ -129,105 +130,90 @@ struct bfloat16_t {
 static_assert(sizeof(half_t) == 2 && std::is_trivially_copyable_v<half_t>);
 static_assert(sizeof(bfloat16_t) == 2 && std::is_trivially_copyable_v<bfloat16_t>);
 
-/// Code of an element type at the type-erased boundary. The last four are of caches alone.
+/// Code of an element type at the type-erased boundary: the row of the type in detail/type_table.hpp.
 enum class DType : std::int32_t {
-  fp64     = 0,
-  fp32     = 1,
-  fp16     = 2,
-  bf16     = 3,
-  fp8_e4m3 = 4,
-  fp8_e5m2 = 5,
-  int8     = 6,
-  int4     = 7  ///< two to an element (int4x2_t)
+#define PAGODA_CODE(name, ...) name,
+  PAGODA_FOR_EACH_TYPE(PAGODA_CODE)
+#undef PAGODA_CODE
 };
+
+/// Whether the numbers of a cache are meant times scales that are floats (kv_scales.hpp).
+enum class ScaleUse {
+  none,      ///< a plain type
+  optional,  ///< without scales they are 1
+  required
+};
+
+/// What the table says of a type.
+struct TypeFacts {
+  const char* name;      ///< the field's short name: "fp16"
+  int bits;              ///< of a number
+  int dims_per_element;  ///< an int4 cache of head_dim dims has rows of head_dim / 2 elements
+  double unit_roundoff;  ///< half the distance from 1 to the next number
+  bool has_nan;
+  ScaleUse scales;
+  int block_dims;   ///< dims of a row that share a block scale; 0: there are none
+  float deviation;  ///< of the numbers that tests and benchmarks store
+};
+
+KOKKOS_INLINE_FUNCTION constexpr TypeFacts facts_of(DType type) {
+  switch (type) {
+#define PAGODA_FACTS(name, T, bits, dims, roundoff, nan, scales, block, S, deviation, holds) \
+  case DType::name:                                                                          \
+    return {#name, bits, dims, roundoff, nan, ScaleUse::scales, block, deviation};
+    PAGODA_FOR_EACH_TYPE(PAGODA_FACTS)
+#undef PAGODA_FACTS
+  }
+  return {"unknown", 8, 1, 1.0, false, ScaleUse::none, 0, 1.0f};
+}
 
 /// Bytes of one element.
 KOKKOS_INLINE_FUNCTION constexpr int size_of(DType type) {
-  switch (type) {
-    case DType::fp64:
-      return 8;
-    case DType::fp32:
-      return 4;
-    case DType::fp16:
-    case DType::bf16:
-      return 2;
-    default:
-      return 1;
-  }
+  return facts_of(type).bits * facts_of(type).dims_per_element / 8;
 }
-
 /// Dims that one element holds: an int4 cache of head_dim dims has rows of head_dim / 2 elements.
-KOKKOS_INLINE_FUNCTION constexpr int dims_per_element(DType type) { return type == DType::int4 ? 2 : 1; }
-
-/// Types of caches whose numbers are meant times a scale (KVScales).
+KOKKOS_INLINE_FUNCTION constexpr int dims_per_element(DType type) { return facts_of(type).dims_per_element; }
+/// Types of caches whose numbers are meant times a scale (kv_scales.hpp). The others are plain: queries and outputs are
+/// of plain types alone.
 KOKKOS_INLINE_FUNCTION constexpr bool is_quantized(DType type) {
-  return type == DType::fp8_e4m3 || type == DType::fp8_e5m2 || type == DType::int8 || type == DType::int4;
+  return facts_of(type).scales != ScaleUse::none || facts_of(type).block_dims > 0;
 }
-
-/// The field's short name: "fp64", "fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4".
-constexpr const char* name_of(DType type) {
-  switch (type) {
-    case DType::fp64:
-      return "fp64";
-    case DType::fp32:
-      return "fp32";
-    case DType::fp16:
-      return "fp16";
-    case DType::bf16:
-      return "bf16";
-    case DType::fp8_e4m3:
-      return "fp8_e4m3";
-    case DType::fp8_e5m2:
-      return "fp8_e5m2";
-    case DType::int8:
-      return "int8";
-    case DType::int4:
-      return "int4";
-  }
-  return "unknown";
-}
-
+/// The field's short name: "fp16".
+constexpr const char* name_of(DType type) { return facts_of(type).name; }
 /// Unit roundoff: half the distance from 1 to the next number.
-constexpr double unit_roundoff(DType type) {
-  switch (type) {
-    case DType::fp64:
-      return 0x1p-53;
-    case DType::fp32:
-      return 0x1p-24;
-    case DType::fp16:
-      return 0x1p-11;
-    case DType::bf16:
-      return 0x1p-8;
-    case DType::fp8_e4m3:
-      return 0x1p-4;
-    case DType::fp8_e5m2:
-      return 0x1p-3;
-    case DType::int8:
-    case DType::int4:
-      return 0.5;
-  }
-  return 1.0;
-}
+constexpr double unit_roundoff(DType type) { return facts_of(type).unit_roundoff; }
+
+namespace detail {
+
+/// The C++ types of a code: of an element, and of a block scale (void where there are none).
+template <DType>
+struct TypesOf;
+#define PAGODA_TYPES_OF(name, T, bits, dims, roundoff, nan, scales, block, S, deviation, holds)                      \
+  template <>                                                                                                        \
+  struct TypesOf<DType::name> {                                                                                      \
+    using element     = T;                                                                                           \
+    using block_scale = S;                                                                                           \
+  };                                                                                                                 \
+  static_assert(sizeof(T) == size_of(DType::name) && std::is_trivially_copyable_v<T>, #T " is not as its row says"); \
+  static_assert((block == 0) == std::is_void_v<S>, #name " has a block without a type of scales, or the reverse");
+PAGODA_FOR_EACH_TYPE(PAGODA_TYPES_OF)
+#undef PAGODA_TYPES_OF
+
+/// type_fp16 and the like.
+#define PAGODA_ALIAS(name, ...) using type_##name = TypesOf<DType::name>::element;
+PAGODA_FOR_EACH_TYPE(PAGODA_ALIAS)
+#undef PAGODA_ALIAS
+
+}  // namespace detail
 
 /// Maps a C++ element type to its code. Specialise it for a type of your own with the same bits.
 template <class T>
 struct dtype_of;
-template <>
-struct dtype_of<double> : std::integral_constant<DType, DType::fp64> {};
-template <>
-struct dtype_of<float> : std::integral_constant<DType, DType::fp32> {};
-template <>
-struct dtype_of<half_t> : std::integral_constant<DType, DType::fp16> {};
-template <>
-struct dtype_of<bfloat16_t> : std::integral_constant<DType, DType::bf16> {};
-template <>
-struct dtype_of<fp8_e4m3_t> : std::integral_constant<DType, DType::fp8_e4m3> {};
-template <>
-struct dtype_of<fp8_e5m2_t> : std::integral_constant<DType, DType::fp8_e5m2> {};
-template <>
-struct dtype_of<std::int8_t> : std::integral_constant<DType, DType::int8> {};
-template <>
-struct dtype_of<int4x2_t> : std::integral_constant<DType, DType::int4> {};
+#define PAGODA_DTYPE_OF(name, ...) \
+  template <>                      \
+  struct dtype_of<detail::type_##name> : std::integral_constant<DType, DType::name> {};
+PAGODA_FOR_EACH_TYPE(PAGODA_DTYPE_OF)
+#undef PAGODA_DTYPE_OF
 #if defined(KOKKOS_ENABLE_CUDA)
 template <>
 struct dtype_of<__half> : std::integral_constant<DType, DType::fp16> {};

@@ -6,21 +6,13 @@
 #include <pagoda/types.hpp>
 
 #include "pagoda_enabled_types.hpp"
+#include "src/dispatch/checks.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
 
 namespace pagoda::detail {
-
-using type_fp64     = double;
-using type_fp32     = float;
-using type_fp16     = half_t;
-using type_bf16     = bfloat16_t;
-using type_fp8_e4m3 = fp8_e4m3_t;
-using type_fp8_e5m2 = fp8_e5m2_t;
-using type_int8     = std::int8_t;
-using type_int4     = int4x2_t;
 
 /// Calls f with a null pointer of the C++ type that `type` stands for, among those this build has kernels for.
 template <class F>
@@ -47,8 +39,8 @@ void by_plain_type(DType type, F&& f) {
     if constexpr (!is_quantized_v<T>) {
       f(which);
     } else {
-      throw InvalidArgument(concat("pagoda: the cache's element type is ", name_of(type),
-                                   "; allowed: fp64, fp32, fp16 or bf16, for quantized caches are only read"));
+      throw InvalidArgument(concat("pagoda: the cache's element type is ", name_of(type), "; allowed: ", plain_types(),
+                                   ", for quantized caches are only read"));
     }
   });
 }

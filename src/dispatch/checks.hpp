@@ -5,16 +5,27 @@
 #include <pagoda/problem.hpp>
 #include <pagoda/types.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string>
 
 /// What several entries refuse in the same words.
 namespace pagoda::detail {
 
-/// Rows that come from or go to the caller are of floating types of 16 bits and more. `what`: the argument and its
-/// verb.
-inline void require_plain(const char* who, const char* what, DType type) {
-  require(!is_quantized(type), who, ": ", what, " ", name_of(type), "; allowed: fp64, fp32, fp16 or bf16");
+/// "a, b or c": the types of the table that `wanted` says yes to.
+template <class Wanted>
+std::string types_that(const Wanted& wanted) {
+  std::string list;
+  std::size_t comma = 0;
+#define PAGODA_LIST(name, ...)                               \
+  if (wanted(DType::name)) {                                 \
+    if (!list.empty()) comma = list.size();                  \
+    list += (list.empty() ? "" : ", ") + std::string(#name); \
+  }
+  PAGODA_FOR_EACH_TYPE(PAGODA_LIST)
+#undef PAGODA_LIST
+  return comma > 0 ? list.replace(comma, 2, " or ") : list;
 }
 
 /// Lengths and the page table of a batch that has entries have memory.
@@ -27,13 +38,26 @@ inline void require_tables(const char* who, const CacheRef& kv) {
           kv.page_indptr ? " entries" : " entries a row");
 }
 
-/// Only quantized caches have scales, those of integers must, and kernels carry their strides in 32 bits.
+inline std::string plain_types() {
+  return types_that([](DType type) { return !is_quantized(type); });
+}
+
+/// Rows that come from or go to the caller are of plain types. `what`: the argument and its verb.
+inline void require_plain(const char* who, const char* what, DType type) {
+  if (is_quantized(type))
+    throw InvalidArgument(concat(who, ": ", what, " ", name_of(type), "; allowed: ", plain_types()));
+}
+
+/// Plain caches have no scales, some quantized ones must, and kernels carry their strides in 32 bits.
 inline void require_scales(const char* who, const CacheRef& kv) {
   const auto check = [&](const char* name, const TensorRef& t, const ScaleRef& scale) {
-    require(is_quantized(t.type) || !scale.data, who, ": ", name, " has scales and elements of ", name_of(t.type),
-            "; allowed: scales of fp8_e4m3, fp8_e5m2, int8 or int4 caches");
-    require(scale.data || (t.type != DType::int8 && t.type != DType::int4), who, ": ", name, " has elements of ",
-            name_of(t.type), " and no scales; allowed: with scales (with_scales of the cache)");
+    const ScaleUse use = facts_of(t.type).scales;
+    if (scale.data && use == ScaleUse::none)
+      throw InvalidArgument(
+          concat(who, ": ", name, " has scales and elements of ", name_of(t.type), "; allowed: scales of ",
+                 types_that([](DType type) { return facts_of(type).scales != ScaleUse::none; }), " caches"));
+    require(scale.data || use != ScaleUse::required, who, ": ", name, " has elements of ", name_of(t.type),
+            " and no scales; allowed: with scales (with_scales of the cache)");
     for (const std::int64_t stride : scale.stride)
       require(stride >= 0 && stride <= std::numeric_limits<std::uint32_t>::max(), who, ": the scales of ", name,
               " have a stride of ", stride, "; allowed: 0 to 2^32 - 1");

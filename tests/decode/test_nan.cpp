@@ -23,10 +23,10 @@ enum class In { key, value };
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-/// Puts a NaN into one dim of the token, or, where elements are integers, into its scale.
+/// Puts a NaN into one dim of the token, or, where elements have none, into its scale.
 template <class T>
 void plant(Sample<T>& sample, int b, int t, int head, In in) {
-  if constexpr (dtype_v<T> == DType::int8 || dtype_v<T> == DType::int4) {
+  if constexpr (!facts_of(dtype_v<T>).has_nan) {
     (in == In::key ? sample.key_scale(b, t, head) : sample.value_scale(b, t, head)) = nan;
   } else if (in == In::key) {
     sample.key(b, t, head)[t % sample.shape().head_dim] = to_element<T>(nan);

@@ -22,7 +22,7 @@ TYPED_TEST_SUITE(Quantized, SpacesAndQuantizedTypes, Names);
 constexpr Scales all_scales[] = {Scales::none, Scales::per_tensor, Scales::per_head, Scales::per_token_and_head};
 
 template <class T>
-constexpr bool must_have_scales = dtype_v<T> == DType::int8 || dtype_v<T> == DType::int4;
+constexpr bool must_have_scales = facts_of(dtype_v<T>).scales == ScaleUse::required;
 
 /// int4 rows are whole elements of two dims.
 template <class T>

@@ -103,7 +103,7 @@ class Draw {
     if (random_.chance(0.25)) placement_.lse_type = DType::fp64;
     if (!quantized()) return;
     std::vector<Scales> allowed{Scales::per_tensor, Scales::per_head};
-    if (problem_.type != DType::int8 && problem_.type != DType::int4) allowed.push_back(Scales::none);
+    if (facts_of(problem_.type).scales != ScaleUse::required) allowed.push_back(Scales::none);
     if (!problem_.for_tuned) allowed.insert(allowed.end(), {Scales::per_token, Scales::per_token_and_head});
     shape_.k_scales   = random_.pick(allowed);
     shape_.v_scales   = random_.chance(0.5) ? shape_.k_scales : random_.pick(allowed);

@@ -98,9 +98,10 @@ class Decodes {
   };
   Kind kind_of(std::uint64_t seed) const {
     Random random(seed, 0);
-    const DType type = random.pick(types_);
-    const bool half  = random.chance(0.5);
-    if (type == DType::fp64 || type == DType::int8 || type == DType::int4) return {type, false};  // none are hand-tuned
+    const DType type        = random.pick(types_);
+    const bool half         = random.chance(0.5);
+    constexpr DType tuned[] = {DType::fp32, DType::fp16, DType::bf16, DType::fp8_e4m3, DType::fp8_e5m2};
+    if (std::find(std::begin(tuned), std::end(tuned), type) == std::end(tuned)) return {type, false};
     if (!options_.backend.empty()) return {type, options_.backend == "tuned"};
     return {type, half && options_.space == "device" && has_tuned};
   }

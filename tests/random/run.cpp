@@ -30,12 +30,7 @@ double leeway(DType out) { return size_of(out) == 2 ? 2 : 4; }
 template <class T>
 T nan_of(std::uint64_t payload) {
   constexpr int bits               = 8 * sizeof(T);
-  constexpr int mantissa           = std::is_same_v<T, double>       ? 52
-                                     : std::is_same_v<T, float>      ? 23
-                                     : std::is_same_v<T, half_t>     ? 10
-                                     : std::is_same_v<T, bfloat16_t> ? 7
-                                     : std::is_same_v<T, fp8_e5m2_t> ? 2
-                                                                     : 3;
+  constexpr int mantissa           = -std::ilogb(unit_roundoff(dtype_v<T>)) - 1;
   constexpr std::uint64_t fraction = (std::uint64_t(1) << mantissa) - 1, sign = std::uint64_t(1) << (bits - 1);
   std::uint64_t all = (sign - 1) & ~fraction;              // the exponent
   if (std::is_same_v<T, fp8_e4m3_t>) payload |= fraction;  // has no other NaN
@@ -74,7 +69,7 @@ void plant_nan(Sample<T>& sample, const Plant& plant) {
   const int b = plant.entry, t = plant.token;
   const bool key = plant.kind == Plant::Kind::nan_key;
   for (int h = 0; h < shape.num_kv_heads; ++h) {
-    if constexpr (std::is_same_v<T, std::int8_t> || std::is_same_v<T, int4x2_t>) {  // only their scales may be NaN
+    if constexpr (!facts_of(dtype_v<T>).has_nan) {  // only their scales may be NaN
       const Scales scales = key ? shape.k_scales : shape.v_scales;
       if (scales != Scales::per_token && scales != Scales::per_token_and_head) return;
       (key ? sample.key_scale(b, t, h) : sample.value_scale(b, t, h)) = nan_of<float>(plant.payload);

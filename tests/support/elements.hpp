@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
+#include <type_traits>
 
 /// Elements whose type is known only when the test runs, and dims of quantized rows.
 namespace pagoda::test {
@@ -15,22 +16,29 @@ namespace pagoda::test {
 template <class F>
 decltype(auto) with_type(DType type, F&& f) {
   switch (type) {
-    case DType::fp64:
-      return f(static_cast<double*>(nullptr));
-    case DType::fp32:
-      return f(static_cast<float*>(nullptr));
-    case DType::fp16:
-      return f(static_cast<half_t*>(nullptr));
-    case DType::bf16:
-      return f(static_cast<bfloat16_t*>(nullptr));
-    default:
-      std::abort();
+#define PAGODA_TEST_CASE(name, T, ...)                                    \
+  case DType::name:                                                       \
+    if constexpr (!is_quantized_v<T>) return f(static_cast<T*>(nullptr)); \
+    break;
+    PAGODA_FOR_EACH_TYPE(PAGODA_TEST_CASE)
+#undef PAGODA_TEST_CASE
   }
+  std::abort();
 }
 
 template <class T>
 T to_element(double x) {
   return static_cast<T>(x);  // rounded once
+}
+
+/// A number of a type that holds one. Integers: -largest - 1 to largest.
+template <class T>
+T to_number(double x, int largest) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(std::clamp<double>(std::nearbyint(x), -largest - 1, largest));
+  } else {
+    return to_element<T>(x);
+  }
 }
 
 inline double load(const std::byte* at, DType type) {
@@ -44,27 +52,20 @@ inline void store(std::byte* at, DType type, double x) {
 /// Stores x as dim d of a row: to nearest, and to the largest there is.
 template <class T>
 void store_dim(T* row, int d, double x) {
-  const auto integer = [&](int least, int most) {
-    return static_cast<int>(std::clamp<double>(std::nearbyint(x), least, most));
-  };
-  if constexpr (std::is_same_v<T, std::int8_t>) {
-    row[d] = static_cast<std::int8_t>(integer(-128, 127));
-  } else if constexpr (std::is_same_v<T, int4x2_t>) {
-    int4x2_t& two = row[d / 2];
-    two           = d % 2 == 0 ? int4x2_t(integer(-8, 7), two[1]) : int4x2_t(two[0], integer(-8, 7));
+  if constexpr (dims_per_element_v<T> == 2) {
+    T& two            = row[d / 2];
+    using Number      = std::remove_cvref_t<decltype(two[0])>;
+    const Number kept = two[1 - d % 2], number = to_number<Number>(x, 7);
+    two = d % 2 == 0 ? T(number, kept) : T(kept, number);
   } else {
-    row[d] = to_element<T>(x);
+    row[d] = to_number<T>(x, 127);
   }
 }
 
 /// Dim d of a row as it is stored, without a scale.
 template <class T>
 double load_dim(const T* row, int d) {
-  if constexpr (std::is_same_v<T, int4x2_t>) {
-    return row[d / 2][d % 2];
-  } else {
-    return static_cast<double>(row[d]);
-  }
+  return static_cast<double>(detail::stored_dim(row, d, 1));
 }
 
 /// What is left of x once it has been stored.

@@ -104,10 +104,7 @@ Sample<T>::Sample(const Shape& shape) : shape_(shape), query_begin_{0} {
     for (std::size_t i = last; i < q_.size(); i += shape_.head_dim) q_[i] = shift_q;
 
   // A quantized number is drawn for its scale, the same for all tokens, before each of them gets one of its own.
-  constexpr double range = dtype_v<T> == DType::int4   ? 2.5
-                           : dtype_v<T> == DType::int8 ? 40
-                           : is_quantized_v<T>         ? 16
-                                                       : 1;
+  constexpr double range = facts_of(dtype_v<T>).deviation;
   const auto unit        = [&](Scales scales, double size) {
     return !is_quantized_v<T> ? size : scales == Scales::none ? 1 : range;
   };
@@ -223,13 +220,7 @@ const std::vector<reference::Row>& Sample<T>::rows() const {
   return rows_;
 }
 
-template class Sample<double>;
-template class Sample<float>;
-template class Sample<half_t>;
-template class Sample<bfloat16_t>;
-template class Sample<fp8_e4m3_t>;
-template class Sample<fp8_e5m2_t>;
-template class Sample<std::int8_t>;
-template class Sample<int4x2_t>;
+#define PAGODA_TEST_INSTANTIATE(name, T, ...) template class Sample<T>;
+PAGODA_FOR_EACH_TYPE(PAGODA_TEST_INSTANTIATE)
 
 }  // namespace pagoda::test

@@ -529,18 +529,11 @@ Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
   template Comparison compare<Space, T>(const Sample<T>&, const Array<Space>&, const Array<Space>*, DType, int, \
                                         double);                                                                \
   template class Scene<Space, T>;
-#define PAGODA_TEST_INSTANTIATE_SPACE(Space)  \
-  PAGODA_TEST_INSTANTIATE(Space, double)      \
-  PAGODA_TEST_INSTANTIATE(Space, float)       \
-  PAGODA_TEST_INSTANTIATE(Space, half_t)      \
-  PAGODA_TEST_INSTANTIATE(Space, bfloat16_t)  \
-  PAGODA_TEST_INSTANTIATE(Space, fp8_e4m3_t)  \
-  PAGODA_TEST_INSTANTIATE(Space, fp8_e5m2_t)  \
-  PAGODA_TEST_INSTANTIATE(Space, std::int8_t) \
-  PAGODA_TEST_INSTANTIATE(Space, int4x2_t)
-PAGODA_TEST_INSTANTIATE_SPACE(Device)
+#define PAGODA_TEST_ON_DEVICE(name, T, ...) PAGODA_TEST_INSTANTIATE(Device, T)
+PAGODA_FOR_EACH_TYPE(PAGODA_TEST_ON_DEVICE)
 #if defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_CUDA) || defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_HIP)
-PAGODA_TEST_INSTANTIATE_SPACE(Host)
+#define PAGODA_TEST_ON_HOST(name, T, ...) PAGODA_TEST_INSTANTIATE(Host, T)
+PAGODA_FOR_EACH_TYPE(PAGODA_TEST_ON_HOST)
 #endif
 
 }  // namespace pagoda::test

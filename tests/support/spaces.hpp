@@ -47,6 +47,14 @@ struct HalfOr {
   using type = std::conditional_t<(std::is_same_v<half_t, Rest> || ...), half_t, First>;
 };
 
+/// All quantized types of the table, whether or not the build has kernels for them.
+#define PAGODA_TEST_IF_QUANTIZED(name, T, ...) \
+  , std::conditional_t<is_quantized_v<T>, testing::Types<T>, testing::Types<>>
+template <class, class... Lists>
+using Joined       = typename Join<testing::Types<>, Lists...>::type;
+using AllQuantized = Joined<void PAGODA_FOR_EACH_TYPE(PAGODA_TEST_IF_QUANTIZED)>;
+#undef PAGODA_TEST_IF_QUANTIZED
+
 #define PAGODA_TEST_TYPE(name) , pagoda::detail::type_##name
 using Plain     = TypesOn<void PAGODA_FOR_EACH_PLAIN_TYPE(PAGODA_TEST_TYPE)>;
 using Quantized = TypesOn<void PAGODA_FOR_EACH_QUANTIZED_TYPE(PAGODA_TEST_TYPE)>;

@@ -204,8 +204,7 @@ void expect_vectors() {
 
 template <class T>
 struct VectorLoads : testing::Test {};
-using Quantized = testing::Types<fp8_e4m3_t, fp8_e5m2_t, std::int8_t, int4x2_t>;
-TYPED_TEST_SUITE(VectorLoads, Quantized);
+TYPED_TEST_SUITE(VectorLoads, lists::AllQuantized);
 
 TYPED_TEST(VectorLoads, AreTheConversionsOfTheirElements) {
   expect_vectors<TypeParam, 4>();
