@@ -39,6 +39,7 @@ class SimdFragment {
   static constexpr bool any_query  = true;
   static constexpr bool many_heads = true;
   static constexpr bool scaled     = is_quantized_v<T>;
+  static constexpr int block_dims  = block_dims_v<T>;
   static constexpr int lane_rows   = R;
   /// Heads that are walked together have keys of at most so many bytes a token: this tile and the next, keys and
   /// values, are to stay in a second-level cache of 1 MB.
@@ -61,7 +62,8 @@ class SimdFragment {
     const int elements        = R * (padded(head_dim, width) + padded(head_dim_v, output_width));
     const std::size_t head    = sizeof(Acc) * (elements + 2 * score_width + 2 * R + 2 * scale_tokens);
     const std::size_t offsets = sizeof(Rows) + sizeof(std::int64_t) * (scaled ? 8 : 4) * tile_tokens;
-    return (heads * head + sizeof(Acc) * (R * tile_tokens + score_width) + offsets + 63) / 64 * 64;
+    const std::size_t blocks  = sizeof(Acc) * tile_tokens * (blocks_stride(head_dim) + blocks_stride(head_dim_v));
+    return (heads * head + sizeof(Acc) * (R * tile_tokens + score_width) + offsets + blocks + 63) / 64 * 64;
   }
 
   SimdFragment(const Member&, const KernelArgsOf<T>& args, char* memory)
@@ -79,7 +81,9 @@ class SimdFragment {
     if constexpr (paired) pairs_ = args.q.type == DType::bf16;
     s_          = base_ + heads_ * head_elements_;
     correction_ = s_ + R * tile_tokens;
-    rows_       = reinterpret_cast<Rows*>(correction_ + score_width);
+    k_blocks_   = correction_ + score_width;
+    v_blocks_   = k_blocks_ + tile_tokens * blocks_stride(head_dim_);
+    rows_       = reinterpret_cast<Rows*>(v_blocks_ + tile_tokens * blocks_stride(head_dim_v_));
     k_offset_   = reinterpret_cast<std::int64_t*>(rows_ + 1);
     v_offset_   = k_offset_ + 2 * tile_tokens;
     k_scale_at_ = v_offset_ + 2 * tile_tokens;
@@ -97,6 +101,7 @@ class SimdFragment {
 
   /// The head that the calls to come are about.
   void select(int head) {
+    head_    = head;
     q_       = base_ + head * head_elements_;
     o_       = q_ + R * key_stride_;
     max_     = o_ + R * value_stride_;
@@ -155,8 +160,8 @@ class SimdFragment {
       const TokenRow row = where.row(place);
       k_offset_[n] = row.k, v_offset_[n] = row.v;
       if constexpr (scaled) {
-        k_scale_at_[n] = locate_scale(args_.k_scale, place, where.kv_head);
-        v_scale_at_[n] = locate_scale(args_.v_scale, place, where.kv_head);
+        k_scale_at_[n] = locate_scale(k_scales(), place, where.kv_head);
+        v_scale_at_[n] = locate_scale(v_scales(), place, where.kv_head);
       }
     }
     for (int n = count; n < tile_tokens && next_ == 0; ++n) {
@@ -175,6 +180,10 @@ class SimdFragment {
   template <class Where>
   void multiply_keys(const Where&, int, int) {
     line_up();
+    if constexpr (block_dims > 0) {
+      convert_blocks(args_.k_blocks, k_scale_at_, head_dim_, k_blocks_);
+      convert_blocks(args_.v_blocks, v_scale_at_, head_dim_v_, v_blocks_);
+    }
     if constexpr (paired)
       if (pairs_) head_dim_ % (2 * width) == 0 ? score_tile<true, false>() : score_tile<true, true>();
     if (!pairs_) head_dim_ % width == 0 ? score_tile<false, false>() : score_tile<false, true>();
@@ -259,6 +268,12 @@ class SimdFragment {
   static constexpr int scale_tokens = scaled ? tile_tokens : 0;
   static constexpr int output_width = std::max(width, 4);  ///< states are joined in quads
 
+  static_assert(block_dims % width == 0, "a vector has dims of one block alone");
+  /// Converted block scales of a row, padded to whole vectors.
+  static constexpr int blocks_stride(int dims) {
+    return block_dims > 0 ? padded(blocks_of(dtype_v<T>, dims), width) : 0;
+  }
+
   int vectors() const { return (count_ * R + score_width - 1) / score_width; }
 
   /// The selected head's rows of the tile, then those that are prefetched while it is at work.
@@ -310,6 +325,48 @@ class SimdFragment {
     Machine::prefetch_line(scale.at + at);
     Machine::prefetch_line(scale.at + at + std::int64_t(heads_ - 1) * scale.head);
     return at;
+  }
+
+  /// The same of a row's block scales.
+  std::int64_t locate_scale(const BlockScaleArray& scales, const PagePlace& place, int kv_head) const {
+    const std::int64_t at   = scales.offset(place.page, place.slot, kv_head);
+    const auto* const first = static_cast<const char*>(scales.at) + at;
+    Machine::prefetch_line(first);
+    Machine::prefetch_line(first + std::int64_t(heads_ - 1) * scales.head);
+    return at;
+  }
+  /// What locate_scale is asked for.
+  const auto& k_scales() const {
+    if constexpr (block_dims > 0) {
+      return args_.k_blocks;
+    } else {
+      return args_.k_scale;
+    }
+  }
+  const auto& v_scales() const {
+    if constexpr (block_dims > 0) {
+      return args_.v_blocks;
+    } else {
+      return args_.v_scale;
+    }
+  }
+
+  /// Block scales of the tile's tokens, of the selected head, as floats. Rows beyond the tokens have some, too: their
+  /// scores are not used.
+  void convert_blocks(const BlockScaleArray& scales, const std::int64_t* at, int dims, Acc* to) const {
+    using Scale      = block_scale_t<T>;
+    const int blocks = blocks_of(dtype_v<T>, dims), stride = blocks_stride(dims);
+    for (int n = 0; n < tile_tokens; ++n, to += stride) {
+      const std::int64_t row  = at[std::min(n, count_ - 1)] + std::int64_t(head_) * scales.head;
+      const auto* const first = static_cast<const Scale*>(scales.at) + row;
+      if constexpr (Element<Scale>) {
+        if (scales.block == 1) {
+          for (int b = 0; b < blocks; b += width) Vec::load_part(first + b, std::min(width, blocks - b)).store(to + b);
+          continue;
+        }
+      }
+      for (int b = 0; b < blocks; ++b) to[b] = static_cast<Acc>(first[b * std::int64_t(scales.block)]);
+    }
   }
 
   /// Scales of the tile's tokens, for every head; to: where the first head's belong.
@@ -403,7 +460,8 @@ class SimdFragment {
     constexpr int dims        = Pairs ? 2 * width : width;
     const T* const* const key = rows_->key + n;
     const UnitRows of{key, key + (n + vector_tokens < count_ ? vector_tokens : 0),
-                      q_ + (r + (unit_rows < vector_rows ? Unit * unit_rows : 0)) * width};
+                      q_ + (r + (unit_rows < vector_rows ? Unit * unit_rows : 0)) * width,
+                      k_blocks_ + n * blocks_stride(head_dim_)};
     Vec sum[unit];
     for_constants<unit>([&](auto i) { sum[i] = Vec::all(0); });
     constexpr int before = units > 1 ? 1 - Unit : 0;  // whose tree is worked meanwhile
@@ -428,6 +486,7 @@ class SimdFragment {
     const T* const* key;   ///< of the vector's tokens; see Rows
     const T* const* near;  ///< of the vector to come
     const Acc* q;
+    const Acc* blocks;  ///< block scales of the vector's tokens
   };
 
   template <int Unit, int Step, bool Part, bool Pairs>
@@ -464,6 +523,8 @@ class SimdFragment {
       } else {
         x[t] = Vec::load(key);
       }
+      if constexpr (block_dims > 0)
+        x[t].multiply(Vec::all(of.blocks[(first + t) * blocks_stride(head_dim_) + d / block_dims]));
       x[t].keep();
     });
     for_constants<unit_rows>([&](auto r) {
@@ -515,6 +576,10 @@ class SimdFragment {
       if constexpr (Part)
         x[whole] =
             Vec::load_part(*row + at + whole * width / per_element, std::min(head_dim_v_ - d - whole * width, width));
+      if constexpr (block_dims > 0) {
+        const Acc* const scale = v_blocks_ + n * blocks_stride(head_dim_v_);
+        for_constants<B>([&](auto b) { x[b].multiply(Vec::all(scale[(d + b * width) / block_dims])); });
+      }
       if constexpr (Hiding) {
         for_constants<R>([&](auto r) {
           if ((hidden_[r] >> n & 1u) == 0)
@@ -535,21 +600,22 @@ class SimdFragment {
 
   const KernelArgsOf<T>& args_;
   int head_dim_, head_dim_v_, count_ = 0;
-  int next_ = 0;  ///< tokens of the tile behind this one whose rows are known
-  int heads_;
-  bool pairs_ = false;  ///< queries are kept in bfloat16, by pairs of dims
+  int next_ = 0;          ///< tokens of the tile behind this one whose rows are known
+  int heads_, head_ = 0;  ///< and which of them is selected
+  bool pairs_ = false;    ///< queries are kept in bfloat16, by pairs of dims
   Acc scale_  = 1;
   int value_stride_;  ///< elements of a row of o_
   std::int64_t k_head_, v_head_;
   std::int64_t k_first_ = 0, v_first_ = 0;  ///< where the selected head's rows lie behind the first's
   int coming_token_ = 0, coming_head_ = 0;  ///< the row to prefetch next, of the tile behind this one
   Acc* base_;
-  Acc* q_;                   ///< [R][key_stride], of the selected head; zeros beyond head_dim
-  Acc* o_;                   ///< [R][value_stride], of the selected head
-  Acc *max_, *sum_;          ///< [score_width], of the selected head
-  Acc *k_scale_, *v_scale_;  ///< [tile_tokens], of the selected head; quantized types alone
-  Acc* s_;                   ///< [tile_tokens][R]
-  Acc* correction_;          ///< [score_width]
+  Acc* q_;                     ///< [R][key_stride], of the selected head; zeros beyond head_dim
+  Acc* o_;                     ///< [R][value_stride], of the selected head
+  Acc *max_, *sum_;            ///< [score_width], of the selected head
+  Acc *k_scale_, *v_scale_;    ///< [tile_tokens], of the selected head; quantized types alone
+  Acc* s_;                     ///< [tile_tokens][R]
+  Acc* correction_;            ///< [score_width]
+  Acc *k_blocks_, *v_blocks_;  ///< [tile_tokens][blocks_stride], of the selected head; with block scales alone
   Rows* rows_;
   std::int64_t *k_offset_, *v_offset_;      ///< [2][tile_tokens]: of this tile and of the next
   std::int64_t *k_scale_at_, *v_scale_at_;  ///< the same of scales; quantized types alone

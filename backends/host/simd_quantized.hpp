@@ -37,13 +37,21 @@ inline __m512 load_quantized(const fp8_e4m3_t* from) {
   return _mm512_mask_mul_ps(nan, is, _mm512_maskz_cvtph_ps(0xffff, half), factor);
 }
 
-inline __m512 load_quantized(const int4x2_t* from) {
-  const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-  // Every byte twice, of which the second is moved down: the low four bits choose from a table of all numbers.
+/// Numbers of 4 bits, by a table of all 16.
+inline __m512 load_from_table(const void* from, __m512 table) {
+  const __m128i x = _mm_loadl_epi64(static_cast<const __m128i*>(from));
+  // Every byte twice, of which the second is moved down: the low four bits choose from the table.
   const __m512i twice = _mm512_maskz_cvtepu8_epi32(0xffff, _mm_unpacklo_epi8(x, x));
   const __m512i which = _mm512_maskz_srlv_epi32(0xffff, twice, _mm512_set1_epi64(std::int64_t(4) << 32));
-  const __m512 table  = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
   return _mm512_maskz_permutexvar_ps(0xffff, which, table);
+}
+
+inline __m512 load_quantized(const int4x2_t* from) {
+  return load_from_table(from, _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1));
+}
+
+inline __m512 load_quantized(const E2M1x2* from) {
+  return load_from_table(from, _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6));
 }
 
 }  // namespace pagoda::detail
@@ -82,6 +90,19 @@ inline __m256 load_quantized(const int4x2_t* from) {
   const __m256i twice = _mm256_cvtepu8_epi32(_mm_unpacklo_epi8(x, x));
   const __m256i top   = _mm256_sllv_epi32(twice, _mm256_set1_epi64x((std::int64_t(24) << 32) | 28));
   return _mm256_cvtepi32_ps(_mm256_srai_epi32(top, 28));
+}
+
+inline __m256 load_quantized(const E2M1x2* from) {
+  int bytes;
+  std::memcpy(&bytes, from, sizeof(bytes));
+  const __m128i x = _mm_cvtsi32_si128(bytes);
+  // Every byte twice, of which the second is moved down: the low three bits choose from a table, the fourth is the
+  // sign.
+  const __m256i twice = _mm256_cvtepu8_epi32(_mm_unpacklo_epi8(x, x));
+  const __m256i which = _mm256_srlv_epi32(twice, _mm256_set1_epi64x(std::int64_t(4) << 32));
+  const __m256i sign  = _mm256_slli_epi32(_mm256_srli_epi32(which, 3), 31);
+  const __m256 table  = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
+  return _mm256_or_ps(_mm256_permutevar8x32_ps(table, which), _mm256_castsi256_ps(sign));
 }
 
 }  // namespace pagoda::detail

@@ -64,6 +64,30 @@ KOKKOS_INLINE_FUNCTION float arena_scale(std::uint64_t i) {
   return (1 + 0.3f * Kokkos::sin(arena_number(i))) / stored_deviation<T>;
 }
 
+/// Where a scale of the tensor stands beside those of blocks: what they are about.
+template <class T>
+inline constexpr float block_size = facts_of(dtype_v<T>).scales == ScaleUse::required ? 8.0f : 1.0f;
+
+/// The scale of the tensor of a cache with block scales: all of the number's size that blocks leave to it.
+template <class T>
+inline constexpr float tensor_scale =
+    facts_of(dtype_v<T>).scales == ScaleUse::required ? 1 / (stored_deviation<T> * block_size<T>) : 1.0f;
+
+/// Block scale i of a cache, keys' first: with tensor_scale, what makes numbers of N(0, 1) again, give or take a factor
+/// of two.
+template <class T>
+KOKKOS_INLINE_FUNCTION block_scale_t<T> arena_block_scale(std::uint64_t i) {
+  return block_scale_t<T>(block_size<T> * 0.8f * (1 + 0.3f * Kokkos::sin(arena_number(i))) /
+                          (facts_of(dtype_v<T>).scales == ScaleUse::required ? 1 : stored_deviation<T>));
+}
+
+template <class T, class MemorySpace>
+struct FillBlockScales {
+  Kokkos::View<block_scale_t<T>*, MemorySpace> scales;
+
+  KOKKOS_FUNCTION void operator()(std::size_t i) const { scales(i) = arena_block_scale<T>(i); }
+};
+
 /// Elements `first` and on of the endless arena.
 template <class T, class MemorySpace>
 struct FillElements {

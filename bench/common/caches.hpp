@@ -61,7 +61,11 @@ class Caches {
     Kokkos::View<int*, memory_space> lengths("Pagoda::bench::lengths", c.lengths.size());
     copy(exec, lengths, c.lengths);
     lengths_ = lengths;
-    if constexpr (is_quantized_v<T>) make_scales(exec, memory != nullptr);
+    if constexpr (block_dims_v<T> > 0) {
+      make_block_scales(exec, memory != nullptr);
+    } else if constexpr (is_quantized_v<T>) {
+      make_scales(exec, memory != nullptr);
+    }
     if (c.paged()) {
       deal_pages(count);
       for (int i = 0; i < count; ++i) {
@@ -102,12 +106,14 @@ class Caches {
   /// The key and the value of a token of cache 0, worked out from where in the arena they lie.
   void read_key(int b, int token, int kv_head, std::span<double> row) const {
     const Place at = place(b, token, kv_head);
-    read(at.row * (case_.head_dim / dims_per_element_v<T>), case_.scaled_by_token() ? at.scale : 0, row);
+    read(at.row * (case_.head_dim / dims_per_element_v<T>), case_.scaled_by_token() ? at.scale : 0,
+         at.scale * blocks_of(dtype_v<T>, case_.head_dim), row);
   }
   void read_value(int b, int token, int kv_head, std::span<double> row) const {
     const Place at = place(b, token, kv_head);
     read(value_offset_ + at.row * (case_.head_dim / dims_per_element_v<T>),
-         (case_.scaled_by_token() ? at.scale : 0) + scales_of_keys(), row);
+         (case_.scaled_by_token() ? at.scale : 0) + scales_of_keys(),
+         blocks_of_keys() + at.scale * blocks_of(dtype_v<T>, case_.head_dim_v), row);
   }
 
  private:
@@ -122,10 +128,15 @@ class Caches {
     const std::size_t by_token = (page * case_.page_tokens() + in_page) * case_.num_kv_heads + kv_head;
     return {case_.by_head ? (page * case_.num_kv_heads + kv_head) * case_.page_tokens() + in_page : by_token, by_token};
   }
-  void read(std::size_t element, std::size_t scale, std::span<double> row) const {
+  void read(std::size_t element, std::size_t scale, [[maybe_unused]] std::size_t blocks, std::span<double> row) const {
     element += case_.offset;
     for (std::size_t d = 0; d < row.size(); ++d) {
-      if constexpr (is_quantized_v<T>) {
+      if constexpr (block_dims_v<T> > 0) {
+        const T stored = arena_element<T>(element + d / dims_per_element_v<T>);
+        row[d]         = static_cast<double>(tensor_scale<T>) *
+                 static_cast<float>(arena_block_scale<T>(blocks + d / block_dims_v<T>)) *
+                 pagoda::detail::stored_dim(&stored, static_cast<int>(d % dims_per_element_v<T>), 1);
+      } else if constexpr (is_quantized_v<T>) {
         const T stored = arena_element<T>(element + d / dims_per_element_v<T>);
         row[d] =
             static_cast<double>(arena_scale<T>(scale)) *
@@ -147,10 +158,37 @@ class Caches {
                          Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::size_t>>(exec, 0, 2 * n),
                          FillScales<T, memory_space>{scales_});
   }
+  /// Block scales lie token by token, as floats of tokens do.
+  std::size_t rows() const { return num_pages_ * case_.page_tokens() * case_.num_kv_heads; }
+  std::size_t blocks_of_keys() const { return rows() * blocks_of(dtype_v<T>, case_.head_dim); }
+  /// Keys' block scales, then values'; and the float of the tensors.
+  void make_block_scales(const ExecutionSpace& exec, bool cache) {
+    const std::size_t n = cache ? blocks_of_keys() + rows() * blocks_of(dtype_v<T>, case_.head_dim_v) : 1;
+    blocks_ = Blocks(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::bench::block_scales"), n);
+    Kokkos::parallel_for("Pagoda::bench::fill_block_scales",
+                         Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::size_t>>(exec, 0, n),
+                         FillBlockScales<T, memory_space>{blocks_});
+    scales_ = Scales(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::bench::scales"), 1);
+    Kokkos::deep_copy(exec, scales_, tensor_scale<T>);
+  }
   /// The layout with the scales of its pages.
   template <class KV>
   KV scaled(const KV& kv, std::size_t first_page, std::size_t pages) const {
-    if constexpr (is_quantized_v<T>) {
+    if constexpr (block_dims_v<T> > 0) {
+      const auto view = [&](std::size_t first, int head_dim) {
+        const std::size_t tokens = case_.page_tokens(), heads = case_.num_kv_heads,
+                          each = blocks_of(dtype_v<T>, head_dim);
+        return Kokkos::View<const block_scale_t<T>****, Kokkos::LayoutRight, memory_space>(
+            blocks_.data() + first + first_page * tokens * heads * each, pages, tokens, heads, each);
+      };
+      const auto k = view(0, case_.head_dim), v = view(blocks_.size() > 1 ? blocks_of_keys() : 0, case_.head_dim_v);
+      if constexpr (facts_of(dtype_v<T>).scales == ScaleUse::required) {
+        const Kokkos::View<const float, memory_space> tensor(scales_.data());
+        return kv.with_scales(block_scales(k, v, tensor, tensor));
+      } else {
+        return kv.with_scales(block_scales(k, v));
+      }
+    } else if constexpr (is_quantized_v<T>) {
       const std::size_t each = scales_.size() / 2, heads = case_.num_kv_heads;
       if (each == 1) {
         const Kokkos::View<const float, memory_space> k(scales_.data()), v(scales_.data() + 1);
@@ -197,6 +235,8 @@ class Caches {
   Pages k_, v_;
   using Scales = Kokkos::View<float*, memory_space>;
   Scales scales_;
+  using Blocks = Kokkos::View<std::conditional_t<(block_dims_v<T> > 0), block_scale_t<T>, char>*, memory_space>;
+  Blocks blocks_;
   Kokkos::View<const int*, memory_space> lengths_;
   std::vector<std::vector<int>> tables_;
   std::vector<Paged> paged_;

@@ -14,7 +14,8 @@ std::int64_t Case::tokens() const { return std::accumulate(lengths.begin(), leng
 
 std::size_t Case::bytes() const {
   const int row            = latent() ? head_dim : head_dim + head_dim_v;
-  const std::size_t stored = static_cast<std::size_t>(row) * size_of(type) / dims_per_element(type);
+  const std::size_t blocks = blocks_of(type, head_dim) + blocks_of(type, head_dim_v);
+  const std::size_t stored = static_cast<std::size_t>(row) * size_of(type) / dims_per_element(type) + blocks;
   return static_cast<std::size_t>(tokens()) * num_kv_heads * (stored + (scaled_by_token() ? 2 * sizeof(float) : 0));
 }
 

@@ -49,7 +49,7 @@ struct Case {
   std::int64_t tokens() const;
   /// Integers have a scale for every token and kv head, of keys and of values; fp8 has one for all keys and one for all
   /// values.
-  bool scaled_by_token() const { return facts_of(type).scales == ScaleUse::required; }
+  bool scaled_by_token() const { return facts_of(type).scales == ScaleUse::required && facts_of(type).block_dims == 0; }
 
   /// Bytes of keys and values that a decode must read, and of their scales where every token has some.
   std::size_t bytes() const;

@@ -19,9 +19,8 @@
 /// Ownership: a layout shares ownership of lengths, ids and tables. It does not own the keys, the values and their
 /// scales: keep these Views as long as the layout is in use.
 ///
-/// Elements are fp64, fp32, fp16 or bf16, or those of a quantized cache: fp8_e4m3_t, fp8_e5m2_t, std::int8_t, int4x2_t
-/// (two dims in an element: the last extent is head_dim / 2). with_scales adds the scales of a quantized cache
-/// (kv_scales.hpp).
+/// Elements are those of detail/type_table.hpp. Where an element holds two dims, the last extent is head_dim / 2.
+/// with_scales gives a quantized cache its scales (kv_scales.hpp).
 ///
 /// Source: Heidari et al., "Efficient Decode Attention: Flash-Decoding with Paged KV Caches", section III.B
 /// (one kernel over accessor types); Kwon et al., PagedAttention (block tables).
@@ -78,10 +77,22 @@ void check_cache_views(const char* who, const K& k, const V& v) {
 /// The layout with these scales.
 template <class KV, class Scales>
 KV with_scales(const char* who, const KV& kv, const Scales& scales) {
-  static_assert(is_quantized_v<typename KV::value_type>, "scales are for caches of fp8, int8 or int4 elements");
+  using T = typename KV::value_type;
+  static_assert(facts_of(dtype_v<T>).scales != ScaleUse::none && block_dims_v<T> == 0,
+                "these scales are for caches of quantized elements without block scales");
   KV scaled      = kv;
   scaled.k_scale = scale_ref(who, "k", scales.k, kv.k);
   scaled.v_scale = scale_ref(who, "v", scales.v, kv.v);
+  return scaled;
+}
+/// The layout with these block scales.
+template <class KV, class S, class MemorySpace>
+KV with_block_scales(const char* who, const KV& kv, const KVBlockScales<S, MemorySpace>& scales) {
+  using T = typename KV::value_type;
+  static_assert(std::is_same_v<S, block_scale_t<T>>, "block scales have the type that the cache's elements ask for");
+  KV scaled      = kv;
+  scaled.k_scale = block_scale_ref(who, "k", scales.k, kv.k, scales.per_tensor.k);
+  scaled.v_scale = block_scale_ref(who, "v", scales.v, kv.v, scales.per_tensor.v);
   return scaled;
 }
 
@@ -95,7 +106,10 @@ KOKKOS_FUNCTION NumberOf<T> number_of(const CacheView<T, MemorySpace>& cache, co
   if constexpr (is_quantized_v<T>) {
     constexpr int n = dims_per_element_v<T>;
     const T element = cache(page, token, head, d / n);
-    return static_cast<float>(stored_dim(&element, d % n, 1)) * scale(static_cast<std::int64_t>(page), token, head);
+    const auto at   = static_cast<std::int64_t>(page);
+    float number    = static_cast<float>(stored_dim(&element, d % n, 1)) * scale(at, token, head);
+    if constexpr (block_dims_v<T> > 0) number *= scale.template of_block<T>(at, token, head, d);
+    return number;
   } else {
     return cache(page, token, head, d);
   }
@@ -174,6 +188,11 @@ struct ContiguousKV {
   /// extent nor extent 1.
   ContiguousKV with_scales(const KVScales<MemorySpace>& scales) const {
     return detail::with_scales("pagoda::ContiguousKV::with_scales", *this, scales);
+  }
+  /// Of blocks of dims.
+  template <class S>
+  ContiguousKV with_scales(const KVBlockScales<S, MemorySpace>& scales) const {
+    return detail::with_block_scales("pagoda::ContiguousKV::with_scales", *this, scales);
   }
 
   /// The type-erased description that decode passes on.
@@ -282,6 +301,10 @@ struct PagedKV {
   /// Returns the same cache with these scales; see ContiguousKV::with_scales.
   PagedKV with_scales(const KVScales<MemorySpace>& scales) const {
     return detail::with_scales("pagoda::PagedKV::with_scales", *this, scales);
+  }
+  template <class S>
+  PagedKV with_scales(const KVBlockScales<S, MemorySpace>& scales) const {
+    return detail::with_block_scales("pagoda::PagedKV::with_scales", *this, scales);
   }
 
   /// The type-erased description that decode passes on.

@@ -6,6 +6,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -23,6 +24,15 @@
 /// a View of int4x2_t whose last extent is head_dim / 2. Scales are floats, finite and not negative; they are read by
 /// every decode, so they may change on the device between calls. Those of tokens that
 /// no query sees, and of heads whose sequences are all empty, may hold anything: they do not change a result.
+///
+/// Elements like mxfp4x2_t have block scales: one for every 32 dims of a row, or as many as detail/type_table.hpp says.
+///
+///   Kokkos::View<pagoda::mxfp4x2_t****> k(..., num_pages, page_size, num_kv_heads, head_dim / 2), v(...);
+///   Kokkos::View<pagoda::e8m0_t****> k_scale(..., num_pages, page_size, num_kv_heads, head_dim / 32), v_scale(...);
+///   const auto kv = pagoda::PagedKV{k, v, block_table, seq_lens}.with_scales(pagoda::block_scales(k_scale, v_scale));
+///
+/// Where head_dim is not a multiple of the block, its last block is shorter, and has a scale of its own: the last
+/// extent is head_dim / block, rounded up.
 ///
 /// Scores are multiplied with the key's scale behind the product, and probabilities with the value's before it, so no
 /// element is ever scaled by itself. Scales that are the same for all tokens are free.
@@ -44,6 +54,22 @@ struct KVScales {
   KVScales() = default;  // no aggregate: GCC 12 would not construct a View made of {}
   /// Either View may be empty.
   KVScales(const ScaleView& keys, const ScaleView& values) : k(keys), v(values) {}
+};
+
+/// Scales of blocks of dims; S: what the cache's elements ask for (detail/type_table.hpp).
+template <class S, class MemorySpace>
+struct KVBlockScales {
+  using memory_space = MemorySpace;
+  using BlockView    = Kokkos::View<const S****, Kokkos::LayoutStride, MemorySpace>;
+
+  /// (page or sequence, token in page, kv head, block): the extents of the cache's first three axes in NHD order, and
+  /// as many blocks as a row has. Any strides. Like keys and values, they are only referred to.
+  BlockView k, v;
+  KVScales<MemorySpace> per_tensor;  ///< one float for all keys and one for all values, beside the blocks; or empty
+
+  KVBlockScales(const BlockView& keys, const BlockView& values) : k(keys), v(values) {}  // no aggregate, as KVScales
+  KVBlockScales(const BlockView& keys, const BlockView& values, const KVScales<MemorySpace>& tensor)
+      : k(keys), v(values), per_tensor(tensor) {}
 };
 
 namespace detail {
@@ -80,6 +106,38 @@ ScaleRef scale_ref(const char* who, const char* name, const Scales& scales, cons
   return ref;
 }
 
+/// Throws InvalidArgument unless there is a scale for each block of each row.
+template <class Blocks, class Cache, class PerTensor>
+ScaleRef block_scale_ref(const char* who, const char* name, const Blocks& blocks, const Cache& cache,
+                         const PerTensor& per_tensor) {
+  constexpr DType type = dtype_v<typename Cache::value_type>;
+  const int dims       = static_cast<int>(cache.extent(3)) * dims_per_element(type);
+  const auto wanted    = static_cast<std::size_t>(blocks_of(type, dims));
+  ScaleRef ref         = scale_ref(who, name, per_tensor, cache);
+  ref.blocks           = blocks.data();
+  if (!ref.blocks) return ref;
+  for (int axis = 0; axis < 3; ++axis)
+    require(blocks.extent(axis) == cache.extent(axis), who, ": axis ", axis, " of block scales ", name,
+            " (page or sequence, token, kv head, block) has extent ", blocks.extent(axis),
+            "; allowed: ", cache.extent(axis), ", as ", name, " has");
+  require(blocks.extent(3) == wanted, who, ": axis 3 of block scales ", name,
+          " (page or sequence, token, kv head, block) has extent ", blocks.extent(3), "; allowed: ", wanted,
+          ", one for ", facts_of(type).block_dims, " of the ", dims, " dims each");
+  for (int axis = 0; axis < 4; ++axis) ref.block_stride[axis] = static_cast<std::int64_t>(blocks.stride(axis));
+  return ref;
+}
+
+/// Block scales as (page, token, head, block), whatever their order in memory.
+template <class View>
+auto as_block_view(const View& view, KVOrder order) {
+  static_assert(View::rank() == 4, "block scales are Views of rank 4: (page or sequence, token, head, block) or HND");
+  using Scales    = KVBlockScales<typename View::non_const_value_type, typename View::memory_space>;
+  const int token = order == KVOrder::NHD ? 1 : 2, head = 3 - token;
+  return typename Scales::BlockView(
+      view.data(), Kokkos::LayoutStride(view.extent(0), view.stride(0), view.extent(token), view.stride(token),
+                                        view.extent(head), view.stride(head), view.extent(3), view.stride(3)));
+}
+
 }  // namespace detail
 
 /// One scale for all keys and one for all values: Views of rank 0.
@@ -102,6 +160,22 @@ template <class K, class V>
 auto per_token_and_head_scales(const K& k, const V& v, KVOrder order = KVOrder::NHD) {
   static_assert(K::rank() == 3 && V::rank() == 3, "scales per token and head are Views of rank 3");
   return KVScales<typename K::memory_space>{detail::as_scale_view(k, order), detail::as_scale_view(v, order)};
+}
+
+/// One for each block of each row: Views (page or sequence, token in page, kv head, block), or (page or sequence, kv
+/// head, token in page, block) for KVOrder::HND, which need not be the cache's order.
+template <class K, class V>
+auto block_scales(const K& k, const V& v, KVOrder order = KVOrder::NHD) {
+  using Scales = KVBlockScales<typename K::non_const_value_type, typename K::memory_space>;
+  return Scales{detail::as_block_view(k, order), detail::as_block_view(v, order)};
+}
+/// The same, and a float for all keys and one for all values: Views of rank 0.
+template <class K, class V, class KTensor, class VTensor>
+auto block_scales(const K& k, const V& v, const KTensor& k_tensor, const VTensor& v_tensor,
+                  KVOrder order = KVOrder::NHD) {
+  using Scales = KVBlockScales<typename K::non_const_value_type, typename K::memory_space>;
+  return Scales{detail::as_block_view(k, order), detail::as_block_view(v, order),
+                per_tensor_scales(k_tensor, v_tensor)};
 }
 
 }  // namespace pagoda

@@ -45,14 +45,22 @@ TensorRef tensor_ref(const View& view) {
   return ref;
 }
 
-/// Scales of the keys or the values of a quantized cache.
+/// Scales of the keys or the values of a quantized cache: floats, block scales, or both.
 struct ScaleRef {
-  const float* data      = nullptr;  ///< null: 1 throughout
-  std::int64_t stride[3] = {};       ///< of (page, token in page, kv head), in floats; 0: one scale for the whole axis
+  const float* data            = nullptr;  ///< null: 1 throughout
+  std::int64_t stride[3]       = {};       ///< of (page, token in page, kv head), in floats; 0 where one serves all
+  const void* blocks           = nullptr;  ///< of the type that the cache's elements ask for; null: there are none
+  std::int64_t block_stride[4] = {};       ///< of (page, token in page, kv head, block), in block scales
 
   /// The scale of a KV row.
   KOKKOS_FUNCTION float operator()(std::int64_t page, int token, int head) const {
     return data ? data[page * stride[0] + token * stride[1] + head * stride[2]] : 1.0f;
+  }
+  /// The block scale of dim d of a row of T.
+  template <class T>
+  KOKKOS_FUNCTION float of_block(std::int64_t page, int token, int head, int d) const {
+    return static_cast<const block_scale_t<T>*>(blocks)[page * block_stride[0] + token * block_stride[1] +
+                                                        head * block_stride[2] + d / block_dims_v<T> * block_stride[3]];
   }
 };
 

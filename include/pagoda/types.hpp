@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/block_scaled_types.hpp>
 #include <pagoda/detail/round_to_odd.hpp>
 #include <pagoda/detail/type_table.hpp>
 #include <pagoda/quantized_types.hpp>
@@ -248,6 +249,17 @@ inline constexpr bool is_quantized_v = is_quantized(dtype_v<T>);
 /// Dims that one element of type T holds.
 template <class T>
 inline constexpr int dims_per_element_v = dims_per_element(dtype_v<T>);
+/// Dims of a row of T that share a block scale; 0: there are none.
+template <class T>
+inline constexpr int block_dims_v = facts_of(dtype_v<T>).block_dims;
+/// Type of the block scales of T; void: there are none.
+template <class T>
+using block_scale_t = typename detail::TypesOf<dtype_v<T>>::block_scale;
+/// Block scales of a row of so many dims. The last one may be of fewer dims than the others.
+KOKKOS_INLINE_FUNCTION constexpr int blocks_of(DType type, int dims) {
+  const int block = facts_of(type).block_dims;
+  return block > 0 ? (dims + block - 1) / block : 0;
+}
 
 namespace detail {
 

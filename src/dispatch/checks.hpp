@@ -58,6 +58,17 @@ inline void require_scales(const char* who, const CacheRef& kv) {
                  types_that([](DType type) { return facts_of(type).scales != ScaleUse::none; }), " caches"));
     require(scale.data || use != ScaleUse::required, who, ": ", name, " has elements of ", name_of(t.type),
             " and no scales; allowed: with scales (with_scales of the cache)");
+    const int block = facts_of(t.type).block_dims;
+    require(block == 0 || scale.blocks, who, ": ", name, " has elements of ", name_of(t.type),
+            " and no block scales; allowed: with scales for each ", block,
+            " dims (block_scales, with_scales of the cache)");
+    require(block > 0 || !scale.blocks, who, ": ", name, " has block scales and elements of ", name_of(t.type),
+            "; allowed: block scales of elements that have blocks");
+    require(block == 0 || (scale.stride[0] == 0 && scale.stride[1] == 0 && scale.stride[2] == 0), who,
+            ": the float of ", name, " beside its block scales has strides; allowed: one for the tensor");
+    for (const std::int64_t stride : scale.block_stride)
+      require(stride >= 0 && stride <= std::numeric_limits<std::uint32_t>::max(), who, ": the block scales of ", name,
+              " have a stride of ", stride, "; allowed: 0 to 2^32 - 1");
     for (const std::int64_t stride : scale.stride)
       require(stride >= 0 && stride <= std::numeric_limits<std::uint32_t>::max(), who, ": the scales of ", name,
               " have a stride of ", stride, "; allowed: 0 to 2^32 - 1");

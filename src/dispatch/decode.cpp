@@ -42,16 +42,22 @@ ScaleArray scale_array(const ScaleRef& s) {
   return {s.data, stride(0), stride(1), stride(2)};
 }
 
+BlockScaleArray block_scale_array(const ScaleRef& s) {
+  const auto stride = [&](int axis) { return static_cast<std::uint32_t>(s.block_stride[axis]); };
+  return {s.blocks, stride(0), stride(1), stride(2), stride(3)};
+}
+
 template <class ExecutionSpace>
-ScaledKernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p) {
+AllKernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p) {
   const PlanState& s = plan.state();
   const CacheRef& kv = p.kv;
-  ScaledKernelArgs a{};
+  AllKernelArgs a{};
   a.k = kv.k.data, a.k_page = kv.k.stride[0], a.k_token = kv.k.stride[1], a.k_head = kv.k.stride[2],
   a.k_dim = kv.k.stride[3];
   a.v = kv.v.data, a.v_page = kv.v.stride[0], a.v_token = kv.v.stride[1], a.v_head = kv.v.stride[2],
   a.v_dim   = kv.v.stride[3];
   a.k_scale = scale_array(kv.k_scale), a.v_scale = scale_array(kv.v_scale);
+  a.k_blocks = block_scale_array(kv.k_scale), a.v_blocks = block_scale_array(kv.v_scale);
   a.paged = kv.paged, a.table = kv.block_table, a.page_indptr = kv.page_indptr;
   a.table_row_stride  = static_cast<int>(kv.num_sequences > 1 ? kv.table_row_stride : 0);
   a.table_page_stride = static_cast<int>(kv.table_pages > 1 ? kv.table_page_stride : 0);
@@ -109,7 +115,7 @@ struct ClearInts {
 };
 
 template <class ExecutionSpace>
-void launch(const ExecutionSpace& exec, const PlanState& s, const ScaledKernelArgs& args, bool all) {
+void launch(const ExecutionSpace& exec, const PlanState& s, const AllKernelArgs& args, bool all) {
   by_type(s.kv_type, [&]<class T>(T*) { launch_decode<ExecutionSpace, T>(exec, s, args, all); });
 }
 
@@ -199,8 +205,8 @@ void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const 
     require(s.forced != Backend::tuned, "pagoda::decode: backend \"tuned\" does not support this problem: ", reason,
             "; allowed: a plan for any backend, or a problem that \"tuned\" supports");
   }
-  const ScaledKernelArgs args = kernel_args(plan, problem);
-  const bool small            = is_small(problem.q) && is_small(problem.out) && is_small(problem.lse);
+  const AllKernelArgs args = kernel_args(plan, problem);
+  const bool small         = is_small(problem.q) && is_small(problem.out) && is_small(problem.lse);
   launch(exec, s, args, s.all || !small || !(s.any_query || args.wide_queries));
 }
 
@@ -212,8 +218,8 @@ void warm_up(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan) {
                        Kokkos::RangePolicy<ExecutionSpace>(exec, 0, static_cast<int>(counter_bytes / sizeof(int))),
                        ClearInts{reinterpret_cast<int*>(plan.memory().data() + s.persistent.team_counters)});
   // A batch of none: teams find no items and leave at once.
-  ScaledKernelArgs args = kernel_args(plan, Problem{});
-  args.batch            = 0;
+  AllKernelArgs args = kernel_args(plan, Problem{});
+  args.batch         = 0;
   for (const bool all : {false, true}) launch(exec, s, args, all);
   if (s.tuned) prepare_tuned(exec, s, plan.memory().data() + s.persistent.tuned);
 }

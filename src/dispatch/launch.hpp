@@ -33,7 +33,7 @@ FragmentChoice choose_fragment(const ExecutionSpace& exec, const FragmentShape& 
 /// instance that knows score options and queries of any type
 /// (all), or the one that does without.
 template <class ExecutionSpace, class T>
-void launch_decode(const ExecutionSpace& exec, const PlanState& state, const ScaledKernelArgs& args, bool all);
+void launch_decode(const ExecutionSpace& exec, const PlanState& state, const AllKernelArgs& args, bool all);
 
 /// Launches every kernel of the plan once on no work, so that loading code, host scratch and the like never happen
 /// inside a later decode or graph capture, and initializes the plan's own memory.

@@ -46,6 +46,9 @@ struct ArrayVec {
   KOKKOS_FUNCTION void add_product(Acc x, const ArrayVec& y) {
     for (int j = 0; j < W; ++j) at[j] += x * y.at[j];
   }
+  KOKKOS_FUNCTION void multiply(const ArrayVec& x) {
+    for (int j = 0; j < W; ++j) at[j] *= x.at[j];
+  }
   KOKKOS_FUNCTION void raise_to(const ArrayVec& b) {
     for (int j = 0; j < W; ++j) at[j] = Kokkos::max(at[j], b.at[j]);
   }

@@ -27,7 +27,7 @@ struct DecodeKernel {
   using Fragment = typename FragmentType::template Instance<All>;
   using Member   = typename Machine::Member;
   using Acc      = typename Fragment::Acc;
-  std::conditional_t<is_scaled<Fragment>, ScaledKernelArgs, KernelArgs> args;
+  KernelArgsFor<Fragment> args;
 
   /// All workers take each tile of tokens together: a team has one state.
   static constexpr bool shared_tiles = requires { Fragment::shared_tiles; };

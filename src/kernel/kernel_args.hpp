@@ -212,16 +212,49 @@ struct ScaleArray {
   KOKKOS_FUNCTION float of_head(int kv_head) const { return at && !per_token() ? of_token(0, kv_head) : 1.0f; }
 };
 
+/// Block scales of the keys or values of a cache; strides in scales.
+struct BlockScaleArray {
+  const void* at;
+  std::uint32_t page, token, head, block;
+
+  /// Where the first scale of a row lies.
+  KOKKOS_FUNCTION std::int64_t offset(int page_id, int slot, int kv_head) const {
+    return static_cast<std::int64_t>(page_id) * page + static_cast<std::int64_t>(slot) * token +
+           static_cast<std::int64_t>(kv_head) * head;
+  }
+  /// Of dim d of a row of T.
+  template <class T>
+  KOKKOS_FUNCTION float of_dim(std::int64_t row, int d) const {
+    return static_cast<const block_scale_t<T>*>(at)[row + static_cast<std::int64_t>(d / block_dims_v<T>) * block];
+  }
+};
+
 /// Of decodes of quantized caches; other types do without, so that their kernels stay as they are.
 struct ScaledKernelArgs : KernelArgs {
   ScaleArray k_scale, v_scale;
 };
 
-template <class T>
-using KernelArgsOf = std::conditional_t<is_quantized_v<T>, ScaledKernelArgs, KernelArgs>;
+/// Of decodes of caches with block scales. Their other scales are the same for a whole tensor.
+struct BlockScaledKernelArgs : ScaledKernelArgs {
+  BlockScaleArray k_blocks, v_blocks;
+};
+/// What a decode of any type may need.
+using AllKernelArgs = BlockScaledKernelArgs;
 
-/// A fragment for a quantized cache says `scaled = true` and takes ScaledKernelArgs.
+/// scaled, blocks: the cache has scales, and scales of blocks.
+template <bool scaled, bool blocks>
+using KernelArgsWith =
+    std::conditional_t<blocks, BlockScaledKernelArgs, std::conditional_t<scaled, ScaledKernelArgs, KernelArgs>>;
+template <class T>
+using KernelArgsOf = KernelArgsWith<is_quantized_v<T>, (block_dims_v<T> > 0)>;
+
+/// A fragment for a quantized cache says `scaled = true`, one for block scales `block_dims` as well: they take more
+/// args.
 template <class Fragment>
 inline constexpr bool is_scaled = requires { requires Fragment::scaled; };
+template <class Fragment>
+inline constexpr bool is_block_scaled = requires { requires(Fragment::block_dims > 0); };
+template <class Fragment>
+using KernelArgsFor = KernelArgsWith<is_scaled<Fragment>, is_block_scaled<Fragment>>;
 
 }  // namespace pagoda::detail

@@ -47,6 +47,7 @@ class PortableFragment {
   static constexpr bool all_only         = !Wide;  ///< one instance will do: the slower path
   static constexpr bool any_query        = true;   ///< queries of any type, in the instance without score options too
   static constexpr bool scaled           = is_quantized_v<T>;
+  static constexpr int block_dims        = block_dims_v<T>;
   static constexpr int rows              = R;
   static constexpr int lane_rows         = R;  ///< rows that one lane holds scores of
   static constexpr int tile_tokens       = Machine::tile_tokens;
@@ -57,6 +58,7 @@ class PortableFragment {
   using KeyVec                     = typename Machine::template Vec<Acc, key_width>;
   using ValueVec                   = typename Machine::template Vec<Acc, value_width>;
   using ScoreVec = typename Machine::template Vec<Acc, score_width>;  ///< element j belongs to row j % R
+  static_assert(block_dims % key_width == 0 && block_dims % value_width == 0, "a vector has dims of one block alone");
 
   /// One value per query row, the same in every lane.
   struct PerRow {
@@ -69,7 +71,7 @@ class PortableFragment {
   static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int workers, int /*heads*/) {
     const std::size_t worker =
         sizeof(Acc) * (R * padded(head_dim_v, value_width) + R * tile_tokens + 2 * R + scale_tokens) +
-        (sizeof(std::int64_t) + sizeof(unsigned)) * tile_tokens;
+        (offset_arrays * sizeof(std::int64_t) + sizeof(unsigned)) * tile_tokens;
     return sizeof(Acc) * R * padded(head_dim, key_width) + workers * ((worker + 15) / 16 * 16) + 16;
   }
 
@@ -86,7 +88,7 @@ class PortableFragment {
     const int output_bytes = static_cast<int>(sizeof(Acc)) * R * o_stride();
     const int score_bytes  = static_cast<int>(sizeof(Acc)) * R * tile_tokens;
     worker_bytes_          = (output_bytes + score_bytes + static_cast<int>(sizeof(Acc)) * (2 * R + scale_tokens) +
-                     static_cast<int>(sizeof(std::int64_t) + sizeof(unsigned)) * tile_tokens + 15) /
+                     static_cast<int>(offset_arrays * sizeof(std::int64_t) + sizeof(unsigned)) * tile_tokens + 15) /
                     16 * 16;
     q_        = reinterpret_cast<Acc*>(memory);
     base_     = memory + static_cast<int>(sizeof(Acc)) * R * q_stride();
@@ -143,10 +145,15 @@ class PortableFragment {
           if (ks.per_token()) key_scale = ks.of_token(ks.offset(place.page, place.slot), where.kv_head);
           if (vs.per_token()) v_scale()[n] = vs.of_token(vs.offset(place.page, place.slot), where.kv_head);
         }
+        [[maybe_unused]] std::int64_t key_block = 0;
+        if constexpr (block_dims > 0) {
+          key_block                  = args_.k_blocks.offset(place.page, place.slot, where.kv_head);
+          v_offset_[tile_tokens + n] = args_.v_blocks.offset(place.page, place.slot, where.kv_head);
+        }
         const T* const key = k + row.k;
         PAGODA_UNROLL(8)
         for (int d = 0; d < dims; d += key_width) {
-          const KeyVec x = load_dims<KeyVec, key_width, Wide>(key, d, args_.k_dim, dims);
+          const KeyVec x = load_scaled<KeyVec, key_width>(key, d, args_.k_dim, dims, key_blocks(), key_block);
           for (int r = 0; r < R; ++r) dot[r].add_product(x, KeyVec::load(q + r * stride + d));
         }
       }
@@ -222,7 +229,9 @@ class PortableFragment {
       ValueVec o[R];
       for (int r = 0; r < R; ++r) o[r] = ValueVec::all(0);
       const auto add = [&](int n, unsigned hidden) {
-        const ValueVec x = load_dims<ValueVec, value_width, Wide>(v + v_offset_[n], d, args_.v_dim, dims);
+        const std::int64_t value_block = block_dims > 0 ? v_offset_[tile_tokens + n] : 0;
+        const ValueVec x =
+            load_scaled<ValueVec, value_width>(v + v_offset_[n], d, args_.v_dim, dims, value_blocks(), value_block);
         for (int r = 0; r < R; ++r)
           if ((hidden >> r & 1u) == 0) o[r].add_product(s_[n * R + r], x);
       };
@@ -285,6 +294,32 @@ class PortableFragment {
   };
 
   static constexpr int scale_tokens = scaled ? tile_tokens : 0;
+  /// Of the tile's tokens: where their values lie, and where the values' block scales do.
+  static constexpr int offset_arrays = block_dims > 0 ? 2 : 1;
+
+  /// Dims d and on of a row, times the block scale that they share. row: where its block scales lie.
+  template <class Vec, int W, class Args>
+  KOKKOS_FUNCTION static Vec load_scaled(const T* from, int d, std::int64_t dim_stride, int dims,
+                                         [[maybe_unused]] const Args& blocks, [[maybe_unused]] std::int64_t row) {
+    Vec x = load_dims<Vec, W, Wide>(from, d, dim_stride, dims);
+    if constexpr (block_dims > 0) x.multiply(Vec::all(blocks.template of_dim<T>(row, d)));
+    return x;
+  }
+  /// The block scales of keys or values; nothing where there are none.
+  KOKKOS_FUNCTION auto key_blocks() const {
+    if constexpr (block_dims > 0) {
+      return args_.k_blocks;
+    } else {
+      return 0;
+    }
+  }
+  KOKKOS_FUNCTION auto value_blocks() const {
+    if constexpr (block_dims > 0) {
+      return args_.v_blocks;
+    } else {
+      return 0;
+    }
+  }
 
   KOKKOS_FUNCTION int q_stride() const { return padded(head_dim_, key_width); }
   KOKKOS_FUNCTION int o_stride() const { return padded(head_dim_v_, value_width); }
@@ -293,11 +328,11 @@ class PortableFragment {
     // After the scores (R * tile_tokens), the offsets of the values' rows and their scales.
     return reinterpret_cast<RowState<Acc>*>(
         reinterpret_cast<char*>(output_of(worker) + R * o_stride() + R * tile_tokens + scale_tokens) +
-        sizeof(std::int64_t) * tile_tokens);
+        offset_arrays * sizeof(std::int64_t) * tile_tokens);
   }
 
   /// [tile_tokens], this worker's: scales of the tokens' values, behind the offsets of their rows.
-  KOKKOS_FUNCTION Acc* v_scale() const { return reinterpret_cast<Acc*>(v_offset_ + tile_tokens); }
+  KOKKOS_FUNCTION Acc* v_scale() const { return reinterpret_cast<Acc*>(v_offset_ + offset_arrays * tile_tokens); }
 
   const Member& team_;
   const KernelArgsOf<T>& args_;

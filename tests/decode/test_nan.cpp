@@ -26,7 +26,10 @@ constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 /// Puts a NaN into one dim of the token, or, where elements have none, into its scale.
 template <class T>
 void plant(Sample<T>& sample, int b, int t, int head, In in) {
-  if constexpr (!facts_of(dtype_v<T>).has_nan) {
+  if constexpr (block_dims_v<T> > 0) {
+    const int i = t % sample.blocks(in == In::key ? sample.shape().head_dim : sample.head_dim_v());
+    (in == In::key ? sample.key_blocks(b, t, head) : sample.value_blocks(b, t, head))[i] = block_scale_t<T>(nan);
+  } else if constexpr (!facts_of(dtype_v<T>).has_nan) {
     (in == In::key ? sample.key_scale(b, t, head) : sample.value_scale(b, t, head)) = nan;
   } else if (in == In::key) {
     sample.key(b, t, head)[t % sample.shape().head_dim] = to_element<T>(nan);

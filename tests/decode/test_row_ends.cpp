@@ -69,7 +69,15 @@ void expect_right_at_the_end(int dims, int dims_v, int q_heads, DType q_type) {
     const Kokkos::View<float, Kokkos::HostSpace> k_scale("test scale"),
         v_scale("test scale");  // kv only refers to them
     const auto kv = [&] {
-      if constexpr (is_quantized_v<T>) {
+      if constexpr (block_dims_v<T> > 0) {
+        k_scale() = sample.key_scale(0, 0, 0), v_scale() = sample.value_scale(0, 0, 0);
+        using Blocks =
+            Kokkos::View<const block_scale_t<T>****, Kokkos::LayoutRight, Kokkos::HostSpace, Kokkos::MemoryUnmanaged>;
+        auto scales = block_scales(Blocks(sample.key_blocks(0, 0, 0), 1, length, kv_heads, sample.blocks(dims)),
+                                   Blocks(sample.value_blocks(0, 0, 0), 1, length, kv_heads, sample.blocks(dims_v)));
+        if (sample.shape().k_scales == Scales::per_tensor) scales.per_tensor = per_tensor_scales(k_scale, v_scale);
+        return plain.with_scales(scales);
+      } else if constexpr (is_quantized_v<T>) {
         k_scale() = sample.key_scale(0, 0, 0), v_scale() = sample.value_scale(0, 0, 0);
         return plain.with_scales(per_tensor_scales(Kokkos::View<const float, Kokkos::HostSpace>(k_scale),
                                                    Kokkos::View<const float, Kokkos::HostSpace>(v_scale)));

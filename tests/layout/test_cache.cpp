@@ -48,7 +48,15 @@ TYPED_TEST(Caches, LieAsDecodesWantThem) {
 
     const Kokkos::View<int*, typename Space::memory_space> seq_lens("test lengths", 2);
     ContiguousKV kv(rows.k, rows.v, seq_lens, rows.order);
-    if constexpr (is_quantized_v<T>) {
+    if constexpr (block_dims_v<T> > 0) {
+      const Kokkos::View<block_scale_t<T>****, typename Space::memory_space> blocks(
+          Kokkos::view_alloc("test scales", Kokkos::WithoutInitializing), 2, 100, 3, blocks_of(dtype_v<T>, 64));
+      const Kokkos::View<float, typename Space::memory_space> scale("test scale");
+      auto scales = block_scales(blocks, blocks);
+      if (facts_of(dtype_v<T>).scales == ScaleUse::required) scales.per_tensor = per_tensor_scales(scale, scale);
+      const auto plan = pagoda::plan(exec, kv.with_scales(scales), {.num_q_heads = 6});
+      EXPECT_EQ(plan.describe().find("slow"), std::string::npos) << plan.describe();
+    } else if constexpr (is_quantized_v<T>) {
       const Kokkos::View<float, typename Space::memory_space> scale("test scale");
       const auto plan = pagoda::plan(exec, kv.with_scales(per_tensor_scales(scale, scale)), {.num_q_heads = 6});
       EXPECT_EQ(plan.describe().find("slow"), std::string::npos) << plan.describe();

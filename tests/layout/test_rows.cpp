@@ -35,8 +35,10 @@ struct ReadAll {
 
 /// The number that dim d of a row stands for; a quantized one is multiplied in float.
 template <class T>
-double meant(const T* row, int d, float scale) {
-  if constexpr (is_quantized_v<T>) {
+double meant(const T* row, int d, float scale, const typename Sample<T>::BlockScale* blocks) {
+  if constexpr (block_dims_v<T> > 0) {
+    return static_cast<float>(load_dim(row, d)) * scale * static_cast<float>(blocks[d / block_dims_v<T>]);
+  } else if constexpr (is_quantized_v<T>) {
     return static_cast<float>(load_dim(row, d)) * scale;
   } else {
     return load_dim(row, d);
@@ -60,9 +62,11 @@ void expect_rows(const Sample<T>& sample, const KV& kv) {
     for (int t = 0; t < lengths[b]; ++t) {
       for (int h = 0; h < sample.shape().num_kv_heads; ++h) {
         for (int d = 0; d < sample.shape().head_dim; ++d)
-          wrong += k(b, t, h, d) != meant(sample.key(b, t, h), d, sample.key_scale(b, t, h));
+          wrong +=
+              k(b, t, h, d) != meant(sample.key(b, t, h), d, sample.key_scale(b, t, h), sample.key_blocks(b, t, h));
         for (int d = 0; d < sample.head_dim_v(); ++d)
-          wrong += v(b, t, h, d) != meant(sample.value(b, t, h), d, sample.value_scale(b, t, h));
+          wrong += v(b, t, h, d) !=
+                   meant(sample.value(b, t, h), d, sample.value_scale(b, t, h), sample.value_blocks(b, t, h));
       }
     }
   }
@@ -106,8 +110,8 @@ TYPED_TEST(QuantizedRows, AreTheNumbersThatAreMeant) {
     const Sample<T> sample({.lengths      = {33, 0, 7, 64},
                             .num_q_heads  = 3,
                             .num_kv_heads = 3,
-                            .head_dim     = 12,
-                            .head_dim_v   = 6,
+                            .head_dim     = 70,
+                            .head_dim_v   = 38,
                             .k_scales     = scales,
                             .v_scales     = scales});
     for (const Layout layout : {Layout::contiguous, Layout::paged, Layout::csr}) {

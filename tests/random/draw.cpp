@@ -102,6 +102,7 @@ class Draw {
     placement_.with_lse = random_.chance(0.85);
     if (random_.chance(0.25)) placement_.lse_type = DType::fp64;
     if (!quantized()) return;
+    if (facts_of(problem_.type).block_dims > 0) return;
     std::vector<Scales> allowed{Scales::per_tensor, Scales::per_head};
     if (facts_of(problem_.type).scales != ScaleUse::required) allowed.push_back(Scales::none);
     if (!problem_.for_tuned) allowed.insert(allowed.end(), {Scales::per_token, Scales::per_token_and_head});

@@ -49,7 +49,7 @@ void plant_heavy(Sample<T>& sample, const Plant& plant) {
   const int b = plant.entry, t = plant.token;
   const double spread = std::abs(sample.softmax_scale()) * shape.key_size * std::sqrt(shape.head_dim);
   if (sample.query_len(b) == 0 || spread > 2) return;
-  if (shape.values_in_keys && is_quantized_v<T>)
+  if (block_dims_v<T> > 0 || (shape.values_in_keys && is_quantized_v<T>))
     return;  // what is a large key for one scale is a huge value for another
   for (int h = 0; h < shape.num_kv_heads; ++h) {
     const double* const q = sample.query(sample.query_begin(b + 1) - 1, h * sample.group());
@@ -70,6 +70,11 @@ void plant_nan(Sample<T>& sample, const Plant& plant) {
   const bool key = plant.kind == Plant::Kind::nan_key;
   for (int h = 0; h < shape.num_kv_heads; ++h) {
     if constexpr (!facts_of(dtype_v<T>).has_nan) {  // only their scales may be NaN
+      if constexpr (block_dims_v<T> > 0) {
+        const int i = (t + h) % sample.blocks(key ? shape.head_dim : sample.head_dim_v());
+        (key ? sample.key_blocks(b, t, h) : sample.value_blocks(b, t, h))[i].bits = 0xff;
+        continue;
+      }
       const Scales scales = key ? shape.k_scales : shape.v_scales;
       if (scales != Scales::per_token && scales != Scales::per_token_and_head) return;
       (key ? sample.key_scale(b, t, h) : sample.value_scale(b, t, h)) = nan_of<float>(plant.payload);

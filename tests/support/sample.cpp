@@ -93,6 +93,10 @@ std::string describe(const Shape& s) {
 template <class T>
 Sample<T>::Sample(const Shape& shape) : shape_(shape), query_begin_{0} {
   for (int b = 0; b < batch(); ++b) query_begin_.push_back(query_begin_[b] + query_len(b));
+  constexpr bool in_blocks = block_dims_v<T> > 0;
+  if constexpr (in_blocks)  // what else they have is a float for the tensor, or nothing
+    shape_.k_scales = shape_.v_scales =
+        facts_of(dtype_v<T>).scales == ScaleUse::required ? Scales::per_tensor : Scales::none;
 
   // Large, and exact in every type; the keys' part is rounded, the same for all tokens.
   const double shift_q = 32, shift_k = shape_.score_shift / (softmax_scale() * shift_q);
@@ -106,32 +110,49 @@ Sample<T>::Sample(const Shape& shape) : shape_(shape), query_begin_{0} {
   // A quantized number is drawn for its scale, the same for all tokens, before each of them gets one of its own.
   constexpr double range = facts_of(dtype_v<T>).deviation;
   const auto unit        = [&](Scales scales, double size) {
-    return !is_quantized_v<T> ? size : scales == Scales::none ? 1 : range;
+    return !is_quantized_v<T> ? size : scales == Scales::none && !in_blocks ? 1 : range;
   };
   const double key_unit = unit(shape_.k_scales, shape_.key_size), value_unit = unit(shape_.v_scales, 1);
   std::size_t tokens = 0;
   for (const int length : shape_.lengths) first_row_.push_back(tokens), tokens += length;
-  const auto make_scales = [&](Scales scales, double size, unsigned seed) {
+  constexpr double block_size = 16;  // where a scale of the tensor stands beside those of blocks
+  const auto make_scales      = [&](Scales scales, double size, unsigned seed) {
     const std::size_t rows = std::max<std::size_t>(tokens, 1);
     std::vector<float> all(scales == Scales::per_head             ? shape_.num_kv_heads
-                           : scales == Scales::per_token          ? rows
-                           : scales == Scales::per_token_and_head ? rows * shape_.num_kv_heads
-                                                                  : 1,
+                                : scales == Scales::per_token          ? rows
+                                : scales == Scales::per_token_and_head ? rows * shape_.num_kv_heads
+                                                                       : 1,
                            1.0f);
     Normal spread(seed);
     for (float& x : all)
       if (is_quantized_v<T> && scales != Scales::none)
         x = static_cast<float>(size / range * std::exp2(std::tanh(spread()) / 2));
+    if (in_blocks && scales != Scales::none) all[0] /= block_size;
     return all;
+  };
+  // Of each block, another: with the tensor's scale, if there is one, what makes numbers of `size`.
+  [[maybe_unused]] const auto make_blocks = [&](std::vector<BlockScale>& blocks, std::size_t n, Scales scales,
+                                                double size, unsigned seed) {
+    Normal spread(seed);
+    if constexpr (in_blocks) {
+      blocks.resize(n);
+      for (BlockScale& x : blocks)
+        x = BlockScale(static_cast<float>((scales == Scales::none ? size / range : block_size) * 0.7 *
+                                          std::exp2(std::tanh(spread()))));
+    }
   };
   k_scale_ = make_scales(shape_.k_scales, shape_.key_size, shape_.seed + 997);
   v_scale_ = make_scales(shape_.v_scales, shape_.value_size, shape_.seed + 998);
 
-  k_.resize(batch()), v_.resize(batch());
+  k_.resize(batch()), v_.resize(batch()), k_blocks_.resize(batch()), v_blocks_.resize(batch());
   for (int b = 0; b < batch(); ++b) {
     Normal keys(shape_.seed + 1000 + 2 * b), values(shape_.seed + 1001 + 2 * b);
     const std::size_t rows = row(shape_.lengths[b], 0);
     k_[b].resize(rows * elements(shape_.head_dim));
+    make_blocks(k_blocks_[b], rows * blocks(shape_.head_dim), shape_.k_scales, shape_.key_size,
+                shape_.seed + 2000 + 2 * b);
+    make_blocks(v_blocks_[b], rows * blocks(head_dim_v()), shape_.v_scales, shape_.value_size,
+                shape_.seed + 2001 + 2 * b);
     for (int i = 0, n = static_cast<int>(rows) * shape_.head_dim; i < n; ++i)
       store_dim(k_[b].data(), i, key_unit * keys());
     if (shape_.score_shift != 0)
@@ -179,9 +200,12 @@ int Sample<T>::entry_of(int token) const {
 
 template <class T>
 reference::Row Sample<T>::answer(int b, int token, int head) const {
-  const int kv_head = head / group();
-  const auto read   = [&](const T* from, double scale, std::span<double> to) {
-    for (std::size_t d = 0; d < to.size(); ++d) to[d] = scale * load_dim(from, static_cast<int>(d));
+  constexpr bool in_blocks = block_dims_v<T> > 0;
+  const int kv_head        = head / group();
+  const auto read          = [&](const T* from, std::span<double> to, const auto& scale_of_dim) {
+    const double scale = in_blocks ? 0 : scale_of_dim(0);
+    for (int d = 0; d < static_cast<int>(to.size()); ++d)
+      to[d] = (in_blocks ? scale_of_dim(d) : scale) * load_dim(from, d);
   };
   const int length = shape_.lengths[b], query_len = this->query_len(b);
   reference::RowOptions o;
@@ -195,8 +219,13 @@ reference::Row Sample<T>::answer(int b, int token, int head) const {
   auto row = reference::attend(
       {query(token, head), static_cast<std::size_t>(shape_.head_dim)}, length,
       length - query_len + token - query_begin(b), head_dim_v(),
-      [&](int t, std::span<double> to) { read(key(b, t, kv_head), key_scale(b, t, kv_head), to); },
-      [&](int t, std::span<double> to) { read(value(b, t, kv_head), value_scale(b, t, kv_head), to); }, o);
+      [&](int t, std::span<double> to) {
+        read(key(b, t, kv_head), to, [&](int d) { return key_scale_of_dim(b, t, kv_head, d); });
+      },
+      [&](int t, std::span<double> to) {
+        read(value(b, t, kv_head), to, [&](int d) { return value_scale_of_dim(b, t, kv_head, d); });
+      },
+      o);
   if (shape_.sinks && std::isfinite(o.sink)) {
     // The sink is a score with a rounding of its own, and the other scores count by their share among themselves.
     const double tokens  = std::accumulate(row.probabilities.begin(), row.probabilities.end(), 0.0);

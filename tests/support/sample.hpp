@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace pagoda::test {
@@ -46,7 +47,8 @@ struct Shape {
   std::optional<DType> q_type{};  ///< default: the cache's; fp32 for a quantized one
   unsigned seed = 1;
 
-  // Of quantized caches: N(0, 1) times key_size or value_size is what stored numbers and scales stand for together.
+  // Of quantized caches, but not of those with block scales: N(0, 1) times key_size or value_size is what stored
+  // numbers and scales stand for together.
   Scales k_scales   = Scales::per_token_and_head;
   Scales v_scales   = Scales::per_token_and_head;
   double value_size = 1;
@@ -91,6 +93,28 @@ class Sample {
   float& value_scale(int b, int t, int head) { return v_scale_[scale_of(shape_.v_scales, b, t, head)]; }
   float key_scale(int b, int t, int head) const { return const_cast<Sample*>(this)->key_scale(b, t, head); }
   float value_scale(int b, int t, int head) const { return const_cast<Sample*>(this)->value_scale(b, t, head); }
+  /// Block scales of a token's key and value, where T has them, one for each block of dims.
+  using BlockScale = std::conditional_t<(block_dims_v<T> > 0), block_scale_t<T>, char>;
+  static int blocks(int dims) { return blocks_of(dtype_v<T>, dims); }
+  BlockScale* key_blocks(int b, int t, int head) {
+    return k_blocks_[source(b)].data() + row(t, head) * blocks(shape_.head_dim);
+  }
+  BlockScale* value_blocks(int b, int t, int head) {
+    return v_blocks_[source(b)].data() + row(t, head) * blocks(head_dim_v());
+  }
+  const BlockScale* key_blocks(int b, int t, int head) const {
+    return const_cast<Sample*>(this)->key_blocks(b, t, head);
+  }
+  const BlockScale* value_blocks(int b, int t, int head) const {
+    return const_cast<Sample*>(this)->value_blocks(b, t, head);
+  }
+  /// What dim d of a key or value is multiplied with: its token's scale, times its block's.
+  double key_scale_of_dim(int b, int t, int head, int d) const {
+    return scale_of_dim(key_scale(b, t, head), key_blocks(b, t, head), d);
+  }
+  double value_scale_of_dim(int b, int t, int head, int d) const {
+    return scale_of_dim(value_scale(b, t, head), value_blocks(b, t, head), d);
+  }
   double* query(int token, int head) { return q_.data() + row_of(token, head) * shape_.head_dim; }
   const T* key(int b, int t, int head) const { return const_cast<Sample*>(this)->key(b, t, head); }
   const T* value(int b, int t, int head) const { return const_cast<Sample*>(this)->value(b, t, head); }
@@ -107,6 +131,13 @@ class Sample {
   int entry_of(int token) const;
 
  private:
+  static double scale_of_dim(float scale, [[maybe_unused]] const BlockScale* blocks, [[maybe_unused]] int d) {
+    if constexpr (block_dims_v<T> > 0) {
+      return static_cast<double>(scale) * static_cast<float>(blocks[d / block_dims_v<T>]);
+    } else {
+      return scale;
+    }
+  }
   std::size_t scale_of(Scales scales, int b, int t, int head) const {
     if (!is_quantized_v<T> || scales == Scales::none || scales == Scales::per_tensor) return 0;
     if (scales == Scales::per_head) return head;
@@ -119,8 +150,9 @@ class Sample {
 
   Shape shape_;
   std::vector<int> query_begin_;
-  std::vector<std::vector<T>> k_, v_;     ///< of each entry, (token, kv head, dim)
-  std::vector<std::size_t> first_row_;    ///< tokens of the entries before each
+  std::vector<std::vector<T>> k_, v_;                         ///< of each entry, (token, kv head, dim)
+  std::vector<std::size_t> first_row_;                        ///< tokens of the entries before each
+  std::vector<std::vector<BlockScale>> k_blocks_, v_blocks_;  ///< of each entry, (token, kv head, block)
   std::vector<float> k_scale_, v_scale_;  ///< (token of all entries, kv head), (token), (kv head), or one
   std::vector<double> q_;                 ///< (query token, q head, dim), rounded to the queries' type
   std::vector<float> alibi_slopes_, sinks_;

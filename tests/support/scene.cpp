@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <climits>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -17,6 +18,7 @@ namespace pagoda::test {
 namespace {
 
 constexpr std::size_t workspace_guard = 256;
+constexpr DType byte                  = DType::int8;  // block scales, of whichever type, as bytes
 constexpr int spare_tokens = 2, spare_pages = 3;
 
 template <class Space>
@@ -64,6 +66,8 @@ Scene<Space, T>::Scene(const Sample<T>& sample, const Placement& placement, cons
       v_(dtype_v<T>, {0}, Strides::dense),
       k_scale_(DType::fp32, {0}, Strides::dense),
       v_scale_(DType::fp32, {0}, Strides::dense),
+      k_blocks_(byte, {0}, Strides::dense),
+      v_blocks_(byte, {0}, Strides::dense),
       q_(sample.q_type(), {sample.query_tokens(), sample.shape().num_q_heads, sample.shape().head_dim}, placement.io),
       out_(placement.out_type.value_or(io_type_v<T>),
            {sample.query_tokens(), sample.shape().num_q_heads, sample.head_dim_v()},
@@ -99,6 +103,8 @@ Scene<Space, T>::Scene(const Sample<T>& sample, const Placement& placement, cons
   if (!shape.values_in_keys)
     v_ = make_cache_array(sample_.head_dim_v(), placement_.v_strides.value_or(placement_.strides));
   if (is_quantized_v<T>) k_scale_ = make_scale_array(shape.k_scales), v_scale_ = make_scale_array(shape.v_scales);
+  if (block_dims_v<T> > 0)
+    k_blocks_ = make_block_array(shape.head_dim), v_blocks_ = make_block_array(sample_.head_dim_v());
   choose_pages(shape.seed);
   fill_cache();
   write_tables();
@@ -163,6 +169,15 @@ Array<Space> Scene<Space, T>::make_scale_array(Scales scales) const {
   return Array<Space>(DType::fp32, extent, placement_.scale_strides.value_or(placement_.strides));
 }
 
+template <class Space, class T>
+Array<Space> Scene<Space, T>::make_block_array(int dims) const {
+  static_assert(block_dims_v<T> == 0 || sizeof(typename Sample<T>::BlockScale) == 1);
+  const int heads = sample_.shape().num_kv_heads;
+  const bool nhd  = placement_.scale_order == KVOrder::NHD;
+  return Array<Space>(byte, {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_, Sample<T>::blocks(dims)},
+                      placement_.scale_strides.value_or(placement_.strides));
+}
+
 /// Pages of a pool in random order, none for a page that no query sees a token of; of a contiguous cache, the sequence.
 template <class Space, class T>
 void Scene<Space, T>::choose_pages(unsigned seed) {
@@ -213,6 +228,7 @@ void Scene<Space, T>::fill_scales() {
   const Shape& shape = sample_.shape();
   const bool nhd     = placement_.scale_order == KVOrder::NHD;
   k_scale_.poison_all(exec_), v_scale_.poison_all(exec_);
+  k_blocks_.poison_all(exec_), v_blocks_.poison_all(exec_);
   for (int b = 0; is_quantized_v<T> && b < sample_.batch(); ++b) {
     for (int t = 0; t < shape.lengths[b]; ++t) {
       if (!sample_.visible(b, t)) continue;
@@ -226,12 +242,19 @@ void Scene<Space, T>::fill_scales() {
             into.set({scales == Scales::per_head ? h : 0, 0, 0, 0}, x);
           }
         };
+        const auto put_blocks = [&](Array<Space>& into, const auto* scales, int dims) {
+          for (int i = 0; i < Sample<T>::blocks(dims); ++i)
+            std::memcpy(into.element({page, nhd ? slot : h, nhd ? h : slot, i}), scales + i, 1);
+        };
+        put_blocks(k_blocks_, sample_.key_blocks(b, t, h), shape.head_dim);
+        put_blocks(v_blocks_, sample_.value_blocks(b, t, h), sample_.head_dim_v());
         put(k_scale_, shape.k_scales, sample_.key_scale(b, t, h));
         put(v_scale_, shape.v_scales, sample_.value_scale(b, t, h));
       }
     }
   }
   k_scale_.upload(exec_), v_scale_.upload(exec_);
+  k_blocks_.upload(exec_), v_blocks_.upload(exec_);
 }
 
 template <class Space, class T>
@@ -271,7 +294,13 @@ auto Scene<Space, T>::make_cache() -> Cache {
   const auto v   = sample_.shape().values_in_keys ? k_.template view<const T, 4>(dims) : v_.template view<const T, 4>();
   const auto ids = ids_.view();
   const auto with_scales = [&](const auto& kv) -> Cache {
-    if constexpr (is_quantized_v<T>) {
+    if constexpr (block_dims_v<T> > 0) {
+      using S              = block_scale_t<T>;
+      auto in_blocks       = pagoda::block_scales(k_blocks_.template view<const S, 4>(),
+                                                  v_blocks_.template view<const S, 4>(), placement_.scale_order);
+      in_blocks.per_tensor = {scales(k_scale_, sample_.shape().k_scales), scales(v_scale_, sample_.shape().v_scales)};
+      return kv.with_scales(in_blocks);
+    } else if constexpr (is_quantized_v<T>) {
       return kv.with_scales({scales(k_scale_, sample_.shape().k_scales), scales(v_scale_, sample_.shape().v_scales)});
     } else {
       return kv;
@@ -479,6 +508,7 @@ testing::AssertionResult Scene<Space, T>::right(const Sample<T>& sample, double 
   untouched(lse_.untouched_around(), "something was written between or around the elements of lse");
   untouched(k_.unchanged(exec_) && v_.unchanged(exec_) && q_.unchanged(exec_), "keys, values or queries were written");
   untouched(k_scale_.unchanged(exec_) && v_scale_.unchanged(exec_), "scales were written");
+  untouched(k_blocks_.unchanged(exec_) && v_blocks_.unchanged(exec_), "block scales were written");
   untouched(lengths_.unchanged(exec_) && ids_.unchanged(exec_) && table_.unchanged(exec_) && indptr_.unchanged(exec_) &&
                 cu_seqlens_q_.unchanged(exec_),
             "lengths or tables were written");

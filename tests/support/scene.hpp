@@ -111,6 +111,7 @@ class Scene {
   bool paged() const { return placement_.layout != Layout::contiguous; }
   Array<Space> make_cache_array(int dims, const Arrangement& strides) const;
   Array<Space> make_scale_array(Scales scales) const;
+  Array<Space> make_block_array(int dims) const;
   void fill_scales();
   void choose_pages(unsigned seed);
   void fill_cache();
@@ -127,7 +128,7 @@ class Scene {
   int table_first_ = 0;                  ///< where it begins
   std::vector<int> sequence_of_;         ///< of each batch entry
   std::vector<std::vector<int>> pages_;  ///< of each batch entry
-  Array<Space> k_, v_, k_scale_, v_scale_, q_, out_, lse_;
+  Array<Space> k_, v_, k_scale_, v_scale_, k_blocks_, v_blocks_, q_, out_, lse_;
   Ints<Space> lengths_, ids_, table_, indptr_, cu_seqlens_q_;
   Kokkos::View<float*, Memory> alibi_slopes_, sinks_;
   DecodeOptions<Memory> options_;

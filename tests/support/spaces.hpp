@@ -56,9 +56,11 @@ using AllQuantized = Joined<void PAGODA_FOR_EACH_TYPE(PAGODA_TEST_IF_QUANTIZED)>
 #undef PAGODA_TEST_IF_QUANTIZED
 
 #define PAGODA_TEST_TYPE(name) , pagoda::detail::type_##name
-using Plain     = TypesOn<void PAGODA_FOR_EACH_PLAIN_TYPE(PAGODA_TEST_TYPE)>;
-using Quantized = TypesOn<void PAGODA_FOR_EACH_QUANTIZED_TYPE(PAGODA_TEST_TYPE)>;
-using Any       = HalfOr<void PAGODA_FOR_EACH_PLAIN_TYPE(PAGODA_TEST_TYPE)>;
+using Plain       = TypesOn<void PAGODA_FOR_EACH_PLAIN_TYPE(PAGODA_TEST_TYPE)>;
+using Quantized   = TypesOn<void PAGODA_FOR_EACH_QUANTIZED_TYPE(PAGODA_TEST_TYPE)>;
+using FloatScaled = TypesOn<void PAGODA_FOR_EACH_FLOAT_SCALED_TYPE(PAGODA_TEST_TYPE)>;
+using BlockScaled = TypesOn<void PAGODA_FOR_EACH_BLOCK_SCALED_TYPE(PAGODA_TEST_TYPE)>;
+using Any         = HalfOr<void PAGODA_FOR_EACH_PLAIN_TYPE(PAGODA_TEST_TYPE)>;
 #undef PAGODA_TEST_TYPE
 
 template <class Types, class Device, class Host>
@@ -79,9 +81,11 @@ inline constexpr bool has_kernels_v = false PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_
 
 inline constexpr bool one_space = std::is_same_v<Device, Host>;
 
-using Spaces                  = std::conditional_t<one_space, testing::Types<Host>, testing::Types<Device, Host>>;
-using SpacesAndTypes          = lists::OnSpaces<lists::Plain, Device, Host>;
-using SpacesAndQuantizedTypes = lists::OnSpaces<lists::Quantized, Device, Host>;  ///< may be none
+using Spaces                    = std::conditional_t<one_space, testing::Types<Host>, testing::Types<Device, Host>>;
+using SpacesAndTypes            = lists::OnSpaces<lists::Plain, Device, Host>;
+using SpacesAndQuantizedTypes   = lists::OnSpaces<lists::Quantized, Device, Host>;  ///< may be none, as those below
+using SpacesAndFloatScaledTypes = lists::OnSpaces<lists::FloatScaled, Device, Host>;
+using SpacesAndBlockScaledTypes = lists::OnSpaces<lists::BlockScaled, Device, Host>;
 
 /// Names of typed tests: decode.Shapes/OpenMP_fp16.StudyGrid.
 struct Names {

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pagoda/types.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+/// E2M1 and E8M0, all codes, against what the OCP microscaling specification says.
+namespace pagoda::test {
+namespace {
+
+constexpr double magnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+
+TEST(E2M1, TwoToAByteTheEvenOneBelow) {
+  for (int odd = 0; odd < 16; ++odd) {
+    for (int even = 0; even < 16; ++even) {
+      mxfp4x2_t two;
+      two.bits         = static_cast<std::uint8_t>(odd << 4 | even);
+      const auto check = [&](int code, float got) {
+        EXPECT_EQ(std::abs(got), magnitudes[code % 8]) << code;
+        EXPECT_EQ(std::signbit(got), code >= 8) << code;
+      };
+      check(even, two[0]), check(odd, two[1]);
+      EXPECT_EQ(mxfp4x2_t(two[0], two[1]).bits, two.bits);
+    }
+  }
+}
+
+TEST(E2M1, RoundsToNearestEvenAndSaturates) {
+  for (int p = 1; p < 8; ++p) {
+    const auto low = static_cast<float>(magnitudes[p - 1]), high = static_cast<float>(magnitudes[p]);
+    const float middle = (low + high) / 2;
+    for (const float sign : {1.0f, -1.0f}) {
+      EXPECT_EQ(mxfp4x2_t(sign * std::nextafter(middle, 0.0f), 0)[0], sign * low);
+      EXPECT_EQ(mxfp4x2_t(sign * std::nextafter(middle, 9.0f), 0)[0], sign * high);
+      EXPECT_EQ(mxfp4x2_t(0, sign * middle)[1], sign * (p % 2 == 0 ? high : low)) << "ties to even";
+    }
+  }
+  for (const float x : {6.5f, 1e9f, std::numeric_limits<float>::infinity()}) {
+    EXPECT_EQ(mxfp4x2_t(x, -x)[0], 6);
+    EXPECT_EQ(mxfp4x2_t(x, -x)[1], -6);
+  }
+  EXPECT_EQ(mxfp4x2_t(std::numeric_limits<float>::quiet_NaN(), 0)[0], 6) << "there is no NaN";
+}
+
+TEST(E8M0, AllCodes) {
+  for (int code = 0; code < 255; ++code) {
+    e8m0_t x;
+    x.bits = static_cast<std::uint8_t>(code);
+    EXPECT_EQ(static_cast<double>(x), std::ldexp(1.0, code - 127)) << code;
+    EXPECT_EQ(e8m0_t(static_cast<float>(x)).bits, code);
+    if (code < 254) {
+      EXPECT_EQ(e8m0_t(std::nextafter(static_cast<float>(x), 1e38f)).bits, code + 1) << "up to a power of two";
+    }
+  }
+  e8m0_t nan;
+  nan.bits = 255;
+  EXPECT_TRUE(std::isnan(static_cast<float>(nan)));
+  EXPECT_EQ(e8m0_t(std::numeric_limits<float>::quiet_NaN()).bits, 255);
+  EXPECT_EQ(e8m0_t(std::numeric_limits<float>::infinity()).bits, 254);
+  EXPECT_EQ(e8m0_t(0.0f).bits, 0);
+}
+
+}  // namespace
+}  // namespace pagoda::test
