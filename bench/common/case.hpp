@@ -47,7 +47,8 @@ struct Case {
   bool latent() const { return head_dim_v != head_dim; }
   int longest() const;
   std::int64_t tokens() const;
-  /// Integers have a scale for every token and kv head, of keys and of values; fp8 has one for all keys and one for all
+  /// Elements with block scales have those, and one for all keys and one for all values if they must. Of the others,
+  /// integers have a scale for every token and kv head, of keys and of values; fp8 has one for all keys and one for all
   /// values.
   bool scaled_by_token() const { return facts_of(type).scales == ScaleUse::required && facts_of(type).block_dims == 0; }
 

@@ -146,9 +146,9 @@ std::vector<Case> device_cases() {
     }
   suite_s(DType::fp8_e4m3);
   for (const DType type : {DType::int8, DType::int4}) suite_s(type, {grouped});
-  suite_s(DType::mxfp4, {grouped});
+  for (const DType type : {DType::mxfp4, DType::nvfp4}) suite_s(type, {grouped});
   // What the order in memory costs where a head's row is short.
-  for (const DType type : {DType::fp16, DType::fp8_e4m3, DType::int8, DType::int4, DType::mxfp4})
+  for (const DType type : {DType::fp16, DType::fp8_e4m3, DType::int8, DType::int4, DType::mxfp4, DType::nvfp4})
     for (const auto& [batch, length] : {std::pair(1, 131072), {32, 1024}, {32, 8192}}) {
       Case c    = uniform(type, grouped, batch, length, 16);
       c.by_head = true;
@@ -171,7 +171,7 @@ std::vector<Case> host_cases() {
     for (const Heads heads : {grouped, all, few})
       for (const auto& [batch, length] : {std::pair(1, 4096), {1, 65536}, {32, 1024}, {32, 4096}})
         for (const int page : {0, 16}) cases.push_back(uniform(type, heads, batch, length, page));
-  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int4, DType::mxfp4})
+  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int4, DType::mxfp4, DType::nvfp4})
     for (const Heads heads : {grouped, all, few}) cases.push_back(uniform(type, heads, 32, 1024, 16));
   for (const int length : {4096, 65536, 1048576}) cases.push_back(uniform(DType::fp32, {1, 1}, 1, length, 0));
   return cases;

@@ -79,6 +79,13 @@ struct mxfp4x2_t : detail::E2M1x2 {
   using E2M1x2::E2M1x2;
 };
 
+/// NVFP4: two E2M1 numbers, the even dim's in the lower half. 16 dims share a scale of fp8_e4m3_t, and all keys, or all
+/// values, a float.
+struct nvfp4x2_t : detail::E2M1x2 {
+  nvfp4x2_t() = default;
+  using E2M1x2::E2M1x2;
+};
+
 static_assert(sizeof(e8m0_t) == 1 && std::is_trivially_copyable_v<e8m0_t>);
 
 }  // namespace pagoda

@@ -26,5 +26,6 @@
   X(fp8_e5m2, fp8_e5m2_t,   8, 1, 0x1p-3,  true,  optional, 0, void, 16.0f, "OCP E5M2, up to 57344 (conversion rounds to nearest even and saturates)") \
   X(int8,     std::int8_t,  8, 1, 0.5,     false, required, 0, void, 40.0f, "-128 to 127") \
   X(int4,     int4x2_t,     4, 2, 0.5,     false, required, 0, void, 2.5f,  "two dims, -8 to 7, the even one in the lower half") \
-  X(mxfp4,    mxfp4x2_t,    4, 2, 0.25,    false, none,    32, e8m0_t, 2.0f, "two dims of OCP E2M1, up to 6, the even one in the lower half")
+  X(mxfp4,    mxfp4x2_t,    4, 2, 0.25,    false, none,    32, e8m0_t, 2.0f, "two dims of OCP E2M1, up to 6, the even one in the lower half") \
+  X(nvfp4,    nvfp4x2_t,    4, 2, 0.25,    false, required, 16, fp8_e4m3_t, 2.0f, "two dims of OCP E2M1, up to 6, the even one in the lower half")
 // clang-format on
