@@ -2,6 +2,8 @@
 #pragma once
 
 #include "backends/cuda/any_rows.hpp"
+#include "backends/cuda/block_scales.hpp"
+#include "backends/cuda/e2m1_storage.hpp"
 #include "backends/cuda/mma_storage.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "src/kernel/arithmetic.hpp"
@@ -57,6 +59,9 @@ class MmaFragment {
   using Storage                           = MmaStorage<T>;
   using Operand                           = typename Storage::Operand;
   static constexpr bool scaled            = is_quantized_v<T>;
+  static constexpr int block_dims         = block_dims_v<T>;
+  static constexpr bool in_blocks         = block_dims > 0;
+  using ValueOperand                      = typename ValueOperandOf<Storage>::type;
   static constexpr DType probability_type = dtype_v<Operand>;
   static constexpr DType query_type       = dtype_v<Operand>;
   /// Of four warps, so that their scratch and registers fit: what is in flight on an SM hides the memory's latency.
@@ -138,7 +143,11 @@ class MmaFragment {
   template <class Where>
   KOKKOS_FUNCTION void begin(const Where& where, int u, int step, int end, bool known_pages = false, int page = 0) {
     step_ = step, ahead_ = u;
-    if constexpr (scaled) begin_scales(where.kv_head);
+    if constexpr (in_blocks) {
+      kv_head_ = where.kv_head;
+    } else if constexpr (scaled) {
+      begin_scales(where.kv_head);
+    }
     if (u < end) {
       if constexpr (AnyAlignment) {
         keys_from_ = AnyRows::of<T>(args_.k, args_.k_page, args_.k_token, where.kv_head * args_.k_head, args_.head_dim);
@@ -185,13 +194,13 @@ class MmaFragment {
         add_key_products(s, rest);
       }
     [[maybe_unused]] float key_scale[2] = {1, 1};
-    if constexpr (scaled) load_scales(key_scale);
+    if constexpr (scaled && !in_blocks) load_scales(key_scale);
     cuda::sync_warp();
     copy_keys();
     PAGODA_UNROLL_ALL
     for (int i = 0; i < 4; ++i) {
       const float sum = s[0][i] + s[1][i];
-      x_[i]           = token_at(i) < end - u ? sum * (scale_ * key_scale[i / 2]) : -infinity;
+      x_[i]           = token_at(i) < end - u ? sum * (scale_ * key_factor * key_scale[i / 2]) : -infinity;
     }
   }
 
@@ -234,7 +243,15 @@ class MmaFragment {
       exponentiate(std::false_type{});
     }
     PAGODA_UNROLL_ALL
-    for (int i = 0; i < 2; ++i) p_[i] = cuda::transpose(cuda::pack<Operand>(x_[2 * i], x_[2 * i + 1]));
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t word = cuda::pack<ValueOperand>(x_[2 * i], x_[2 * i + 1]);
+      p_[i]                    = cuda::transpose(word);
+      if constexpr (split_weights) {
+        float low, high;
+        cuda::unpack<ValueOperand>(word, low, high);
+        p_rest_[i] = cuda::transpose(cuda::pack<ValueOperand>(x_[2 * i] - low, x_[2 * i + 1] - high));
+      }
+    }
 #endif
   }
 
@@ -247,10 +264,10 @@ class MmaFragment {
       multiply_visible_values();
     } else {
       for_each_value([&](int o, const std::uint32_t (&a)[4]) {
-        cuda::mma<Operand>(out_[o], a[0], a[1], a[2], a[3], p_[0], p_[1]);
+        multiply_value(out_[o], a);
         // Tile by tile, so that rounding is that of sums as small as the numbers themselves make.
         const std::uint32_t constant = Storage::lower(o);
-        if constexpr (lowered) cuda::mma<Operand>(out_[o], constant, constant, constant, constant, p_[0], p_[1]);
+        if constexpr (lowered) multiply_value(out_[o], {constant, constant, constant, constant});
       });
     }
     cuda::sync_warp();
@@ -291,9 +308,15 @@ class MmaFragment {
   static constexpr int row_bytes  = 16 * chunks;
   static constexpr int tile_bytes = tile_tokens * row_bytes;
   /// Tiles that are on their way at a time, each in a place of its own: what is in flight hides the memory's latency.
-  static constexpr int stages       = greatest(1, least(4, 8192 / (2 * tile_bytes)));
-  static constexpr int scale_bytes  = scaled ? 2 * tile_tokens * int(sizeof(float)) : 0;  ///< of keys, then of values
-  static constexpr int row_begins   = 2 * tile_bytes + scale_bytes;                       ///< see realign
+  static constexpr int stages = greatest(1, least(4, 8192 / (2 * tile_bytes)));
+  /// Words of a row's block scales.
+  static constexpr int block_words = (blocks_of(dtype_v<T>, DimTile) + 3) / 4;
+  using TileBlocks                 = TileBlockScales<tile_tokens, block_words>;
+  /// Scales of keys, then of values.
+  static constexpr int scale_bytes  = in_blocks ? 2 * TileBlocks::bytes
+                                      : scaled  ? 2 * tile_tokens * int(sizeof(float))
+                                                : 0;
+  static constexpr int row_begins   = 2 * tile_bytes + scale_bytes;  ///< see realign
   static constexpr int row_ends     = row_begins + 2 * tile_tokens * int(sizeof(int));
   static constexpr int stage_bytes  = AnyAlignment ? row_ends + 2 * tile_tokens * 16 : row_begins;
   static constexpr int value_stride = DimTile + 4;  ///< off a multiple of 32 banks
@@ -304,8 +327,16 @@ class MmaFragment {
   static constexpr int query_chunks = DimTile / 8;
   static constexpr int query_bytes  = rows * 16 * query_chunks;
   static_assert(chunks >= 4 && query_chunks >= 8);
-  static constexpr bool lowered   = Storage::lower(0) != 0;  ///< values are larger than the numbers, by a constant
-  static constexpr bool floating  = !lowered;                ///< values may be infinite or NaN
+  static constexpr bool lowered       = Storage::lower(0) != 0;  ///< values are larger than the numbers, by a constant
+  static constexpr bool floating      = !lowered;                ///< values may be infinite or NaN
+  static constexpr bool split_weights = [] {                     ///< probabilities are two operands
+    if constexpr (in_blocks) return Storage::split_weights;
+    return false;
+  }();
+  static constexpr float key_factor = [] {  ///< what makes scores of sums of products
+    if constexpr (in_blocks) return 1 / Storage::key_unit;
+    return 1.0f;
+  }();
   static constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
 
   /// Eight rows' chunks i lie in different banks at places i ^ swizzle(row). For multiples of copy_rows, swizzle(row +
@@ -361,9 +392,9 @@ class MmaFragment {
   }
   /// s += keys x queries, over the tile's tokens. Even and odd steps of 16 dims have sums of their own.
   KOKKOS_FUNCTION void add_key_products(float (&s)[2][4], const std::uint32_t (&q)[query_chunks]) const {
-    const auto add = [&](int step, const std::uint32_t (&a)[4]) {
-      cuda::mma<Operand>(s[step % 2], a[0], a[1], a[2], a[3], q[2 * step], q[2 * step + 1]);
-    };
+    [[maybe_unused]] std::uint32_t blocks[2][in_blocks ? block_words : 1];  // scales of the lane's tokens
+    if constexpr (in_blocks)
+      for (int t = 0; t < 2; ++t) key_blocks().load(row_ + 8 * t, Storage::first_key_block(column_), blocks[t]);
     PAGODA_UNROLL_ALL
     for (int i = 0; i < chunks; i += 2) {
       std::uint32_t k[4];  // a chunk of tokens 0 .. 7 and 8 .. 15, then the next
@@ -373,18 +404,55 @@ class MmaFragment {
         for (int j = 0; j < 2; ++j) {
           std::uint32_t a[Storage::steps][4];
           Storage::keys(k[2 * j], k[2 * j + 1], a);
-          PAGODA_UNROLL_ALL
-          for (int step = 0; step < Storage::steps; ++step) add(Storage::steps * (i + j) + step, a[step]);
+          if constexpr (in_blocks) {
+            const int block = (i + j) * Storage::blocks_of_a_chunk;
+            multiply_block(s, q, i + j, a, blocks[0][block / 4], blocks[1][block / 4], block % 4);
+          } else {
+            PAGODA_UNROLL_ALL
+            for (int step = 0; step < Storage::steps; ++step) multiply(s, q, Storage::steps * (i + j) + step, a[step]);
+          }
         }
       } else {
-        add(i / 2, k);
+        multiply(s, q, i / 2, k);
       }
     }
+  }
+  /// s[step % 2] += keys x queries over the 16 dims of a step.
+  KOKKOS_FUNCTION static void multiply(float (&s)[2][4], const std::uint32_t (&q)[query_chunks], int step,
+                                       const std::uint32_t (&a)[4]) {
+    cuda::mma<Operand>(s[step % 2], a[0], a[1], a[2], a[3], q[2 * step], q[2 * step + 1]);
+  }
+  /// s += keys x queries over a chunk of a row in blocks. Byte j of low and high: the scale of the block of the lane's
+  /// two tokens.
+  KOKKOS_FUNCTION static void multiply_block(float (&s)[2][4], const std::uint32_t (&q)[query_chunks], int chunk,
+                                             std::uint32_t (&a)[Storage::steps][4], std::uint32_t low,
+                                             std::uint32_t high, int j) {
+    if constexpr (Storage::sums_by_block) {
+      float sum[2][4] = {};
+      PAGODA_UNROLL_ALL
+      for (int step = 0; step < Storage::steps; ++step) multiply(sum, q, Storage::steps * chunk + step, a[step]);
+      const float scale[2] = {Storage::scale(low, j), Storage::scale(high, j)};
+      PAGODA_UNROLL_ALL
+      for (int i = 0; i < 4; ++i) s[chunk % 2][i] += (sum[0][i] + sum[1][i]) * scale[i / 2];
+    } else {
+      Storage::scale_keys(a, low, high, j);
+      PAGODA_UNROLL_ALL
+      for (int step = 0; step < Storage::steps; ++step) multiply(s, q, Storage::steps * chunk + step, a[step]);
+    }
+  }
+  /// sum += values x weights.
+  KOKKOS_FUNCTION void multiply_value(float (&sum)[4], const std::uint32_t (&a)[4]) const {
+    cuda::mma<ValueOperand>(sum, a[0], a[1], a[2], a[3], p_[0], p_[1]);
+    if constexpr (split_weights) cuda::mma<ValueOperand>(sum, a[0], a[1], a[2], a[3], p_rest_[0], p_rest_[1]);
   }
 
   /// f(o, a): operand a of output o, for all values of the tile.
   template <class F>
   KOKKOS_FUNCTION void for_each_value(const F& f) const {
+    [[maybe_unused]] std::uint32_t blocks[4][in_blocks ? block_words : 1];  // scales of tokens 2 column, the next, and
+    if constexpr (in_blocks)                                                // of those 8 behind
+      for (int t = 0; t < 4; ++t)
+        value_blocks().load(2 * column_ + t % 2 + 8 * (t / 2), Storage::first_value_block(row_), blocks[t]);
     PAGODA_UNROLL_ALL
     for (int i = 0; i < chunks / 2; ++i) {
       std::uint32_t v[4];  // tokens 0 .. 7 of two chunks, then tokens 8 .. 15
@@ -393,7 +461,13 @@ class MmaFragment {
         PAGODA_UNROLL_ALL
         for (int j = 0; j < 2; ++j) {
           std::uint32_t a[Storage::steps][4];
-          Storage::values(v[j], v[2 + j], a);
+          if constexpr (in_blocks) {
+            const int block = (2 * i + j) * Storage::blocks_of_a_chunk, word = block / 4;
+            Storage::values(v[j], v[2 + j], {blocks[0][word], blocks[1][word], blocks[2][word], blocks[3][word]},
+                            block % 4, a);
+          } else {
+            Storage::values(v[j], v[2 + j], a);
+          }
           PAGODA_UNROLL_ALL
           for (int step = 0; step < Storage::steps; ++step) f(Storage::steps * (2 * i + j) + step, a[step]);
         }
@@ -406,7 +480,7 @@ class MmaFragment {
     std::uint32_t zeros = 0;
     for_each_value([&](int, const std::uint32_t (&a)[4]) {
       PAGODA_UNROLL_ALL
-      for (const std::uint32_t word : a) zeros = cuda::add_zero_times<Operand>(word, zeros);
+      for (const std::uint32_t word : a) zeros = cuda::add_zero_times<ValueOperand>(word, zeros);
     });
     return !cuda::any_lane((zeros & 0x7fff7fffu) != 0);
   }
@@ -421,7 +495,7 @@ class MmaFragment {
       const std::uint32_t next = cuda::visible_halves(cuda::of_lane(p_[1], lane));
       for_each_value([&](int o, const std::uint32_t (&a)[4]) {
         float sum[4] = {};
-        cuda::mma<Operand>(sum, a[0] & seen, a[1] & seen, a[2] & next, a[3] & next, p_[0], p_[1]);
+        multiply_value(sum, {a[0] & seen, a[1] & seen, a[2] & next, a[3] & next});
         PAGODA_UNROLL_ALL
         for (int e = 0; e < 2; ++e)
           if (lane_row(e) == r) out_[o][e] += sum[e], out_[o][2 + e] += sum[2 + e];
@@ -449,8 +523,10 @@ class MmaFragment {
     k[0] = at[0], k[1] = at[8], value_scale_[0] = at[tile_tokens], value_scale_[1] = at[tile_tokens + 8];
   }
   /// What a probability is multiplied with, and its logarithm, or a lower number if that is none.
-  KOKKOS_FUNCTION float weight(int i) const { return scaled ? value_scale_[i] : 1.0f; }
-  KOKKOS_FUNCTION float weight_log2(int i) const { return scaled ? cuda::log2(greatest(weight(i), 0x1p-60f)) : 0.0f; }
+  KOKKOS_FUNCTION float weight(int i) const { return scaled && !in_blocks ? value_scale_[i] : 1.0f; }
+  KOKKOS_FUNCTION float weight_log2(int i) const {
+    return scaled && !in_blocks ? cuda::log2(greatest(weight(i), 0x1p-60f)) : 0.0f;
+  }
 
   /// Which token of a tile the lane's i-th score is of.
   KOKKOS_FUNCTION int token_at(int i) const { return row_ + (i >> 1) * 8; }
@@ -499,7 +575,9 @@ class MmaFragment {
   }
   /// With the scales, those of the values included: the softmax needs them before the values.
   KOKKOS_FUNCTION void copy_keys() {
-    if constexpr (scaled) {
+    if constexpr (in_blocks) {
+      copy_blocks(key_blocks(), args_.k_blocks, args_.head_dim);
+    } else if constexpr (scaled) {
       if (more_ && scales_from_) {
         const auto page = static_cast<std::uint32_t>(page_);
         const auto slot = static_cast<std::uint32_t>(whole_ ? slot_ + (lane_ & (tile_tokens - 1)) : slot_);
@@ -514,7 +592,20 @@ class MmaFragment {
   KOKKOS_FUNCTION static bool comes(int u, int step, int end) {
     return static_cast<unsigned>(u) + static_cast<unsigned>(step) < static_cast<unsigned>(end);
   }
-  KOKKOS_FUNCTION void copy_values() { copy(tile_bytes, values_from_); }
+  KOKKOS_FUNCTION void copy_values() {
+    if constexpr (in_blocks) copy_blocks(value_blocks(), args_.v_blocks, args_.head_dim_v);
+    copy(tile_bytes, values_from_);
+  }
+  /// Block scales of the tile turned to, if there is one: each lane those of its token (lane % 16).
+  KOKKOS_FUNCTION void copy_blocks(const TileBlocks& to, const BlockScaleArray& from, int head_dim) const {
+    if (!more_ || lane_ >= tile_tokens) return;
+    to.copy(lane_, static_cast<const char*>(from.at) + from.offset(page_, whole_ ? slot_ + lane_ : slot_, kv_head_),
+            blocks_of(dtype_v<T>, head_dim));
+  }
+  KOKKOS_FUNCTION TileBlocks key_blocks() const { return TileBlocks{keys_ + stage_ + 2 * tile_bytes}; }
+  KOKKOS_FUNCTION TileBlocks value_blocks() const {
+    return TileBlocks{keys_ + stage_ + 2 * tile_bytes + int(TileBlocks::bytes)};
+  }
 
   /// The place of the next tile. A tile is copied to where the one that many stages before it was.
   KOKKOS_FUNCTION void next_stage() {
@@ -614,10 +705,11 @@ class MmaFragment {
   std::uint64_t policy_;
   const float* scales_from_ = nullptr;
   std::uint32_t scale_page_ = 0, scale_token_ = 0;
+  int kv_head_          = 0;
   float value_scale_[2] = {1, 1};  ///< of the lane's tokens
   std::uint32_t q_[query_chunks];
-  float x_[4];  ///< of the lane's first token, both rows, then of its second
-  std::uint32_t p_[2];
+  float x_[4];                      ///< of the lane's first token, both rows, then of its second
+  std::uint32_t p_[2], p_rest_[2];  ///< weights, and what is left of them where they are split
   float out_[DimTile / 16][4] = {};
   /// Lower than any score, and finite, so that differences with it are numbers.
   float base_[2] = {-1e30f, -1e30f}, sum_[2] = {}, scale_ = 1;

@@ -77,6 +77,14 @@ KOKKOS_INLINE_FUNCTION void copy_word_async([[maybe_unused]] std::uint32_t to, [
   KOKKOS_IF_ON_DEVICE((ptx::copy_word_async(to, from);))
 }
 
+/// Begins to copy the first `bytes` of 4 bytes, 0 to 4. The others become 0 and are not read.
+KOKKOS_INLINE_FUNCTION void copy_part_of_word_async([[maybe_unused]] std::uint32_t to,
+                                                    [[maybe_unused]] const char* from, [[maybe_unused]] int bytes) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+#endif
+}
+
 /// Closes a group of copies.
 KOKKOS_INLINE_FUNCTION void commit_copies() { KOKKOS_IF_ON_DEVICE((ptx::commit_copies();)) }
 
@@ -103,6 +111,23 @@ template <class T>
 KOKKOS_INLINE_FUNCTION std::uint32_t pack([[maybe_unused]] float low, [[maybe_unused]] float high) {
   KOKKOS_IF_ON_DEVICE((return ptx::pack<is_bf16<T>>(low, high);))
   KOKKOS_IF_ON_HOST((return 0;))
+}
+
+/// The reverse.
+template <class T>
+KOKKOS_INLINE_FUNCTION void unpack([[maybe_unused]] std::uint32_t word, float& low, float& high) {
+  low = high = 0;
+  KOKKOS_IF_ON_DEVICE((const float2 both = ptx::unpack<is_bf16<T>>(word); low = both.x; high = both.y;))
+}
+
+/// Bytes `first` .. `first` + 4 of the eight of low and high, 0 <= first < 4.
+KOKKOS_INLINE_FUNCTION std::uint32_t bytes_from([[maybe_unused]] std::uint32_t low, [[maybe_unused]] std::uint32_t high,
+                                                [[maybe_unused]] int first) {
+#if defined(__CUDA_ARCH__)
+  return __funnelshift_r(low, high, 8 * first);
+#else
+  return 0;
+#endif
 }
 
 /// Four bytes of the eight of low and high, chosen by the digits of `which`, the last digit for the lowest byte.
@@ -132,6 +157,39 @@ KOKKOS_INLINE_FUNCTION std::uint32_t multiply_add_halves([[maybe_unused]] std::u
   std::uint32_t word = 0;
 #if defined(__CUDA_ARCH__)
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(a), "r"(b), "r"(c));
+#endif
+  return word;
+}
+
+/// Sums and differences of both bf16 halves.
+KOKKOS_INLINE_FUNCTION std::uint32_t add_pairs_bf16([[maybe_unused]] std::uint32_t a,
+                                                    [[maybe_unused]] std::uint32_t b) {
+  std::uint32_t word = 0;
+#if defined(__CUDA_ARCH__)
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(a), "r"(0x3f803f80u), "r"(b));
+#endif
+  return word;
+}
+KOKKOS_INLINE_FUNCTION std::uint32_t subtract_pairs_bf16([[maybe_unused]] std::uint32_t a,
+                                                         [[maybe_unused]] std::uint32_t b) {
+  std::uint32_t word = 0;
+#if defined(__CUDA_ARCH__)
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(b), "r"(0xbf80bf80u), "r"(a));
+#endif
+  return word;
+}
+
+/// The products of both halves.
+template <class T>
+KOKKOS_INLINE_FUNCTION std::uint32_t multiply_pairs([[maybe_unused]] std::uint32_t a,
+                                                    [[maybe_unused]] std::uint32_t b) {
+  std::uint32_t word = 0;
+#if defined(__CUDA_ARCH__)
+  if constexpr (is_bf16<T>) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(a), "r"(b), "r"(0x80008000u));
+  } else {
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(a), "r"(b), "r"(0x80008000u));
+  }
 #endif
   return word;
 }

@@ -47,7 +47,7 @@ void by_plain_type(DType type, F&& f) {
 
 /// How the rows of keys and values lie in memory.
 struct RowLayout {
-  bool dense_dims;  ///< the dims of each row lie side by side
+  bool dense_dims;  ///< the dims of each row lie side by side, and so do its block scales
   int alignment;    ///< bytes: the largest power of two, at most 256, that divides the address of every row
 };
 
@@ -60,6 +60,12 @@ inline RowLayout row_layout(const CacheRef& kv) {
     for (int axis = 0; axis < 3; ++axis)
       if (t->extent[axis] > 1) bits |= static_cast<std::uint64_t>(t->stride[axis] * size_of(t->type));
   }
+  // Block scales of a row, where there are some, side by side too.
+  const auto in_line = [](const ScaleRef& s, const TensorRef& t) {
+    return !s.blocks || s.block_stride[3] == 1 ||
+           blocks_of(t.type, static_cast<int>(t.extent[3]) * dims_per_element(t.type)) <= 1;
+  };
+  dense = dense && in_line(kv.k_scale, kv.k) && in_line(kv.v_scale, kv.v);
   return {dense, 1 << std::countr_zero(bits)};
 }
 

@@ -91,7 +91,8 @@ void choose_kernel(const ExecutionSpace& exec, const CacheRef& kv, PlanState& s)
     s.slow_because = layout.dense_dims
                          ? "no vector kernel takes this head_dim and alignment, so keys and values are read one "
                            "element at a time"
-                         : "the dims of a row of keys or values do not lie side by side (a View<T****> is LayoutLeft "
+                         : "the dims of a row of keys or values, or its block scales, do not lie side by side (a "
+                           "View<T****> is LayoutLeft "
                            "on a GPU; use Kokkos::LayoutRight or pagoda::make_paged_cache), so they are read one "
                            "element at a time";
   s.max_row_units = choice.max_row_units, s.any_query = choice.any_query, s.probability_type = choice.probability_type;

@@ -27,6 +27,7 @@ TYPED_TEST(BlockScales, RowsOfWholeBlocksAndOthers) {
           {{},
            {.layout = Layout::paged, .scale_order = KVOrder::HND},
            {.layout = Layout::csr, .page_size = 3, .strides = Strides::padded},
+           {.layout = Layout::paged, .scale_strides = Strides::left},
            {.layout = Layout::paged, .page_size = 5, .order = KVOrder::HND, .strides = Strides::left}});
 }
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/e2m1_bits.hpp"
+
 #include <pagoda/types.hpp>
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 /// E2M1 and E8M0, all codes, against what the OCP microscaling specification says.
@@ -42,6 +45,33 @@ TEST(E2M1, RoundsToNearestEvenAndSaturates) {
     EXPECT_EQ(mxfp4x2_t(x, -x)[1], -6);
   }
   EXPECT_EQ(mxfp4x2_t(std::numeric_limits<float>::quiet_NaN(), 0)[0], 6) << "there is no NaN";
+}
+
+// On their way into matrix instructions: each code in each of the eight places of a word, among others.
+TEST(E2M1, AsHalvesOfMatrixOperands) {
+  const auto as_half = [](std::uint32_t bits) {
+    half_t x;
+    x.bits = static_cast<std::uint16_t>(bits);
+    return std::ldexp(static_cast<double>(static_cast<float>(x)), 14);
+  };
+  const auto as_bfloat16 = [](std::uint32_t bits) {
+    bfloat16_t x;
+    x.bits = static_cast<std::uint16_t>(bits);
+    return std::ldexp(static_cast<double>(static_cast<float>(x)), 126);
+  };
+  const auto same = [](double a, double b) { return a == b && std::signbit(a) == std::signbit(b); };
+  for (std::uint32_t code = 0; code < 16; ++code) {
+    const double number = detail::Float4E2M1::to_float(code);
+    for (const std::uint32_t others : {0u, 0xffffffffu, 0x93a57c1eu}) {
+      for (int n = 0; n < 8; ++n) {
+        const std::uint32_t word  = (others & ~(15u << (4 * n))) | code << (4 * n);
+        const std::uint32_t bytes = n % 2 == 0 ? detail::even_e2m1_over_2_14(word) : detail::odd_e2m1_over_2_14(word);
+        EXPECT_TRUE(same(as_half((bytes >> (n / 2 * 8) & 0xff) << 8), number)) << code << " in place " << n;
+        const std::uint32_t pair = detail::e2m1_pair_over_2_126(word, n % 4);
+        EXPECT_TRUE(same(as_bfloat16(pair >> (n / 4 * 16) & 0xffff), number)) << code << " in place " << n;
+      }
+    }
+  }
 }
 
 TEST(E8M0, AllCodes) {
