@@ -2,7 +2,7 @@
 # ci/gpu.sh [--prebuilt DIR] [--out FILE] [PRESET]
 # ci/gpu.sh --sanitize [--prebuilt DIR] [PRESET]
 #
-# On a machine with a GPU: builds for it, runs every test, every Google Benchmark and the demo, and writes
+# On a machine with a GPU: builds for it, runs every test, example and Google Benchmark, and the demo, and writes
 # one JSON with all of it, which bench/compare reads. PRESET is a configure preset (cuda-h200, hip-mi300, ...; by default the one for
 # the GPU that is here). Building takes CMake, a Kokkos for this GPU (Kokkos_ROOT) and GoogleTest; with
 # --prebuilt DIR, a build folder made elsewhere is run as it is, and bash and python3 are enough.
@@ -77,6 +77,13 @@ for program in "$build"/tests/random/pagoda_random_*; do
   if [ ! -x "$program" ] || [ ! -f "$program" ]; then continue; fi
   run "$(basename "$program")" "$program" --seed 1 --seconds 60
 done
+for program in "$build"/tests/examples/pagoda_example_*; do
+  if [ ! -x "$program" ] || [ ! -f "$program" ]; then continue; fi
+  run "$(basename "$program")" "$program"
+done
+if [ -x "$build/tests/tuned/pagoda_features" ]; then
+  run pagoda_features "$build/tests/tuned/pagoda_features" --check "$top/backends/README.md"
+fi
 read -ra benchmark_args <<<"${PAGODA_BENCHMARK_ARGS:-}"
 for program in "$build"/bench/pagoda_bench_* "$build"/bench/*/pagoda_bench_*; do
   if [ ! -x "$program" ] || [ ! -f "$program" ]; then continue; fi
@@ -115,6 +122,7 @@ for status_file in sorted(glob.glob(os.path.join(results, "*.status"))):
     base = os.path.join(results, name)
     status = int(open(status_file).read())
     kind = ("tests" if name.startswith("pagoda_test_") else "random" if name.startswith("pagoda_random_")
+            else "examples" if name.startswith(("pagoda_example_", "pagoda_features"))
             else "benchmarks" if name.startswith("pagoda_bench_") else "demo")
     entry = {"exit_status": status, "report": load(base + ".json")}
     if kind == "benchmarks":

@@ -20,6 +20,7 @@ int run(cudaStream_t stream) {
       exec, {.num_pages = batch * pages_each, .page_size = 16, .num_kv_heads = kv_heads, .head_dim = dim});
   const Kokkos::View<half_t***, Kokkos::LayoutRight> q("q", batch, q_heads, dim), out("out", batch, q_heads, dim);
   const auto seq_lens = example::integers({100, 7, 300});
+  exec.fence();  // the cache is zeroed on the stream; the fills run on the default instance
   example::fill(cache.k, 1), example::fill(cache.v, 2), example::fill(q, 3);
   const pagoda::PagedKV kv{cache.k, cache.v, example::consecutive_pages(batch, pages_each), seq_lens};
   const auto plan = pagoda::plan(exec, kv, {.num_q_heads = q_heads});
