@@ -51,12 +51,13 @@ struct E2M1x2 {
 
 /// Scale of 8 bits: 2^(bits - 127), or NaN where all bits are set (OCP E8M0).
 struct e8m0_t {
-  std::uint8_t bits;
+  std::uint8_t bits;  ///< the exponent, biased by 127
 
   e8m0_t() = default;
   /// Up to a power of two, from 2^-127 to 2^127, so that a block divided by its scale does not saturate. The sign does
   /// not count.
   KOKKOS_INLINE_FUNCTION constexpr explicit e8m0_t(float value) : bits(from_float(value)) {}
+  /// Exact.
   KOKKOS_INLINE_FUNCTION constexpr operator float() const {
     if (bits == 0xff) return __builtin_bit_cast(float, 0x7fc00000u);
     return __builtin_bit_cast(float, bits == 0 ? 0x00400000u : static_cast<std::uint32_t>(bits) << 23);

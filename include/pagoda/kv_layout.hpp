@@ -189,7 +189,8 @@ struct ContiguousKV {
   ContiguousKV with_scales(const KVScales<MemorySpace>& scales) const {
     return detail::with_scales("pagoda::ContiguousKV::with_scales", *this, scales);
   }
-  /// Of blocks of dims.
+  /// Returns the same cache with block scales. Throws InvalidArgument if the elements do not ask for scales of type S,
+  /// if an extent is not that of the cache's blocks, or if the elements need floats beside them and there are none.
   template <class S>
   ContiguousKV with_scales(const KVBlockScales<S, MemorySpace>& scales) const {
     return detail::with_block_scales("pagoda::ContiguousKV::with_scales", *this, scales);
@@ -302,6 +303,7 @@ struct PagedKV {
   PagedKV with_scales(const KVScales<MemorySpace>& scales) const {
     return detail::with_scales("pagoda::PagedKV::with_scales", *this, scales);
   }
+  /// Returns the same cache with block scales; see ContiguousKV::with_scales.
   template <class S>
   PagedKV with_scales(const KVBlockScales<S, MemorySpace>& scales) const {
     return detail::with_block_scales("pagoda::PagedKV::with_scales", *this, scales);

@@ -59,15 +59,18 @@ struct KVScales {
 /// Scales of blocks of dims; S: what the cache's elements ask for (detail/type_table.hpp).
 template <class S, class MemorySpace>
 struct KVBlockScales {
-  using memory_space = MemorySpace;
-  using BlockView    = Kokkos::View<const S****, Kokkos::LayoutStride, MemorySpace>;
+  using memory_space = MemorySpace;                                                   ///< of the scales
+  using BlockView    = Kokkos::View<const S****, Kokkos::LayoutStride, MemorySpace>;  ///< scales of all blocks
 
   /// (page or sequence, token in page, kv head, block): the extents of the cache's first three axes in NHD order, and
   /// as many blocks as a row has. Any strides. Like keys and values, they are only referred to.
-  BlockView k, v;
+  BlockView k;
+  BlockView v;                       ///< as k, for the values
   KVScales<MemorySpace> per_tensor;  ///< one float for all keys and one for all values, beside the blocks; or empty
 
-  KVBlockScales(const BlockView& keys, const BlockView& values) : k(keys), v(values) {}  // no aggregate, as KVScales
+  /// Block scales alone. (No aggregate, as KVScales.)
+  KVBlockScales(const BlockView& keys, const BlockView& values) : k(keys), v(values) {}
+  /// Block scales, and floats for all keys and all values.
   KVBlockScales(const BlockView& keys, const BlockView& values, const KVScales<MemorySpace>& tensor)
       : k(keys), v(values), per_tensor(tensor) {}
 };

@@ -142,7 +142,7 @@ enum class DType : std::int32_t {
 enum class ScaleUse {
   none,      ///< a plain type
   optional,  ///< without scales they are 1
-  required
+  required   ///< numbers have no meaning without them
 };
 
 /// What the table says of a type.
@@ -151,12 +151,13 @@ struct TypeFacts {
   int bits;              ///< of a number
   int dims_per_element;  ///< an int4 cache of head_dim dims has rows of head_dim / 2 elements
   double unit_roundoff;  ///< half the distance from 1 to the next number
-  bool has_nan;
-  ScaleUse scales;
-  int block_dims;   ///< dims of a row that share a block scale; 0: there are none
-  float deviation;  ///< of the numbers that tests and benchmarks store
+  bool has_nan;          ///< some code is not a number
+  ScaleUse scales;       ///< that are floats
+  int block_dims;        ///< dims of a row that share a block scale; 0: there are none
+  float deviation;       ///< of the numbers that tests and benchmarks store
 };
 
+/// The type's row of the table (detail/type_table.hpp).
 KOKKOS_INLINE_FUNCTION constexpr TypeFacts facts_of(DType type) {
   switch (type) {
 #define PAGODA_FACTS(name, T, bits, dims, roundoff, nan, scales, block, S, deviation, holds) \
