@@ -62,7 +62,7 @@ compile_cuda() {
   local flags=(-std=c++20 -O3 -Werror all-warnings -I. -Iinclude)
   echo "nvcc $1"
   case $1 in
-    */many/*/kernels_*) flags+=("${sm90a[@]}") ;; # products of warpgroups: sm_90a alone has them
+    */wgmma/*/kernels_*) flags+=("${sm90a[@]}") ;; # products of warpgroups: sm_90a alone has them
     bench/*) flags+=("${gencode[@]}" -Xptxas "-warn-spills,-Werror") ;;
     *) flags+=("${gencode[@]}" -DPAGODA_HAS_SM90A) ;;
   esac

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/tune/device.hpp"
 
-#include "backends/cuda/tuned/describe_speed.hpp"
+#include "backends/cuda/tuned/device_speed.hpp"
 #include "bench/stream/cuda_graph.hpp"
 
 #include <algorithm>
@@ -166,9 +166,9 @@ double Device::time(const Batch& batch, const Launch& launch) {
 double Device::decode_us(const Batch& batch, const tuned::Shape& shape) {
   return time(batch, [&](const tuned::Problem& p) { return tuned::decode_as(p, facts_, shape, workspace_, stream_); });
 }
-double Device::decode_us(const Batch& batch, const tuned::many::Shape& shape) {
+double Device::decode_us(const Batch& batch, const tuned::wgmma::Shape& shape) {
   return time(batch,
-              [&](const tuned::Problem& p) { return tuned::many::decode_as(p, facts_, shape, workspace_, stream_); });
+              [&](const tuned::Problem& p) { return tuned::wgmma::decode_as(p, facts_, shape, workspace_, stream_); });
 }
 
 }  // namespace pagoda::tune

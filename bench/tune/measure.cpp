@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/tune/measure.hpp"
 
-#include "backends/cuda/tuned/many/grouped/shapes.hpp"
-#include "backends/cuda/tuned/many/latent/shapes.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/shapes.hpp"
+#include "backends/cuda/tuned/wgmma/latent/shapes.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -39,8 +39,8 @@ Batch latent_rows(std::int64_t rows, std::int64_t tokens) {
   return {.type         = tuned::Type::bf16,
           .num_q_heads  = 64,
           .num_kv_heads = 1,
-          .head_dim     = tuned::many::latent::head_dim,
-          .head_dim_v   = tuned::many::latent::head_dim_v,
+          .head_dim     = tuned::wgmma::latent::head_dim,
+          .head_dim_v   = tuned::wgmma::latent::head_dim_v,
           .sequences    = static_cast<int>(rows),
           .tokens       = static_cast<int>(tokens)};
 }
@@ -54,7 +54,7 @@ class Measurement {
       if (blocks(warps) > 0 && most_warps_ == 0) most_warps_ = warps;
     read();
     if (most_warps_ > 0) half_of_them(), merges(), rows(), streams();
-    if (d_.sm90a) many_rows();
+    if (d_.sm90a) wgmma_tiles();
     return speed_;
   }
 
@@ -138,13 +138,13 @@ class Measurement {
     speed_.stream_us     = std::max(us_less - start - speed_.stream_factor * read(less), 0.0);
   }
 
-  void many_rows() {
-    using tuned::many::Shape;
-    const int teams      = d_.num_sms * tuned::many::grouped::blocks(1);
+  void wgmma_tiles() {
+    using tuned::wgmma::Shape;
+    const int teams      = d_.num_sms * tuned::wgmma::grouped::blocks(1);
     const auto tile_time = [&](int all, const auto& batch) {
       const int rows = all / 4 / 4 * 4;
       return (us(batch(rows, 4096), Shape{all, 1, false}) - us(batch(rows, 1024), Shape{all, 1, false})) /
-             ((4096 - 1024) / tuned::many::tokens);
+             ((4096 - 1024) / tuned::wgmma::tokens);
     };
     speed_.grouped_tile_us = tile_time(teams, grouped_rows);
     speed_.latent_tile_us  = tile_time(d_.num_sms, latent_rows);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/cuda/tuned/kernels.hpp"
-#include "backends/cuda/tuned/many/grouped/kernels.hpp"
-#include "backends/cuda/tuned/many/grouped/shapes.hpp"
-#include "backends/cuda/tuned/many/latent/kernels.hpp"
-#include "backends/cuda/tuned/many/latent/shapes.hpp"
+#include "backends/cuda/tuned/warp/kernels.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/kernels.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/shapes.hpp"
+#include "backends/cuda/tuned/wgmma/latent/kernels.hpp"
+#include "backends/cuda/tuned/wgmma/latent/shapes.hpp"
 #include "tests/tuned/cards.hpp"
 
 #include <cstdio>
@@ -26,7 +26,7 @@ void say(const Card& card, const char* type, int head_dim, int group, int warps,
 }
 
 template <Type T>
-void say_few(const Card& card, const char* type, int head_dim) {
+void say_warp(const Card& card, const char* type, int head_dim) {
   const Device& d      = card.device;
   const int tile_bytes = 16 * head_dim * bytes_of(T);
   for (int group = 1; group <= 8; ++group)
@@ -40,15 +40,15 @@ void say_few(const Card& card, const char* type, int head_dim) {
 
 /// Many query rows to a kv head, where the build has kernels for them.
 template <Type T>
-void say_many([[maybe_unused]] const Card& card, [[maybe_unused]] const char* type) {
+void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* type) {
 #if defined(PAGODA_HAS_SM90A)
-  for (const int count : {many::rows, many::most_rows}) {
-    const int groups = many::grouped::groups(count);
+  for (const int count : {wgmma::rows, wgmma::most_rows}) {
+    const int groups = wgmma::grouped::groups(count);
     for (const int head_dim : {64, 128})
-      say(card, type, head_dim, count, many::grouped::threads(groups) / 32, many::grouped::blocks(groups),
-          many::grouped::shared(head_dim, groups).bytes, many::grouped::kernel_of<T>(head_dim, groups));
-    say(card, type, many::latent::head_dim, count, many::latent::threads / 32, many::latent::blocks_per_sm,
-        many::latent::Shared::bytes, many::latent::kernel_of<T>(many::latent::together(count)));
+      say(card, type, head_dim, count, wgmma::grouped::threads(groups) / 32, wgmma::grouped::blocks(groups),
+          wgmma::grouped::shared(head_dim, groups).bytes, wgmma::grouped::kernel_of<T>(head_dim, groups));
+    say(card, type, wgmma::latent::head_dim, count, wgmma::latent::threads / 32, wgmma::latent::blocks_per_sm,
+        wgmma::latent::Shared::bytes, wgmma::latent::kernel_of<T>(wgmma::latent::together(count)));
   }
 #endif
 }
@@ -60,14 +60,14 @@ int main() {
   std::printf("{\"main\": %lld}\n", reinterpret_cast<long long>(&main));
   for (const Card& card : cards) {
     for (const int head_dim : {64, 128}) {
-      say_few<Type::fp32>(card, "fp32", head_dim);
-      say_few<Type::fp16>(card, "fp16", head_dim);
-      say_few<Type::bf16>(card, "bf16", head_dim);
+      say_warp<Type::fp32>(card, "fp32", head_dim);
+      say_warp<Type::fp16>(card, "fp16", head_dim);
+      say_warp<Type::bf16>(card, "bf16", head_dim);
     }
     if (!uses_maps(card.device)) continue;  // 8-bit elements and warpgroups need sm_90
-    say_few<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
-    say_few<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
-    say_many<Type::fp16>(card, "fp16");
-    say_many<Type::bf16>(card, "bf16");
+    say_warp<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
+    say_warp<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
+    say_wgmma<Type::fp16>(card, "fp16");
+    say_wgmma<Type::bf16>(card, "bf16");
   }
 }

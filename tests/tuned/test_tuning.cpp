@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/cuda/tuned/many/grouped/shapes.hpp"
-#include "backends/cuda/tuned/many/latent/shapes.hpp"
 #include "backends/cuda/tuned/tuning_file.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/shapes.hpp"
+#include "backends/cuda/tuned/wgmma/latent/shapes.hpp"
 #include "tests/tuned/cards.hpp"
 
 #include <gtest/gtest.h>
@@ -173,16 +173,16 @@ TEST(Tuning, EveryChoiceIsValidAtAnySpeed) {
     }
     ASSERT_LE(blocks_launched(rows, 1 + pick(3), s), s.blocks);
 
-    const many::Pace pace = pick(2) ? many::latent::pace(d) : many::grouped::pace(head_dim, 1 + pick(2), d);
-    const int together    = 1 + pick(2);
-    const many::Shape m   = many::spread(rows, tiles, together, pace, d);
+    const wgmma::Pace pace = pick(2) ? wgmma::latent::pace(d) : wgmma::grouped::pace(head_dim, 1 + pick(2), d);
+    const int together     = 1 + pick(2);
+    const wgmma::Shape m   = wgmma::spread(rows, tiles, together, pace, d);
     ASSERT_EQ(m.teams, d.num_sms * pace.blocks_per_sm / together);
     ASSERT_GE(m.pieces, 1);
     ASSERT_LE(m.pieces, std::max<std::int64_t>(tiles, 1));
     if (m.pieces > 1) {
       ASSERT_LE(rows * m.pieces, m.teams);
     }
-    ASSERT_LE(many::teams_launched(rows, 1 + pick(3), m), m.teams);
+    ASSERT_LE(wgmma::teams_launched(rows, 1 + pick(3), m), m.teams);
   }
 }
 

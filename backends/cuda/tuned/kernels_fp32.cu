@@ -1,3 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#define PAGODA_TUNED_TYPE Type::fp32
-#include "backends/cuda/tuned/kernels.inc"
