@@ -40,8 +40,8 @@ struct AnyRows {
   /// before it, of the first chunk, are read.
   KOKKOS_FUNCTION void copy_chunk(std::uint32_t to, std::uint64_t row, int i, std::uint64_t policy) const {
     const int count = least(16, greatest(0, begin(row) + bytes - 16 * i));
-    cuda::copy_part_async(to, reinterpret_cast<const char*>(row - begin(row) + (count > 0 ? 16 * i : 0)), count,
-                          policy);
+    cuda::copy_prefix_async(to, reinterpret_cast<const char*>(row - begin(row) + (count > 0 ? 16 * i : 0)), count,
+                            policy);
   }
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "src/kernel/join.hpp"
 #include "src/kernel/rows.hpp"
@@ -155,7 +156,7 @@ class FmaFragment {
     float most = x_[0];
     PAGODA_UNROLL_ALL
     for (int i = 1; i < lane_scores; ++i) most = fmaxf(most, x_[i]);
-    if (__any_sync(~0u, most > base_ + 8.0f)) {
+    if (__any_sync(~0u, most > base_ + rescale_threshold)) {
       for_each_lane_of_row(1, [&](int d) { most = fmaxf(most, __shfl_xor_sync(~0u, most, d)); });
       most             = fmaxf(most, base_);
       const float kept = cuda::exp2(base_ - most);
@@ -374,7 +375,7 @@ class FmaFragment {
       const auto mine = reinterpret_cast<std::uint64_t>(row_at(place_[j]));
       PAGODA_UNROLL_ALL
       for (int r = 0; r < 4; ++r) {
-        const auto* const row = reinterpret_cast<const float*>(cuda::of_lane(mine, 8 * r));
+        const auto* const row = reinterpret_cast<const float*>(cuda::from_lane(mine, 8 * r));
         PAGODA_UNROLL_ALL
         for (int d = 0; d < DimTile; d += 32) {
           const bool beyond = d + lane_ >= head_dim;
@@ -397,8 +398,7 @@ class FmaFragment {
   Quad q_[Rows][chunks];
   float x_[lane_scores];
   Quad out_[Rows][chunks] = {}, few_[Rows][chunks] = {};  ///< few_: of the last tiles, not in out_ yet
-  /// Lower than any score, and finite, so that differences with it are numbers.
-  float base_ = -1e30f, sum_ = 0, few_sum_ = 0, scale_ = 1;
+  float base_ = initial_max, sum_ = 0, few_sum_ = 0, scale_ = 1;
 };
 
 }  // namespace pagoda::detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "src/kernel/join.hpp"
 #include "src/kernel/rows.hpp"
@@ -186,7 +187,7 @@ class LatentFragment {
     float most = x_[0], kept = 1.0f;
     PAGODA_UNROLL_ALL
     for (int i = 1; i < lane_tokens; ++i) most = fmaxf(most, x_[i]);
-    const bool raised = __any_sync(~0u, most > base_ + 8.0f);
+    const bool raised = __any_sync(~0u, most > base_ + rescale_threshold);
     if (raised) {
       PAGODA_UNROLL_ALL
       for (int d = 1; d < row_lanes; d *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
@@ -304,7 +305,7 @@ class LatentFragment {
   static constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
 
   /// Worked out from anew, so that no address that depends on it takes a register where it is not needed.
-  KOKKOS_FUNCTION int lane() const { return cuda::fresh(lane_); }
+  KOKKOS_FUNCTION int lane() const { return cuda::opaque(lane_); }
   /// Which token of a tile the lane's i-th score is of.
   KOKKOS_FUNCTION int token_at(int i) const { return lane() % row_lanes * lane_tokens + i; }
   /// Row r's chunk i (16 bytes) of a tile lies at place i ^ (r % 8) of the row, so that eight rows' chunks i lie in
@@ -343,8 +344,8 @@ class LatentFragment {
       for (int r = 0; r < 16; ++r) {
         const bool below         = r >= 8;
         const int of             = 4 * (r & 7) + (lane() & 3);
-        const std::uint32_t seen = cuda::visible_halves(cuda::of_lane(below ? p[m][1] : p[m][0], of));
-        const std::uint32_t next = cuda::visible_halves(cuda::of_lane(below ? p[m][3] : p[m][2], of));
+        const std::uint32_t seen = cuda::visible_halves(cuda::from_lane(below ? p[m][1] : p[m][0], of));
+        const std::uint32_t next = cuda::visible_halves(cuda::from_lane(below ? p[m][3] : p[m][2], of));
         const bool mine          = lane() >> 2 == (r & 7);
         PAGODA_UNROLL_ALL
         for (int i = 0; i < value_steps; ++i) {
@@ -411,8 +412,7 @@ class LatentFragment {
   std::uint32_t q_[RowGroups][key_steps][4];
   float x_[lane_tokens];
   float out_[RowGroups][value_steps][2][4] = {};
-  /// Lower than any score, and finite, so that differences with it are numbers.
-  float base_ = -1e30f, sum_ = 0, scale_ = 1;
+  float base_ = initial_max, sum_ = 0, scale_ = 1;
 };
 
 }  // namespace pagoda::detail

@@ -5,6 +5,7 @@
 #include "backends/cuda/block_scales.hpp"
 #include "backends/cuda/e2m1_storage.hpp"
 #include "backends/cuda/mma_storage.hpp"
+#include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "src/kernel/arithmetic.hpp"
 #include "src/kernel/join.hpp"
@@ -217,7 +218,7 @@ class MmaFragment {
     float most[2];
     PAGODA_UNROLL_ALL
     for (int e = 0; e < 2; ++e) most[e] = fmaxf(x_[e] + weight_log2(0), x_[2 + e] + weight_log2(1));
-    if (__any_sync(~0u, most[0] > base_[0] + 8.0f || most[1] > base_[1] + 8.0f)) {
+    if (__any_sync(~0u, most[0] > base_[0] + rescale_threshold || most[1] > base_[1] + rescale_threshold)) {
       PAGODA_UNROLL_ALL
       for (int e = 0; e < 2; ++e) {
         for (int d = 4; d < 32; d *= 2) most[e] = fmaxf(most[e], __shfl_xor_sync(~0u, most[e], d));
@@ -491,8 +492,8 @@ class MmaFragment {
     for (int r = 0; r < rows; ++r) {
       // The lane's words of operand a are of tokens 2 column, 2 column + 1, and of those 8 behind.
       const int lane           = 4 * r + column_;
-      const std::uint32_t seen = cuda::visible_halves(cuda::of_lane(p_[0], lane));
-      const std::uint32_t next = cuda::visible_halves(cuda::of_lane(p_[1], lane));
+      const std::uint32_t seen = cuda::visible_halves(cuda::from_lane(p_[0], lane));
+      const std::uint32_t next = cuda::visible_halves(cuda::from_lane(p_[1], lane));
       for_each_value([&](int o, const std::uint32_t (&a)[4]) {
         float sum[4] = {};
         multiply_value(sum, {a[0] & seen, a[1] & seen, a[2] & next, a[3] & next});
@@ -625,7 +626,7 @@ class MmaFragment {
     }
     PAGODA_UNROLL_ALL
     for (int i = 0; i < tile_tokens; i += copy_rows)
-      from.copy_chunk((copy_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes, cuda::of_lane(row, row0 + i),
+      from.copy_chunk((copy_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes, cuda::from_lane(row, row0 + i),
                       lane_ & (copy_lanes - 1), policy_);
     cuda::commit_copies();
   }
@@ -711,8 +712,7 @@ class MmaFragment {
   float x_[4];                      ///< of the lane's first token, both rows, then of its second
   std::uint32_t p_[2], p_rest_[2];  ///< weights, and what is left of them where they are split
   float out_[DimTile / 16][4] = {};
-  /// Lower than any score, and finite, so that differences with it are numbers.
-  float base_[2] = {-1e30f, -1e30f}, sum_[2] = {}, scale_ = 1;
+  float base_[2] = {initial_max, initial_max}, sum_[2] = {}, scale_ = 1;
 };
 
 }  // namespace pagoda::detail

@@ -54,14 +54,14 @@ KOKKOS_INLINE_FUNCTION std::uint64_t read_once_policy() {
 /// Begins to copy 16 bytes from global to shared memory, or to clear them there.
 KOKKOS_INLINE_FUNCTION void copy_async([[maybe_unused]] std::uint32_t to, [[maybe_unused]] const char* from,
                                        [[maybe_unused]] std::uint64_t policy, [[maybe_unused]] bool clear = false) {
-  KOKKOS_IF_ON_DEVICE((ptx::copy_part_async(to, from, clear ? 0 : 16, policy);))
+  KOKKOS_IF_ON_DEVICE((ptx::copy_prefix_async(to, from, clear ? 0 : 16, policy);))
 }
 
 /// Begins to copy the first `bytes` of 16 bytes, 0 to 16. The others become 0 and are not read. `from` is a multiple of
 /// 16 all the same.
-KOKKOS_INLINE_FUNCTION void copy_part_async([[maybe_unused]] std::uint32_t to, [[maybe_unused]] const char* from,
-                                            [[maybe_unused]] int bytes, [[maybe_unused]] std::uint64_t policy) {
-  KOKKOS_IF_ON_DEVICE((ptx::copy_part_async(to, from, bytes, policy);))
+KOKKOS_INLINE_FUNCTION void copy_prefix_async([[maybe_unused]] std::uint32_t to, [[maybe_unused]] const char* from,
+                                              [[maybe_unused]] int bytes, [[maybe_unused]] std::uint64_t policy) {
+  KOKKOS_IF_ON_DEVICE((ptx::copy_prefix_async(to, from, bytes, policy);))
 }
 
 /// Begins to copy 4 bytes from global to shared memory, or to clear them there.
@@ -217,14 +217,14 @@ KOKKOS_INLINE_FUNCTION bool any_lane([[maybe_unused]] bool x) {
 }
 
 /// What another lane of the warp holds.
-KOKKOS_INLINE_FUNCTION std::uint32_t of_lane([[maybe_unused]] std::uint32_t x, [[maybe_unused]] int lane) {
+KOKKOS_INLINE_FUNCTION std::uint32_t from_lane([[maybe_unused]] std::uint32_t x, [[maybe_unused]] int lane) {
 #if defined(__CUDA_ARCH__)
   return __shfl_sync(~0u, x, lane);
 #else
   return x;
 #endif
 }
-KOKKOS_INLINE_FUNCTION std::uint64_t of_lane([[maybe_unused]] std::uint64_t x, [[maybe_unused]] int lane) {
+KOKKOS_INLINE_FUNCTION std::uint64_t from_lane([[maybe_unused]] std::uint64_t x, [[maybe_unused]] int lane) {
 #if defined(__CUDA_ARCH__)
   return __shfl_sync(~0u, x, lane);
 #else
@@ -289,7 +289,7 @@ KOKKOS_INLINE_FUNCTION std::uint32_t masked_xor([[maybe_unused]] std::uint32_t w
 
 /// The same number, but not to the compiler: what is worked out from it is worked out where it is needed, and takes no
 /// registers elsewhere.
-KOKKOS_INLINE_FUNCTION int fresh(int x) {
+KOKKOS_INLINE_FUNCTION int opaque(int x) {
 #if defined(__CUDA_ARCH__)
   asm volatile("" : "+r"(x));
 #endif

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-/// Instructions that CUDA C++ has no word for, one function each. Device code only; knows nothing of Kokkos.
+/// PTX instructions without a CUDA C++ function, one function each. Device code only, without Kokkos.
 namespace pagoda::ptx {
 
 #define PAGODA_DEVICE __device__ __forceinline__
@@ -35,9 +35,9 @@ PAGODA_DEVICE void mma(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::u
   }
 }
 
-/// Four 8 x 8 matrices of 16-bit elements from shared memory: lane i gives the address of row i % 8 of matrix i / 8,
-/// and gets of each matrix the elements (i / 4, 2 (i % 4)) and the one behind it. Transposed: (2 (i % 4), i / 4) and
-/// the one below it.
+/// Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lane i passes the address of row i % 8 of matrix
+/// i / 8, and gets element (i / 4, 2 (i % 4)) of each matrix and the one to its right. Transposed: element
+/// (2 (i % 4), i / 4) and the one below it.
 template <bool Transposed>
 PAGODA_DEVICE void load_matrices(std::uint32_t* m, std::uint32_t at) {
   if constexpr (Transposed) {
@@ -53,7 +53,7 @@ PAGODA_DEVICE void load_matrices(std::uint32_t* m, std::uint32_t at) {
   }
 }
 
-/// 16 bytes from shared memory.
+/// Loads 16 bytes from shared memory.
 PAGODA_DEVICE float4 load_shared(std::uint32_t at) {
   float4 r;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -73,7 +73,7 @@ PAGODA_DEVICE uint4 load_shared_bits(std::uint32_t at) {
 PAGODA_DEVICE void store_shared(std::uint32_t at, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
-/// 16 bytes of zeros there.
+/// Stores 16 bytes of zeros.
 PAGODA_DEVICE void clear_shared(std::uint32_t at) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
 }
@@ -85,7 +85,7 @@ PAGODA_DEVICE float exp2_fast(float x) {
   return y;
 }
 
-/// To about two units in the last place.
+/// log2(x) to about two units in the last place.
 PAGODA_DEVICE float log2_fast(float x) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -97,7 +97,7 @@ PAGODA_DEVICE float reciprocal(float x) {
   return y;
 }
 
-/// Two numbers as one operand word, the first in the lower half.
+/// Packs two numbers into one operand word, the first into the lower half.
 template <bool Bf16>
 PAGODA_DEVICE std::uint32_t pack(float low, float high) {
   if constexpr (Bf16) {
@@ -109,7 +109,7 @@ PAGODA_DEVICE std::uint32_t pack(float low, float high) {
   }
 }
 
-/// The reverse.
+/// Unpacks an operand word.
 template <bool Bf16>
 PAGODA_DEVICE float2 unpack(std::uint32_t word) {
   if constexpr (Bf16) {
@@ -119,7 +119,7 @@ PAGODA_DEVICE float2 unpack(std::uint32_t word) {
   }
 }
 
-/// Two 8-bit numbers (the lower bytes) as two halves. sm_89 and newer.
+/// Converts two 8-bit numbers (the lower bytes) to two fp16 numbers. sm_89 and newer.
 template <bool E5m2>
 PAGODA_DEVICE std::uint32_t widen(std::uint32_t bytes) {
   std::uint32_t r = 0;
@@ -133,31 +133,31 @@ PAGODA_DEVICE std::uint32_t widen(std::uint32_t bytes) {
   return r;
 }
 
-/// What is copied with this policy is the first to leave the second-level cache: it is read once.
+/// Cache policy for data that is read once: it is the first to leave the second-level cache.
 PAGODA_DEVICE std::uint64_t read_once_policy() {
   std::uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
-/// Begins to copy 16 bytes from global to shared memory.
+/// Starts to copy 16 bytes from global to shared memory.
 PAGODA_DEVICE void copy_async(std::uint32_t to, const char* from, std::uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
                : "memory");
 }
-/// Begins to copy the first `bytes` of 16 bytes, 0 to 16; the others become 0 and are not read.
-PAGODA_DEVICE void copy_part_async(std::uint32_t to, const char* from, int bytes, std::uint64_t policy) {
+/// Starts to copy the first `bytes` of 16 bytes, 0 to 16; the others become 0 and are not read.
+PAGODA_DEVICE void copy_prefix_async(std::uint32_t to, const char* from, int bytes, std::uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(bytes),
                "l"(policy)
                : "memory");
 }
-/// Begins to copy 4 bytes, or to set them to 0 without reading.
+/// Starts to copy 4 bytes, or to set them to 0 without reading.
 PAGODA_DEVICE void copy_word_or_clear_async(std::uint32_t to, const char* from, std::uint64_t policy, bool clear) {
   asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], 4, %2, %3;" ::"r"(to), "l"(from),
                "r"(clear ? 0 : 4), "l"(policy)
                : "memory");
 }
-/// Begins to copy 4 bytes.
+/// Starts to copy 4 bytes.
 PAGODA_DEVICE void copy_word_async(std::uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
@@ -172,9 +172,9 @@ PAGODA_DEVICE void wait_copies() {
 PAGODA_DEVICE void barrier_init(std::uint32_t barrier, int arrivals = 1) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-/// Makes barriers known to the copy engine.
-PAGODA_DEVICE void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-PAGODA_DEVICE void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
+/// Makes initialised barriers visible to the copy engine.
+PAGODA_DEVICE void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+PAGODA_DEVICE void barrier_expect_bytes(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 PAGODA_DEVICE void barrier_arrive(std::uint32_t barrier) {
@@ -191,9 +191,9 @@ PAGODA_DEVICE void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
       : "memory");
 }
 
-/// Begins to copy a box of a tensor map to shared memory; the barrier counts its bytes.
-PAGODA_DEVICE void copy_box(std::uint32_t to, const CUtensorMap* map, int token, int head, int page,
-                            std::uint32_t barrier, std::uint64_t policy) {
+/// Starts to copy a box of a tensor map to shared memory; the barrier counts its bytes.
+PAGODA_DEVICE void copy_tensor_box(std::uint32_t to, const CUtensorMap* map, int token, int head, int page,
+                                   std::uint32_t barrier, std::uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
       "[%1, {%2, %3, %2, %4, %5}], [%6], %7;" ::"r"(to),
@@ -203,28 +203,29 @@ PAGODA_DEVICE void copy_box(std::uint32_t to, const CUtensorMap* map, int token,
 PAGODA_DEVICE void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-/// Orders what threads wrote to shared memory before copies that overwrite it.
-PAGODA_DEVICE void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/// Orders threads' accesses to shared memory before those of copies and of matrix products (the asynchronous proxy).
+PAGODA_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/// Programmatic launches: waits until the kernels before have ended and what they wrote can be read; lets the kernel
-/// behind start, once all blocks have said so.
-PAGODA_DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-PAGODA_DEVICE void let_kernel_behind_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+/// Programmatic launches. wait_for_previous_kernel returns when the previous kernel has ended and its writes are
+/// visible. The next kernel may start when all blocks have called allow_next_kernel.
+PAGODA_DEVICE void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+PAGODA_DEVICE void allow_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 #else
 PAGODA_DEVICE void barrier_init(std::uint32_t, int = 1) {}
-PAGODA_DEVICE void barrier_init_done() {}
-PAGODA_DEVICE void barrier_expect(std::uint32_t, std::uint32_t) {}
+PAGODA_DEVICE void fence_barrier_init() {}
+PAGODA_DEVICE void barrier_expect_bytes(std::uint32_t, std::uint32_t) {}
 PAGODA_DEVICE void barrier_arrive(std::uint32_t) {}
 PAGODA_DEVICE void barrier_wait(std::uint32_t, std::uint32_t) {}
-PAGODA_DEVICE void copy_box(std::uint32_t, const CUtensorMap*, int, int, int, std::uint32_t, std::uint64_t) {}
+PAGODA_DEVICE void copy_tensor_box(std::uint32_t, const CUtensorMap*, int, int, int, std::uint32_t, std::uint64_t) {}
 PAGODA_DEVICE void prefetch_map(const CUtensorMap*) {}
-PAGODA_DEVICE void fence_copies() {}
-PAGODA_DEVICE void wait_for_kernel_before() {}
-PAGODA_DEVICE void let_kernel_behind_start() {}
+PAGODA_DEVICE void fence_async_proxy() {}
+PAGODA_DEVICE void wait_for_previous_kernel() {}
+PAGODA_DEVICE void allow_next_kernel() {}
 #endif
 
-/// Loads and stores that other blocks' ones can be seen by and see, each word for itself.
-PAGODA_DEVICE float4 load_shared_word4(const float4* p) {
+/// Relaxed loads and stores at GPU scope, to exchange data between blocks. Each word is on its own: vectors are not
+/// atomic.
+PAGODA_DEVICE float4 load_relaxed_gpu4(const float4* p) {
   float4 r;
   asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(r.x), "=f"(r.y), "=f"(r.z), "=f"(r.w)
@@ -232,16 +233,16 @@ PAGODA_DEVICE float4 load_shared_word4(const float4* p) {
                : "memory");
   return r;
 }
-PAGODA_DEVICE float2 load_shared_word2(const float2* p) {
+PAGODA_DEVICE float2 load_relaxed_gpu2(const float2* p) {
   float2 r;
   asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(r.x), "=f"(r.y) : "l"(p) : "memory");
   return r;
 }
-PAGODA_DEVICE void store_shared_word4(float4* p, float4 v) {
+PAGODA_DEVICE void store_relaxed_gpu4(float4* p, float4 v) {
   asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
                : "memory");
 }
-PAGODA_DEVICE void store_shared_word2(float2* p, float2 v) {
+PAGODA_DEVICE void store_relaxed_gpu2(float2* p, float2 v) {
   asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(v.x), "f"(v.y) : "memory");
 }
 

@@ -3,65 +3,67 @@
 
 #include "backends/cuda/ptx.cuh"
 
-/// Products by warpgroups of four warps, and what goes with them. For sm_90a alone: code for any other architecture,
-/// sm_90 included, gets no bodies.
+/// Matrix products by warpgroups of four warps, and related instructions. Only sm_90a has them: for any other
+/// architecture, sm_90 included, the functions are empty.
 namespace pagoda::ptx {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define PAGODA_SM90A 1
 #endif
 
-/// An operand in shared memory that a tensor map's 128-byte swizzle wrote: runs of 128 bytes of eight rows each
-/// (1 KiB), `eights` bytes from eight rows to the next eight. Transposed operands (rows are what is summed over) also
-/// have `runs` bytes from each run of 64 elements to the next.
-PAGODA_DEVICE std::uint64_t operand(std::uint32_t at, int eights, int runs = 16) {
+/// Descriptor of an operand in shared memory, as tensor maps with 128-byte swizzle write it: runs of 128 bytes of eight
+/// rows (1 KiB), with a stride of `eights` bytes from eight rows to the next eight. Transposed operands, which are
+/// summed over rows, also have a stride of `runs` bytes from one run of 64 elements to the next.
+PAGODA_DEVICE std::uint64_t matrix_descriptor(std::uint32_t at, int eights, int runs = 16) {
   return static_cast<std::uint64_t>(at >> 4) | static_cast<std::uint64_t>(runs >> 4) << 16 |
          static_cast<std::uint64_t>(eights >> 4) << 32 | std::uint64_t(1) << 62;
 }
-/// The same operand from so many bytes further on.
-PAGODA_DEVICE std::uint64_t operand_at(std::uint64_t operand, int bytes) { return operand + (bytes >> 4); }
-/// The same operand, hidden from the compiler: or it works out all places of all products before a loop, and has no
-/// registers left.
-PAGODA_DEVICE std::uint64_t fresh(std::uint64_t operand) {
-  asm volatile("" : "+l"(operand));
-  return operand;
+/// Descriptor of the operand that begins `bytes` further on.
+PAGODA_DEVICE std::uint64_t advance_descriptor(std::uint64_t descriptor, int bytes) {
+  return descriptor + (bytes >> 4);
+}
+/// Hides the value from the compiler. Otherwise the compiler computes the descriptors of all products before a loop,
+/// and runs out of registers.
+PAGODA_DEVICE std::uint64_t opaque(std::uint64_t descriptor) {
+  asm volatile("" : "+l"(descriptor));
+  return descriptor;
 }
 
-/// Orders what the warpgroup wrote to registers before products that use them.
-PAGODA_DEVICE void wgmma_begin() {
+/// Orders the warpgroup's writes to registers before products that read them.
+PAGODA_DEVICE void wgmma_fence() {
 #if PAGODA_SM90A
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
-/// What was asked for since the last commit is one group.
+/// Makes the products started since the last commit one group.
 PAGODA_DEVICE void wgmma_commit() {
 #if PAGODA_SM90A
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
-/// Until all but the last N groups are done.
+/// Waits for all groups but the last N.
 template <int N>
 PAGODA_DEVICE void wgmma_wait() {
 #if PAGODA_SM90A
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 #endif
 }
-/// Keeps the compiler from moving uses of accumulators to where products still write them.
+/// Keeps the compiler from moving uses of accumulators across this point, to where products still write them.
 template <int N>
-PAGODA_DEVICE void wgmma_keep(float (&d)[N]) {
+PAGODA_DEVICE void wgmma_fence_registers(float (&d)[N]) {
 #pragma unroll
   for (float& x : d) asm volatile("" : "+f"(x)::"memory");
 }
 
-/// All four warps together: more or fewer registers a thread from here on.
+/// Sets the number of registers of each thread from here on. All four warps of a warpgroup must call it.
 template <int N>
-PAGODA_DEVICE void take_registers() {
+PAGODA_DEVICE void increase_registers() {
 #if PAGODA_SM90A
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 #endif
 }
 template <int N>
-PAGODA_DEVICE void give_registers() {
+PAGODA_DEVICE void decrease_registers() {
 #if PAGODA_SM90A
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 #endif
@@ -82,8 +84,9 @@ PAGODA_DEVICE void give_registers() {
   "{.reg .pred p; setp.ne.b32 p, %" add ", 0; wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" registers "}, %" a ", %" b ", p, 1, 1, 0, " transposed ";}"
 // clang-format on
 
-/// d = a b, or d += a b. a: 64 x 16; b: 16 x 64, each of its columns a row in shared memory. Row 16 warp + lane / 4
-/// (and the one 8 below it: the latter two of each four) of d, columns 8 i + 2 (lane % 4) and the next, are d[4 i ...].
+/// Starts d = a b, or d += a b. a: 64 x 16; b: 16 x 64, each of its columns a row in shared memory. A lane has in
+/// d[4 i] and d[4 i + 1] columns 8 i + 2 (lane % 4) and the next of row 16 warp + lane / 4, and in d[4 i + 2] and
+/// d[4 i + 3] those of the row 8 below.
 template <bool Bf16>
 PAGODA_DEVICE void wgmma(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add) {
 #if PAGODA_SM90A
@@ -98,9 +101,9 @@ PAGODA_DEVICE void wgmma(float (&d)[32], std::uint64_t a, std::uint64_t b, bool 
   }
 #endif
 }
-/// The same with 128 columns, and b transposed: each of its 16 rows is one in shared memory.
+/// The same with 128 columns, and b transposed: each of its 16 rows is a row in shared memory.
 template <bool Bf16>
-PAGODA_DEVICE void wgmma_transposed(float (&d)[64], std::uint64_t a, std::uint64_t b, bool add) {
+PAGODA_DEVICE void wgmma_transposed_b(float (&d)[64], std::uint64_t a, std::uint64_t b, bool add) {
 #if PAGODA_SM90A
   if constexpr (Bf16) {
     asm volatile(PAGODA_WGMMA("128", PAGODA_REGISTERS_64, "bf16", "64", "65", "66", "1")
@@ -114,48 +117,48 @@ PAGODA_DEVICE void wgmma_transposed(float (&d)[64], std::uint64_t a, std::uint64
 #endif
 }
 
-/// The same with a in registers, laid out as an accumulator's rows are, and as many columns as d has room for.
+/// The same with a in registers, in the layout of accumulators, and with as many columns as d has room for.
 // clang-format off
-#define PAGODA_WGMMA_OF_REGISTERS(n, registers, type, a, b, add) \
+#define PAGODA_WGMMA_REGISTER_A(n, registers, type, a, b, add) \
   "{.reg .pred p; setp.ne.b32 p, %" add ", 0; wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" registers "}, {" a "}, %" b ", p, 1, 1, 1;}"
 // clang-format on
 template <bool Bf16>
-PAGODA_DEVICE void wgmma_of_registers(float (&d)[64], const std::uint32_t* a, std::uint64_t b, bool add) {
+PAGODA_DEVICE void wgmma_register_a(float (&d)[64], const std::uint32_t* a, std::uint64_t b, bool add) {
 #if PAGODA_SM90A
   if constexpr (Bf16) {
-    asm volatile(PAGODA_WGMMA_OF_REGISTERS("128", PAGODA_REGISTERS_64, "bf16", "%64, %65, %66, %67", "68", "69")
+    asm volatile(PAGODA_WGMMA_REGISTER_A("128", PAGODA_REGISTERS_64, "bf16", "%64, %65, %66, %67", "68", "69")
                  : PAGODA_32(d, 0), PAGODA_32(d, 32)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)));
   } else {
-    asm volatile(PAGODA_WGMMA_OF_REGISTERS("128", PAGODA_REGISTERS_64, "f16", "%64, %65, %66, %67", "68", "69")
+    asm volatile(PAGODA_WGMMA_REGISTER_A("128", PAGODA_REGISTERS_64, "f16", "%64, %65, %66, %67", "68", "69")
                  : PAGODA_32(d, 0), PAGODA_32(d, 32)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)));
   }
 #endif
 }
 template <bool Bf16>
-PAGODA_DEVICE void wgmma_of_registers(float (&d)[32], const std::uint32_t* a, std::uint64_t b, bool add) {
+PAGODA_DEVICE void wgmma_register_a(float (&d)[32], const std::uint32_t* a, std::uint64_t b, bool add) {
 #if PAGODA_SM90A
   if constexpr (Bf16) {
-    asm volatile(PAGODA_WGMMA_OF_REGISTERS("64", PAGODA_REGISTERS_32, "bf16", "%32, %33, %34, %35", "36", "37")
+    asm volatile(PAGODA_WGMMA_REGISTER_A("64", PAGODA_REGISTERS_32, "bf16", "%32, %33, %34, %35", "36", "37")
                  : PAGODA_32(d, 0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)));
   } else {
-    asm volatile(PAGODA_WGMMA_OF_REGISTERS("64", PAGODA_REGISTERS_32, "f16", "%32, %33, %34, %35", "36", "37")
+    asm volatile(PAGODA_WGMMA_REGISTER_A("64", PAGODA_REGISTERS_32, "f16", "%32, %33, %34, %35", "36", "37")
                  : PAGODA_32(d, 0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)));
   }
 #endif
 }
 
-#undef PAGODA_WGMMA_OF_REGISTERS
+#undef PAGODA_WGMMA_REGISTER_A
 #undef PAGODA_WGMMA
 #undef PAGODA_REGISTERS_64
 #undef PAGODA_REGISTERS_32
 #undef PAGODA_32
 #undef PAGODA_8
 
-/// Four 8 x 8 matrices of 16-bit elements to shared memory, laid out over the lanes as load_matrices has them.
+/// Stores four 8 x 8 matrices of 16-bit elements to shared memory. Lanes hold them as load_matrices returns them.
 PAGODA_DEVICE void store_matrices(std::uint32_t at, const std::uint32_t* m) {
 #if PAGODA_SM90A
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(m[0]), "r"(m[1]),

@@ -109,13 +109,13 @@ tuned::Problem Device::problem_of(const Batch& b) const {
   p.v                        = p.k;
   if (!b.latent()) p.v.data = data_ + std::size_t(p.num_pages) * p.k.page;
   p.seq_lens     = lengths_;
-  p.num_q_tokens = p.most_q_tokens = b.num_q_tokens;
-  p.causal                         = true;
-  const tuned::Type q              = tuned::is_eight_bits(b.type) ? tuned::Type::fp16 : b.type;
-  const std::int64_t heads         = std::int64_t(b.num_q_heads) * b.num_q_tokens;
-  p.q                              = {small_, q, heads * b.head_dim, b.head_dim};
-  p.out                            = {out_, q, heads * b.head_dim_v, b.head_dim_v};
-  p.softmax_scale                  = 1 / std::sqrt(double(b.head_dim));
+  p.num_q_tokens = p.max_q_tokens = b.num_q_tokens;
+  p.causal                        = true;
+  const tuned::Type q             = tuned::is_eight_bits(b.type) ? tuned::Type::fp16 : b.type;
+  const std::int64_t heads        = std::int64_t(b.num_q_heads) * b.num_q_tokens;
+  p.q                             = {small_, q, heads * b.head_dim, b.head_dim};
+  p.out                           = {out_, q, heads * b.head_dim_v, b.head_dim_v};
+  p.softmax_scale                 = 1 / std::sqrt(double(b.head_dim));
   return p;
 }
 
@@ -163,12 +163,9 @@ double Device::time(const Batch& batch, const Launch& launch) {
   return 1e6 * graph.median_seconds(9, [&] { bench::cuda::evict(buffers(), stream_); }) / calls;
 }
 
-double Device::decode_us(const Batch& batch, const tuned::Shape& shape) {
-  return time(batch, [&](const tuned::Problem& p) { return tuned::decode_as(p, facts_, shape, workspace_, stream_); });
-}
-double Device::decode_us(const Batch& batch, const tuned::wgmma::Shape& shape) {
+double Device::decode_us(const Batch& batch, const tuned::LaunchShape& shape) {
   return time(batch,
-              [&](const tuned::Problem& p) { return tuned::wgmma::decode_as(p, facts_, shape, workspace_, stream_); });
+              [&](const tuned::Problem& p) { return tuned::decode_with(shape, p, facts_, workspace_, stream_); });
 }
 
 }  // namespace pagoda::tune

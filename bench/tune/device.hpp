@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/tuned/launch_shape.hpp"
+#include "backends/cuda/tuned/chosen_shape.hpp"
 #include "bench/stream/cuda_read.hpp"
 
 #include <cuda_runtime_api.h>
@@ -51,8 +51,7 @@ class Device {
 
   /// Microseconds of one decode, cold, in a CUDA graph of several. shape: one of `spread` for the batch; an overload
   /// for either kind of kernels.
-  double decode_us(const Batch& batch, const tuned::Shape& shape);
-  double decode_us(const Batch& batch, const tuned::wgmma::Shape& shape);
+  double decode_us(const Batch& batch, const tuned::LaunchShape& shape);
   /// Microseconds of a bare read.
   double read_us(std::size_t bytes);
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/tune/measure.hpp"
 
-#include "backends/cuda/tuned/wgmma/grouped/shapes.hpp"
-#include "backends/cuda/tuned/wgmma/latent/shapes.hpp"
+#include "backends/cuda/tuned/warp/tuning.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/tuning.hpp"
+#include "backends/cuda/tuned/wgmma/latent/tuning.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -59,15 +60,16 @@ class Measurement {
   }
 
  private:
-  int blocks(int warps) const { return tuned::blocks_resident(warps, tile_tokens * head_dim * 2, head_dim, 4, d_); }
-  template <class Shape>
-  double us(const Batch& b, const Shape& shape) {
+  int blocks(int warps) const {
+    return tuned::warp::blocks_resident(warps, tile_tokens * head_dim * 2, head_dim, 4, d_);
+  }
+  double us(const Batch& b, const tuned::LaunchShape& shape) {
     return median_of_3([&] { return device_.decode_us(b, shape); });
   }
-  double us(const Batch& b, int warps, int pieces) {
-    return us(b, tuned::Shape{warps, blocks(warps), pieces, false, 0});
+  double us(const Batch& b, int warps, int num_splits) {
+    return us(b, tuned::LaunchShape{blocks(warps), num_splits, false, warps});
   }
-  double streamed_us(const Batch& b) { return us(b, tuned::Shape{most_warps_, blocks(most_warps_), 1, true, 0}); }
+  double streamed_us(const Batch& b) { return us(b, tuned::LaunchShape{blocks(most_warps_), 1, true, most_warps_}); }
   /// Tokens of so many rows that together have so many bytes: whole tiles, and at least four.
   static std::int64_t tokens_of(std::int64_t rows, double bytes) {
     return std::max<std::int64_t>(std::llround(bytes / (double(rows) * token_bytes * tile_tokens)), 4) * tile_tokens;
@@ -99,11 +101,11 @@ class Measurement {
       return us(few_rows(rows, 4096), warps, std::max(static_cast<int>(blocks(warps) / rows), 1));
     };
     double large = 0;
-    for (const int pieces : {2, 4}) {
-      const std::int64_t rows = blocks(most_warps_) / pieces / 8 * 8, tokens = tokens_of(rows * pieces, bytes);
+    for (const int num_splits : {2, 4}) {
+      const std::int64_t rows = blocks(most_warps_) / num_splits / 8 * 8, tokens = tokens_of(rows * num_splits, bytes);
       if (rows == 0) return;
-      large += (us(few_rows(rows, tokens * pieces), most_warps_, pieces) -
-                us(few_rows(rows * pieces, tokens), most_warps_, 1)) /
+      large += (us(few_rows(rows, tokens * num_splits), most_warps_, num_splits) -
+                us(few_rows(rows * num_splits, tokens), most_warps_, 1)) /
                2;
     }
     for (const auto& [warps, member] : members) {
@@ -139,12 +141,12 @@ class Measurement {
   }
 
   void wgmma_tiles() {
-    using tuned::wgmma::Shape;
-    const int teams      = d_.num_sms * tuned::wgmma::grouped::blocks(1);
+    using Shape          = tuned::LaunchShape;
+    const int teams      = d_.num_sms * tuned::wgmma::grouped::blocks_per_sm(1);
     const auto tile_time = [&](int all, const auto& batch) {
       const int rows = all / 4 / 4 * 4;
       return (us(batch(rows, 4096), Shape{all, 1, false}) - us(batch(rows, 1024), Shape{all, 1, false})) /
-             ((4096 - 1024) / tuned::wgmma::tokens);
+             ((4096 - 1024) / tuned::wgmma::tile_tokens);
     };
     speed_.grouped_tile_us = tile_time(teams, grouped_rows);
     speed_.latent_tile_us  = tile_time(d_.num_sms, latent_rows);
@@ -178,21 +180,18 @@ const std::vector<Batch>& sample(const tuned::Device& d) {
   return batches;
 }
 
-tuned::Shape choice(const Batch& b, const tuned::Device& d) {
-  return tuned::spread(b.rows(), b.tokens / tile_tokens, tile_tokens * head_dim * tuned::bytes_of(b.type), head_dim,
-                       b.num_q_heads / b.num_kv_heads, d);
-}
-bool same(const tuned::Shape& a, const tuned::Shape& b) {
-  return a.warps == b.warps && a.blocks == b.blocks && a.pieces == b.pieces && a.streams == b.streams;
+tuned::LaunchShape choice(const Batch& b, const tuned::Device& d) {
+  return tuned::warp::choose_shape(b.rows(), b.tokens / tile_tokens, tile_tokens * head_dim * tuned::bytes_of(b.type),
+                                   head_dim, b.num_q_heads / b.num_kv_heads, d);
 }
 
 }  // namespace
 
 Speed measure_speed(Device& device) { return Measurement(device).all(); }
 
-double GainMeter::us_of(std::size_t batch, const tuned::Shape& shape) {
+double GainMeter::us_of(std::size_t batch, const tuned::LaunchShape& shape) {
   for (const Known& k : known_)
-    if (k.batch == batch && same(k.shape, shape)) return k.us;
+    if (k.batch == batch && same_launch(k.shape, shape)) return k.us;
   known_.push_back(
       {batch, shape, median_of_3([&] { return device_.decode_us(sample(device_.facts())[batch], shape); })});
   return known_.back().us;
@@ -205,9 +204,9 @@ Gain GainMeter::of(const Speed& speed) {
   double logs                       = 0;
   const std::vector<Batch>& batches = sample(device_.facts());
   for (std::size_t i = 0; i < batches.size(); ++i) {
-    const tuned::Shape before = choice(batches[i], device_.facts()), after = choice(batches[i], other);
+    const tuned::LaunchShape before = choice(batches[i], device_.facts()), after = choice(batches[i], other);
     ++gain.batches;
-    if (same(before, after)) continue;
+    if (same_launch(before, after)) continue;
     const double ratio = us_of(i, after) / us_of(i, before);
     ++gain.changed, logs += std::log(ratio), gain.worst = std::max(gain.worst, ratio);
   }

@@ -24,12 +24,12 @@ class GainMeter {
   Gain of(const tuned::Speed& speed);
 
  private:
-  double us_of(std::size_t batch, const tuned::Shape& shape);
+  double us_of(std::size_t batch, const tuned::LaunchShape& shape);
 
   Device& device_;
   struct Known {
     std::size_t batch;
-    tuned::Shape shape;
+    tuned::LaunchShape shape;
     double us;
   };
   std::vector<Known> known_;

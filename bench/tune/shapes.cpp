@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/tune/shapes.hpp"
 
+#include "backends/cuda/tuned/warp/tuning.hpp"
+
 #include <cstdio>
 #include <vector>
 
@@ -23,26 +25,27 @@ const char* name_of(tuned::Type type) {
   }
 }
 
-std::string text_of(const tuned::Shape& s) {
-  return s.streams ? "stream" : std::to_string(s.warps) + (s.pieces > 1 ? "/" + std::to_string(s.pieces) : "");
+std::string text_of(const tuned::LaunchShape& s) {
+  return s.stream_k ? "stream" : std::to_string(s.warps) + (s.num_splits > 1 ? "/" + std::to_string(s.num_splits) : "");
 }
 
 void print(Device& device, const Batch& b) {
   const tuned::Device& d = device.facts();
   const int tile_bytes = 16 * b.head_dim * tuned::bytes_of(b.type), group = b.num_q_heads / b.num_kv_heads;
   const std::int64_t tiles = (b.longest() + 15) / 16;
-  const auto chosen        = tuned::spread(b.rows(), tiles, tile_bytes, b.head_dim, group, d);
+  const auto chosen        = tuned::warp::choose_shape(b.rows(), tiles, tile_bytes, b.head_dim, group, d);
   std::printf("%s %d/%d %dx%d%s, read %.1f, chosen %s (%.1f):", name_of(b.type), b.num_q_heads, b.num_kv_heads,
               b.sequences, b.tokens,
               (b.first_tokens ? "+" + std::to_string(b.first_tokens)
                               : std::string() + (b.paged ? " paged" : "") + (b.by_head ? " HND" : ""))
                   .c_str(),
               device.read_us(b.cache_bytes()), text_of(chosen).c_str(), chosen.us);
-  const auto one = [&](const tuned::Shape& s) {
+  const auto one = [&](const tuned::LaunchShape& s) {
     if (s.blocks > 0) std::printf(" %s %.1f (%.1f)", text_of(s).c_str(), device.decode_us(b, s), s.us);
   };
-  for (const int warps : {8, 4, 2, 1}) one(tuned::dealt(warps, b.rows(), tiles, tile_bytes, b.head_dim, group, d));
-  one(tuned::streamed(b.rows(), tiles, tile_bytes, b.head_dim, group, d));
+  for (const int warps : {8, 4, 2, 1})
+    one(tuned::warp::fixed_splits(warps, b.rows(), tiles, tile_bytes, b.head_dim, group, d));
+  one(tuned::warp::stream_k(b.rows(), tiles, tile_bytes, b.head_dim, group, d));
   std::printf("\n");
   std::fflush(stdout);
 }

@@ -40,7 +40,7 @@ inline tuned::Problem tuned_shape(const PlanState& s) {
   t.num_kv_heads = s.num_kv_heads;
   t.head_dim     = s.head_dim;
   t.head_dim_v   = s.head_dim_v;
-  t.num_q_tokens = t.most_q_tokens = s.max_query_len;
+  t.num_q_tokens = t.max_q_tokens = s.max_query_len;
   return t;
 }
 /// Fills in `t`. Returns null, or the reason if the kernels' interface cannot express the problem.

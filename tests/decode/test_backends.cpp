@@ -241,7 +241,7 @@ void expect_same_either_way(tuned::Type type) {
       Kokkos::deep_copy(out, T(std::numeric_limits<float>::quiet_NaN()));
       tuned::Problem p{};
       p.type = type, p.num_q_heads = heads * group, p.num_kv_heads = heads;
-      p.head_dim = p.head_dim_v = head_dim, p.num_q_tokens = p.most_q_tokens = 1;
+      p.head_dim = p.head_dim_v = head_dim, p.num_q_tokens = p.max_q_tokens = 1;
       const Kokkos::View<std::byte*, Memory> workspace("workspace", tuned::workspace_bytes(p, device));
       constexpr std::int64_t row = head_dim * sizeof(T);
       p.batch                    = batch;

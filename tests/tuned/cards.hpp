@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/tuned/tuning.hpp"
+#include "backends/cuda/tuned/warp/tuning.hpp"
 
 namespace pagoda::tuned {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/tuned/warp/kernels.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/kernels.hpp"
-#include "backends/cuda/tuned/wgmma/grouped/shapes.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/tuning.hpp"
 #include "backends/cuda/tuned/wgmma/latent/kernels.hpp"
-#include "backends/cuda/tuned/wgmma/latent/shapes.hpp"
+#include "backends/cuda/tuned/wgmma/latent/tuning.hpp"
 #include "tests/tuned/cards.hpp"
 
 #include <cstdio>
@@ -31,10 +31,10 @@ void say_warp(const Card& card, const char* type, int head_dim) {
   const int tile_bytes = 16 * head_dim * bytes_of(T);
   for (int group = 1; group <= 8; ++group)
     for (const int warps : {8, 4, 2, 1}) {
-      const Block block = block_of(warps, tile_bytes, head_dim, group, d);
+      const warp::Block block = warp::block_of(warps, tile_bytes, head_dim, group, d);
       if (block.per_sm == 0) continue;
       say(card, type, head_dim, group, warps, block.per_sm, block.shared,
-          kernel_of<T>(head_dim, group, warps, block.stages, uses_maps(d)));
+          warp::kernel_of<T>(head_dim, group, warps, block.stages, warp::uses_maps(d)));
     }
 }
 
@@ -42,13 +42,14 @@ void say_warp(const Card& card, const char* type, int head_dim) {
 template <Type T>
 void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* type) {
 #if defined(PAGODA_HAS_SM90A)
-  for (const int count : {wgmma::rows, wgmma::most_rows}) {
-    const int groups = wgmma::grouped::groups(count);
+  for (const int count : {wgmma::tile_rows, wgmma::max_rows}) {
+    const int warpgroups = wgmma::grouped::num_warpgroups(count);
     for (const int head_dim : {64, 128})
-      say(card, type, head_dim, count, wgmma::grouped::threads(groups) / 32, wgmma::grouped::blocks(groups),
-          wgmma::grouped::shared(head_dim, groups).bytes, wgmma::grouped::kernel_of<T>(head_dim, groups));
+      say(card, type, head_dim, count, wgmma::grouped::threads(warpgroups) / 32,
+          wgmma::grouped::blocks_per_sm(warpgroups), wgmma::grouped::shared_layout(head_dim, warpgroups).bytes,
+          wgmma::grouped::kernel_of<T>(head_dim, warpgroups));
     say(card, type, wgmma::latent::head_dim, count, wgmma::latent::threads / 32, wgmma::latent::blocks_per_sm,
-        wgmma::latent::Shared::bytes, wgmma::latent::kernel_of<T>(wgmma::latent::together(count)));
+        wgmma::latent::shared_bytes, wgmma::latent::kernel_of<T>(wgmma::latent::blocks_per_head(count)));
   }
 #endif
 }
@@ -64,7 +65,7 @@ int main() {
       say_warp<Type::fp16>(card, "fp16", head_dim);
       say_warp<Type::bf16>(card, "bf16", head_dim);
     }
-    if (!uses_maps(card.device)) continue;  // 8-bit elements and warpgroups need sm_90
+    if (!warp::uses_maps(card.device)) continue;  // 8-bit elements and warpgroups need sm_90
     say_warp<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
     say_warp<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
     say_wgmma<Type::fp16>(card, "fp16");

@@ -8,10 +8,12 @@
 #include <sstream>
 #include <string>
 
-/// backends/cuda/tuned/TUNING.md is what tuning.hpp comes to on the cards that there are kernels for, to be read. It is
-/// written here (PAGODA_WRITE_TUNING=1) and compared with what is committed.
+/// backends/cuda/tuned/TUNING.md is what warp/tuning.hpp comes to on the cards that there are kernels for, to be read.
+/// It is written here (PAGODA_WRITE_TUNING=1) and compared with what is committed.
 namespace pagoda::tuned {
 namespace {
+
+using namespace warp;
 
 struct Kind {
   const char* name;
@@ -50,25 +52,25 @@ void write_blocks(std::ostream& out, const Card& card) {
 }
 
 void write_shapes(std::ostream& out, const Card& card) {
-  out << "| heads | batch x tokens | warps of a block | rows | pieces of each | blocks launched "
+  out << "| heads | batch x tokens | warps of a block | batch heads | splits of each | blocks launched "
          "|\n|---|---|---|---|---|---|\n";
   for (const Heads h : {Heads{16, 2}, {32, 8}, {64, 8}, {32, 32}})
     for (const Batch b : {Batch{1, 512}, {1, 65536}, {8, 8192}, {32, 1024}, {64, 4096}, {128, 1024}, {256, 256}}) {
       const std::int64_t rows = std::int64_t(b.sequences) * h.kv;
-      const Shape s           = spread(rows, (b.tokens + 15) / 16, half128, 128, h.q / h.kv, card.device);
+      const LaunchShape s     = choose_shape(rows, (b.tokens + 15) / 16, half128, 128, h.q / h.kv, card.device);
       out << "| " << h.q << "/" << h.kv << " | " << b.sequences << " x " << b.tokens << " | " << s.warps << " | "
           << rows << " | "
-          << (s.streams       ? "one stream"
-              : s.pieces == 1 ? "whole"
-                              : std::to_string(s.pieces))
-          << " | " << blocks_launched(rows, b.sequences, s) << " |\n";
+          << (s.stream_k          ? "one stream"
+              : s.num_splits == 1 ? "whole"
+                                  : std::to_string(s.num_splits))
+          << " | " << blocks_to_launch(rows, b.sequences, s) << " |\n";
     }
 }
 
 std::string table() {
   std::ostringstream out;
   out << "# What the kernels are tuned to\n\n"
-         "Written by tests/tuned/test_table.cpp from tuning.hpp; not to be edited.\n\n"
+         "Written by tests/tuned/test_table.cpp from warp/tuning.hpp; not to be edited.\n\n"
          "Little's law: a multiprocessor needs bandwidth times latency on its way. Each warp has a ring of stages, a "
          "tile of\n"
          "16 tokens of keys and one of values each, of which one is being used and the others are on their way.\n";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/tuned/tuning_file.hpp"
-#include "backends/cuda/tuned/wgmma/grouped/shapes.hpp"
-#include "backends/cuda/tuned/wgmma/latent/shapes.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/tuning.hpp"
+#include "backends/cuda/tuned/wgmma/latent/tuning.hpp"
 #include "tests/tuned/cards.hpp"
 
 #include <gtest/gtest.h>
@@ -14,6 +14,8 @@
 
 namespace pagoda::tuned {
 namespace {
+
+using namespace warp;
 
 TEST(Tuning, BlocksFitTheirMultiprocessor) {
   for (const Card& card : cards)
@@ -59,32 +61,34 @@ TEST(Tuning, RowsStayWholeWhereTheyFillTheMachine) {
     int rows, warps;
   } expected[] = {{128, 8}, {256, 4}, {512, 2}, {1024, 1}};
   for (const auto& e : expected) {
-    const Shape s = spread(e.rows, 512, half128, 128, 4, h100);
+    const LaunchShape s = choose_shape(e.rows, 512, half128, 128, 4, h100);
     EXPECT_EQ(s.warps, e.warps) << e.rows;
-    EXPECT_EQ(s.pieces, 1) << e.rows;
-    EXPECT_FALSE(s.streams) << e.rows;
-    EXPECT_EQ(blocks_launched(e.rows, 8, s), e.rows) << "idle blocks";
+    EXPECT_EQ(s.num_splits, 1) << e.rows;
+    EXPECT_FALSE(s.stream_k) << e.rows;
+    EXPECT_EQ(blocks_to_launch(e.rows, 8, s), e.rows) << "idle blocks";
   }
 }
 
 TEST(Tuning, FewRowsAreCut) {
   const Device& h100 = cards[3].device;
   for (const int rows : {1, 2, 8, 16, 64}) {
-    const Shape s = spread(rows, 4096, half128, 128, 8, h100);
-    EXPECT_GT(rows * s.pieces, 0.8 * s.blocks) << rows;
-    EXPECT_LE(rows * s.pieces, s.blocks) << rows;
+    const LaunchShape s = choose_shape(rows, 4096, half128, 128, 8, h100);
+    EXPECT_GT(rows * s.num_splits, 0.8 * s.blocks) << rows;
+    EXPECT_LE(rows * s.num_splits, s.blocks) << rows;
   }
   // But not to pieces of less than two tiles.
-  EXPECT_LE(spread(8, 4, half128, 128, 8, h100).pieces, 2);
+  EXPECT_LE(choose_shape(8, 4, half128, 128, 8, h100).num_splits, 2);
 }
 
 TEST(Tuning, RowsThatFitBadlyAreStreamed) {
   const Device& h100 = cards[3].device;
-  EXPECT_TRUE(spread(1100, 512, half128, 128, 4, h100).streams);  // two rounds, of which the second is nearly empty
-  EXPECT_FALSE(spread(4096, 512, half128, 128, 4, h100).streams);
-  EXPECT_FALSE(spread(1100, 1, half128, 128, 4, h100).streams);  // too little to read for it to matter
+  EXPECT_TRUE(
+      choose_shape(1100, 512, half128, 128, 4, h100).stream_k);  // two rounds, of which the second is nearly empty
+  EXPECT_FALSE(choose_shape(4096, 512, half128, 128, 4, h100).stream_k);
+  EXPECT_FALSE(choose_shape(1100, 1, half128, 128, 4, h100).stream_k);  // too little to read for it to matter
   for (int rows = 1; rows < 3000; ++rows)
-    EXPECT_LE(spread(rows, 4096, half128, 128, 4, h100).us, 1.03 * read_us(rows, 4096, half128, h100) + 4) << rows;
+    EXPECT_LE(choose_shape(rows, 4096, half128, 128, 4, h100).us, 1.03 * read_us(rows, 4096, 2 * half128, h100) + 4)
+        << rows;
 }
 
 // 512 rows of a group of 8 fit at once with the shorter ring only.
@@ -92,17 +96,17 @@ TEST(Tuning, RowsThatAllFitAreNotDealtInRounds) {
   const Device& h200 = cards[3].device;
   for (const int group : {1, 4, 8}) {
     EXPECT_EQ(blocks_resident(2, half128, 128, group, h200), 4 * h200.num_sms) << group;
-    const Shape s = spread(512, 64, half128, 128, group, h200);
+    const LaunchShape s = choose_shape(512, 64, half128, 128, group, h200);
     EXPECT_EQ(s.warps, 2) << group;
-    EXPECT_EQ(blocks_launched(512, 64, s), 512) << group;
+    EXPECT_EQ(blocks_to_launch(512, 64, s), 512) << group;
   }
   EXPECT_LT(block_of(2, half128, 128, 8, h200).stages, block_of(2, half128, 128, 4, h200).stages);
 }
 
 TEST(Tuning, OneSequenceMayBeStreamed) {
-  const Shape s = spread(140, (700 + 15) / 16, half128, 128, 4, cards[3].device);
-  EXPECT_TRUE(s.streams);
-  EXPECT_EQ(blocks_launched(140, 1, s), s.blocks);
+  const LaunchShape s = choose_shape(140, (700 + 15) / 16, half128, 128, 4, cards[3].device);
+  EXPECT_TRUE(s.stream_k);
+  EXPECT_EQ(blocks_to_launch(140, 1, s), s.blocks);
 }
 
 TEST(Tuning, BatchesWithOneLongSequenceAreExpectedToBeUneven) {
@@ -118,15 +122,15 @@ TEST(Tuning, BatchesWithOneLongSequenceAreExpectedToBeUneven) {
 // The smaller the problem, the fewer parts it is worth cutting rows into.
 TEST(Tuning, SmallProblemsTakeLargeBlocks) {
   for (const int rows : {2, 8, 16, 24, 32})
-    EXPECT_EQ(spread(rows, 32, half128, 128, 4, cards[3].device).warps, 8) << rows;
+    EXPECT_EQ(choose_shape(rows, 32, half128, 128, 4, cards[3].device).warps, 8) << rows;
 }
 
 // 256 rows fit an A100 at once in blocks of two warps. With an H200's speed for an A100's the stream seems cheaper.
 TEST(Tuning, AnEvenBatchIsNotStreamedOnSlowerCards) {
   for (const Card& card : {cards[0], cards[1]}) {
-    const Shape s = spread(32 * 8, 1024 / 16, half128, 128, 4, card.device);
-    EXPECT_FALSE(s.streams) << card.name;
-    EXPECT_EQ(s.pieces, 1) << card.name;
+    const LaunchShape s = choose_shape(32 * 8, 1024 / 16, half128, 128, 4, card.device);
+    EXPECT_FALSE(s.stream_k) << card.name;
+    EXPECT_EQ(s.num_splits, 1) << card.name;
   }
 }
 
@@ -161,37 +165,37 @@ TEST(Tuning, EveryChoiceIsValidAtAnySpeed) {
     const std::int64_t rows = pick(2) ? pick(300) : std::int64_t(1) << pick(28), tiles = std::int64_t(pick(3))
                                                                                          << pick(27);
     const int tile = std::array{half64, half128, word128}[static_cast<std::size_t>(pick(3))], group = 1 + pick(8);
-    const int head_dim = tile == half64 ? 64 : 128;
-    const Shape s      = spread(rows, tiles, tile, head_dim, group, d);
+    const int head_dim  = tile == half64 ? 64 : 128;
+    const LaunchShape s = warp::choose_shape(rows, tiles, tile, head_dim, group, d);
     ASSERT_TRUE(s.warps == 8 || s.warps == 4 || s.warps == 2 || s.warps == 1);
     ASSERT_EQ(s.blocks, blocks_resident(s.warps, tile, head_dim, group, d));
     ASSERT_GT(s.blocks, 0);
-    ASSERT_GE(s.pieces, 1);
-    ASSERT_LE(s.pieces, std::max<std::int64_t>(tiles / 2, 1));
-    if (s.pieces > 1) {
-      ASSERT_LE(rows * s.pieces, s.blocks);
+    ASSERT_GE(s.num_splits, 1);
+    ASSERT_LE(s.num_splits, std::max<std::int64_t>(tiles / 2, 1));
+    if (s.num_splits > 1) {
+      ASSERT_LE(rows * s.num_splits, s.blocks);
     }
-    ASSERT_LE(blocks_launched(rows, 1 + pick(3), s), s.blocks);
+    ASSERT_LE(blocks_to_launch(rows, 1 + pick(3), s), s.blocks);
 
     const wgmma::Pace pace = pick(2) ? wgmma::latent::pace(d) : wgmma::grouped::pace(head_dim, 1 + pick(2), d);
     const int together     = 1 + pick(2);
-    const wgmma::Shape m   = wgmma::spread(rows, tiles, together, pace, d);
-    ASSERT_EQ(m.teams, d.num_sms * pace.blocks_per_sm / together);
-    ASSERT_GE(m.pieces, 1);
-    ASSERT_LE(m.pieces, std::max<std::int64_t>(tiles, 1));
-    if (m.pieces > 1) {
-      ASSERT_LE(rows * m.pieces, m.teams);
+    const LaunchShape m    = wgmma::choose_shape(rows, tiles, per_head, pace, d);
+    ASSERT_EQ(m.blocks, d.num_sms * pace.blocks_per_sm / per_head);
+    ASSERT_GE(m.num_splits, 1);
+    ASSERT_LE(m.num_splits, std::max<std::int64_t>(tiles, 1));
+    if (m.num_splits > 1) {
+      ASSERT_LE(rows * m.num_splits, m.blocks);
     }
-    ASSERT_LE(wgmma::teams_launched(rows, 1 + pick(3), m), m.teams);
+    ASSERT_LE(blocks_to_launch(rows, 1 + pick(3), m), m.blocks);
   }
 }
 
 TEST(Tuning, NothingOverflows) {
   for (const Card& card : cards) {
-    const Shape s = spread(std::int64_t(1) << 27, std::int64_t(1) << 27, half128, 128, 8, card.device);
+    const LaunchShape s = choose_shape(std::int64_t(1) << 27, std::int64_t(1) << 27, half128, 128, 8, card.device);
     EXPECT_GT(s.blocks, 0);
-    EXPECT_LE(blocks_launched(std::int64_t(1) << 27, 1 << 20, s), s.blocks);
-    EXPECT_GT(spread(0, 0, half128, 128, 8, card.device).blocks, 0);
+    EXPECT_LE(blocks_to_launch(std::int64_t(1) << 27, 1 << 20, s), s.blocks);
+    EXPECT_GT(choose_shape(0, 0, half128, 128, 8, card.device).blocks, 0);
   }
 }
 

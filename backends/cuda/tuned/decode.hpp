@@ -8,27 +8,28 @@
 
 struct CUstream_st;
 
-/// Decode attention by hand-tuned CUDA kernels: pointers, strides and a stream, nothing of Kokkos. No score options.
+/// Decode attention by hand-tuned CUDA kernels, without Kokkos: pointers, strides and a stream. There are no score
+/// options.
 ///  - One query token for each sequence, up to 8 query heads to a kv head; keys and values of 32, 16 or 8 bits.
 ///  - On sm_90, in 16 bits, up to 128 query rows (heads times tokens) to a kv head; also latent caches (head_dim 576,
-///    head_dim_v 512 of the same memory). Scores are sums of head_dim / 16 steps here, each of which the hardware cuts
-///    off instead of rounding: log-sum-exps are off by up to head_dim / 16 * 2^-23 of the largest score.
-/// `why_not` says which problems are taken.
+///    head_dim_v 512 of the same memory). Here scores are sums of head_dim / 16 steps, each of which the hardware
+///    truncates instead of rounding: log-sum-exps have errors of up to head_dim / 16 * 2^-23 of the largest score.
+/// `why_not` says which problems the kernels support.
 namespace pagoda::tuned {
 
 enum class Type { fp16, bf16, fp8_e4m3, fp8_e5m2, fp32 };
 constexpr bool is_eight_bits(Type type) { return type == Type::fp8_e4m3 || type == Type::fp8_e5m2; }
 constexpr int bytes_of(Type type) { return type == Type::fp32 ? 4 : is_eight_bits(type) ? 1 : 2; }
 
-/// Keys or values: rows of head_dim dense elements; the others' distances in bytes.
+/// Keys or values: rows of head_dim dense elements. The strides are in bytes.
 struct Cache {
   const void* data;
   std::int64_t page, token, head;
-  const float* scale;       ///< of 8-bit elements: null: 1
+  const float* scale;       ///< of 8-bit elements; null: 1
   std::int64_t scale_head;  ///< from one kv head's scale to the next, in floats; 0: one for all
 };
 
-/// Rows of head_dim dense elements; distances in elements.
+/// Rows of head_dim dense elements. Strides are in elements.
 struct Heads {
   void* data;
   Type type;
@@ -38,22 +39,22 @@ struct Heads {
 struct Problem {
   Type type;  ///< of keys and values
   int batch, num_q_heads, num_kv_heads, head_dim, head_dim_v;
-  int page_size;                       ///< tokens; contiguous: what one sequence has room for
-  std::int64_t max_seq_len;            ///< bound on every length; only tunes
+  int page_size;                       ///< tokens; contiguous: capacity of one sequence
+  std::int64_t max_seq_len;            ///< bound on every length; used for tuning only
   std::int64_t num_pages;              ///< contiguous: sequences
   Cache k, v;                          ///< the same data and strides: values are the first dims of the keys
   const int* seq_lens;                 ///< [sequences], read when the kernel runs, like all of the below
   const int* sequence_ids;             ///< [batch]; null: batch entry b is sequence b
   const int* block_table;              ///< page ids; null: contiguous, page = sequence
-  const int* page_indptr;              ///< where a sequence's pages begin in block_table; null: at sequence * table_row
-  std::int64_t table_row, table_page;  ///< distances in block_table, in elements
+  const int* page_indptr;              ///< first entry of a sequence in block_table; null: sequence * table_row
+  std::int64_t table_row, table_page;  ///< strides in block_table, in elements
   std::int64_t table_pages;            ///< entries of a row (page_indptr: of the table): what may be read
-  std::int64_t table_entries;          ///< from the first to the last that may be read
-  int num_q_tokens;   ///< of each batch entry, the newest of its sequence; q, out and lse: batch / num_q_tokens apart
-  int most_q_tokens;  ///< bound on num_q_tokens of all decodes on a workspace
-  bool causal;        ///< query token i sees no newer ones; otherwise every token
+  std::int64_t table_entries;          ///< number from the first to the last that may be read
+  int num_q_tokens;  ///< of each batch entry, the newest of its sequence; q, out and lse: batch / num_q_tokens apart
+  int max_q_tokens;  ///< bound on num_q_tokens of every decode on a workspace
+  bool causal;       ///< query token i sees no newer ones; otherwise every token
   Heads q, out;
-  void* lse;  ///< null: not asked for
+  void* lse;  ///< log-sum-exps; null: not wanted
   bool lse_double;
   std::int64_t lse_batch, lse_head;
   double softmax_scale;
@@ -67,7 +68,7 @@ struct Problem {
   ///    griddepcontrol.wait (cudaGridDependencySynchronize), at the latest before it ends: otherwise what its own
   ///    predecessor wrote is not ordered before the decode. The decode's kernels do so themselves, before they let the
   ///    kernel behind start.
-  /// No effect on older cards, beyond 8 query rows to a kv head, on latent caches and on batches cut as one stream.
+  /// No effect on older cards, beyond 8 query rows to a kv head, on latent caches and with stream-K.
   bool programmatic;
 };
 
@@ -85,7 +86,7 @@ struct Device {
 const char* why_not(const Problem& problem, const Device& device);
 
 /// Bytes of device memory that decodes of such heads and query tokens write beside their outputs, whatever the batch.
-/// Of the problem only type, num_q_heads, num_kv_heads, head_dim, head_dim_v and most_q_tokens count, here and below.
+/// Of the problem only type, num_q_heads, num_kv_heads, head_dim, head_dim_v and max_q_tokens count, here and below.
 std::size_t workspace_bytes(const Problem& problem, const Device& device);
 
 /// Sets a workspace up, once, and loads the kernels. Every decode leaves the workspace as it was; one decode may be in

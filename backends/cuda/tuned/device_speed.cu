@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/tuned/device_speed.hpp"
 
-#include "backends/cuda/tuned/common/driver.hpp"
+#include "backends/cuda/tuned/common/launch.hpp"
 #include "backends/cuda/tuned/tuning_file.hpp"
 
 #include <cstdio>
@@ -24,7 +24,7 @@ Speed built_in_speed(const Device& d, int device_id) {
                          ask(cudaDevAttrGlobalMemoryBusWidth)});
 }
 
-void describe_speed(Device& d, int device_id) {
+void set_speed(Device& d, int device_id) {
   d.speed                  = built_in_speed(d, device_id);
   const std::string reason = read_tuning_file(device_name(device_id), d.speed);
   if (!reason.empty()) std::fprintf(stderr, "Pagoda: the tuning file is ignored: %s\n", reason.c_str());

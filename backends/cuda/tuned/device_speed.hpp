@@ -15,6 +15,6 @@ Speed built_in_speed(const Device& d, int device_id);
 
 /// Sets d.speed: built in, or from the device's tuning file where there is one (tuning_file.hpp). A file that cannot be
 /// used is named on standard error with the reason.
-void describe_speed(Device& d, int device_id);
+void set_speed(Device& d, int device_id);
 
 }  // namespace pagoda::tuned

@@ -1,46 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/cuda/tuned/common/args.hpp"
-#include "backends/cuda/tuned/common/driver.hpp"
+#include "backends/cuda/tuned/chosen_shape.hpp"
+#include "backends/cuda/tuned/common/launch.hpp"
 #include "backends/cuda/tuned/decode.hpp"
 #include "backends/cuda/tuned/device_speed.hpp"
-#include "backends/cuda/tuned/launch_shape.hpp"
-#include "backends/cuda/tuned/tuning.hpp"
-#include "backends/cuda/tuned/warp/kernels.hpp"
+#include "backends/cuda/tuned/warp/launch.hpp"
 #include "backends/cuda/tuned/wgmma/launch.hpp"
 
 #include <algorithm>
-#include <initializer_list>
 
+/// Checks what holds for all kernels, and hands problems to the wgmma kernels or to the warp kernels.
 namespace pagoda::tuned {
 
 namespace {
 
 bool aligned(const void* p, std::int64_t bytes) { return reinterpret_cast<std::uintptr_t>(p) % bytes == 0; }
 
-bool mappable(const Problem& p, const Cache& c) {
-  constexpr std::int64_t far = std::int64_t(1) << 40;
+/// Whether a tensor map can describe the keys or values.
+bool can_be_mapped(const Problem& p, const Cache& c) {
+  constexpr std::int64_t max_stride = std::int64_t(1) << 40;
   return aligned(c.data, 16) && c.token % 16 == 0 && c.head % 16 == 0 && c.page % 16 == 0 && c.token > 0 &&
-         c.head > 0 && c.page > 0 && c.token < far && c.head < far && c.page < far && p.num_pages > 0;
+         c.head > 0 && c.page > 0 && c.token < max_stride && c.head < max_stride && c.page < max_stride &&
+         p.num_pages > 0;
 }
 
-const void* find_kernel(Type type, int head_dim, int group, int warps, int stages, bool maps) {
-  switch (type) {
-    case Type::fp32:
-      return kernel_of<Type::fp32>(head_dim, group, warps, stages, maps);
-    case Type::fp16:
-      return kernel_of<Type::fp16>(head_dim, group, warps, stages, maps);
-    case Type::bf16:
-      return kernel_of<Type::bf16>(head_dim, group, warps, stages, maps);
-    case Type::fp8_e4m3:
-      return kernel_of<Type::fp8_e4m3>(head_dim, group, warps, stages, maps);
-    default:
-      return kernel_of<Type::fp8_e5m2>(head_dim, group, warps, stages, maps);
-  }
-}
-
-int tile_bytes(const Problem& p) { return 16 * p.head_dim * bytes_of(p.type); }
-
-/// Compiled as the kernels are.
+/// Tells for which architecture this file was compiled, as the kernels were.
 __global__ void probe() {}
 
 }  // namespace
@@ -66,91 +49,51 @@ Device Device::current() {
   d.num_sms          = ask(cudaDevAttrMultiProcessorCount);
   d.shared_per_sm    = ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
   d.shared_per_block = ask(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  describe_speed(d, device);
+  set_speed(d, device);
   return d;
 }
 
 const char* why_not(const Problem& p, const Device& d) {
   if (d.sm < 80) return "the device is older than sm_80";
   if (is_eight_bits(p.type) && d.sm < 90) return "8-bit keys and values need sm_90";
-  const int group     = p.num_q_heads / p.num_kv_heads;
-  const bool by_wgmma = wgmma::takes(p);
-  if (by_wgmma) {
-    if (const char* reason = wgmma::why_not(p, d)) return reason;
-  } else {
-    if (p.head_dim != p.head_dim_v) return "head_dim and head_dim_v differ";
-    if (p.head_dim != 128 && (p.head_dim != 64 || is_eight_bits(p.type)))
-      return "head_dim is not one of 64 (not of 8 bits), 128";
-    if (p.most_q_tokens > 1) return "several query tokens of a type that is not of 16 bits";
-    if (group > 8) return "more than 8 query heads share a kv head, of a type that is not of 16 bits";
-    if (p.block_table && p.page_size % 16 != 0) return "page_size is not a multiple of 16";
-  }
+  if (const char* reason = wgmma::handles(p) ? wgmma::why_not(p, d) : warp::why_not(p)) return reason;
   const Type q = is_eight_bits(p.type) ? Type::fp16 : p.type;
   if (p.q.type != q) return "q is not of the keys' type (fp16 for 8-bit keys)";
   if (is_eight_bits(p.out.type)) return "out is of 8 bits";
-  const int in_16 = 16 / bytes_of(q);
-  if (!aligned(p.q.data, 16) || p.q.batch % in_16 != 0 || p.q.head % in_16 != 0)
+  const int in_16_bytes = 16 / bytes_of(q);
+  if (!aligned(p.q.data, 16) || p.q.batch % in_16_bytes != 0 || p.q.head % in_16_bytes != 0)
     return "rows of q do not start on 16 bytes";
   if (!aligned(p.out.data, 16) || p.out.batch % 4 != 0 || p.out.head % 4 != 0)
     return "rows of out do not start on whole vectors";
-  if (!mappable(p, p.k) || !mappable(p, p.v)) return "rows of keys or values do not start on 16 bytes, or overlap";
+  if (!can_be_mapped(p, p.k) || !can_be_mapped(p, p.v))
+    return "rows of keys or values do not start on 16 bytes, or overlap";
   if (p.block_table && std::max(p.table_entries, p.table_row) >= std::int64_t(1) << 31)
     return "2^31 entries of block_table or more";
   if (std::int64_t(p.batch) * p.num_kv_heads >= std::int64_t(1) << 28) return "2^28 rows or more";
-  if (!by_wgmma && blocks_resident(1, tile_bytes(p), p.head_dim, group, d) == 0)
-    return "the device has too little shared memory";
+  if (!wgmma::handles(p) && !warp::fits(p, d)) return "the device has too little shared memory";
   return nullptr;
 }
 
 std::size_t workspace_bytes(const Problem& p, const Device& d) {
-  if (wgmma::takes(p)) return wgmma::workspace_bytes(p, d);
-  const int group = p.num_q_heads / p.num_kv_heads;
-  return sizeof(Record) * 2 * std::size_t(d.num_sms) * warps_per_sm * group * (p.head_dim / 4);
+  return wgmma::handles(p) ? wgmma::workspace_bytes(p, d) : warp::workspace_bytes(p, d);
 }
 
 void prepare(const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
-  if (wgmma::takes(p)) return wgmma::prepare(p, d, workspace, stream);
-  const int group = p.num_q_heads / p.num_kv_heads;
-  for (const int warps : {8, 4, 2, 1}) {
-    const int stages         = block_of(warps, tile_bytes(p), p.head_dim, group, d).stages;
-    const void* const kernel = find_kernel(p.type, p.head_dim, group, warps, stages, uses_maps(d));
-    if (!kernel) continue;
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, d.shared_per_block),
-          "shared memory");
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-          "shared memory");
-  }
-  check(cudaMemsetAsync(workspace, 0xff, workspace_bytes(p, d), stream), "cudaMemsetAsync");
+  wgmma::handles(p) ? wgmma::prepare(p, d) : warp::prepare(p, d);
+  check(cudaMemsetAsync(workspace, 0xff, workspace_bytes(p, d), stream), "cudaMemsetAsync");  // see empty_sentinel
 }
 
-Shape shape_of(const Problem& p, const Device& d) {
-  const auto rows  = std::int64_t(p.batch) * p.num_kv_heads;
-  const auto tiles = most_tiles(p, 16);
-  const int group  = p.num_q_heads / p.num_kv_heads;
-  if (p.block_table && expects_uneven(p.batch, 16 * tiles, p.num_pages * p.page_size))
-    return streamed(rows, tiles, tile_bytes(p), p.head_dim, group, d);
-  return spread(rows, tiles, tile_bytes(p), p.head_dim, group, d);
+LaunchShape choose_shape(const Problem& p, const Device& d) {
+  return wgmma::handles(p) ? wgmma::choose_shape(p, d) : warp::choose_shape(p, d);
 }
 
 bool decode(const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
-  if (wgmma::takes(p)) return wgmma::decode(p, d, workspace, stream);
-  return decode_as(p, d, shape_of(p, d), workspace, stream);
+  return decode_with(choose_shape(p, d), p, d, workspace, stream);
 }
 
-bool decode_as(const Problem& p, const Device& d, const Shape& shape, void* workspace, CUstream_st* stream) {
-  const int group = p.num_q_heads / p.num_kv_heads;
-  const bool maps = uses_maps(d);
-  const auto rows = std::int64_t(p.batch) * p.num_kv_heads;
-  Args a{};
-  describe(p, 16, shape.pieces, shape.streams, a);
-  if (maps) a.k_map = map_of(p, p.k, bytes_of(p.type), 16), a.v_map = map_of(p, p.v, bytes_of(p.type), 16);
-  a.slice   = (group * (p.head_dim / 4) + shape.pieces - 1) / shape.pieces;
-  a.early   = p.programmatic && maps && !shape.streams;
-  a.records = static_cast<Record*>(workspace);
-
-  const Block block        = block_of(shape.warps, tile_bytes(p), p.head_dim, group, d);
-  const void* const kernel = find_kernel(p.type, p.head_dim, group, shape.warps, block.stages, maps);
-  return launch(kernel, &a, blocks_launched(rows, p.batch, shape), shape.warps * 32, block.shared, a.early, stream);
+bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
+  return wgmma::handles(p) ? wgmma::decode_with(shape, p, d, workspace, stream)
+                           : warp::decode_with(shape, p, d, workspace, stream);
 }
 
 }  // namespace pagoda::tuned

@@ -13,35 +13,36 @@ namespace pagoda::tuned {
 
 using detail::Divisor;
 
-/// One record of a part of a row: four dims of a head's weighted values, then maximum (base 2) and sum.
-struct alignas(32) Record {
+/// Four dims of the partial result of a query row: weighted values, then running maximum (base 2) and sum.
+struct alignas(32) QuadPartial {
   float4 values;
   float2 state, unused;
 };
 
-/// Everything a kernel reads, by value. What is needed first stands first: arguments come in lines of 64 bytes, one
-/// after another as they are asked for, each a tenth of a microsecond before the first copy.
+/// Everything a kernel reads, by value. Fields are in the order in which kernels need them: arguments arrive in lines
+/// of 64 bytes, one after another as they are asked for, and each line delays the first copy by a tenth of a
+/// microsecond.
 struct Args {
   const int *seq_lens, *block_table;
-  Divisor pieces;  ///< into which each row of an even batch is dealt
+  Divisor num_splits;  ///< of each batch head of an even batch
   Divisor num_kv_heads;
-  Divisor tiles_per_page;
+  Divisor copies_per_page;  ///< a copy brings 16 tokens (warp kernels) or 8 (wgmma kernels) of one page
   int batch;
-  int table_row, table_page, last_page;  ///< last entry of a row of the table (page_indptr: of the table)
+  int table_row, table_page, last_page;  ///< last_page: last entry of a table row (with page_indptr: of the table)
   bool has_ids, has_indptr;
-  bool streams;  ///< the batch is cut as one stream of tiles, even or not
-  bool alone;    ///< one sequence, which is even: nobody needs to look at lengths before they start
-  bool early;    ///< the kernel before may still run, and write queries and newest tokens; never of a stream
-  int group;
+  bool stream_k;         ///< the batch is divided by stream-K, whether or not it is even
+  bool single_sequence;  ///< batch is 1, which is always even: blocks start without looking at lengths
+  bool programmatic;     ///< the previous kernel may still write queries and the newest tokens; never with stream_k
+  int group_size;        ///< query heads that share a kv head
 
   const int *sequence_ids, *page_indptr;
   Heads q;
-  float scale;  ///< softmax_scale * log2(e)
-  int slice;    ///< items of a row that each of `pieces` blocks joins
+  float scale;         ///< softmax_scale * log2(e)
+  int quads_per_join;  ///< warp kernels: output quads that each of `num_splits` blocks joins
 
   CUtensorMap k_map, v_map;  ///< unused where copies are by address
   Heads out;
-  Record* records;  ///< [block][2][item]
+  QuadPartial* partials;  ///< warp kernels: [block][2][output quad]
   void* lse;
   std::int64_t lse_batch, lse_head;
   bool lse_double;

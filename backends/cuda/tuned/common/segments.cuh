@@ -5,27 +5,30 @@
 #include "backends/cuda/tuned/common/args.hpp"
 #include "src/plan/launched.hpp"
 
-/// Which tiles are a block's: worked out from the lengths when the kernel runs, by every warp for itself.
+/// Which tiles a block reads. Every warp works it out for itself from the lengths, when the kernel runs.
+///
+/// A *batch head* is a pair of batch entry and kv head. A *segment* is a block's split of one batch head, as one warp
+/// sees it.
 namespace pagoda::tuned {
 
-template <int Tokens = 16>
-PAGODA_DEVICE int tiles_of(int len) {
-  return static_cast<int>(static_cast<unsigned>(len + Tokens - 1) / Tokens);
+template <int TileTokens>
+PAGODA_DEVICE int num_tiles(int len) {
+  return static_cast<int>(static_cast<unsigned>(len + TileTokens - 1) / TileTokens);
 }
 
-/// A block's part of one row (batch entry and kv head), as one warp sees it. The length is on its way when a segment is
-/// found: whatever follows from it is worked out when it is needed.
-template <int Tokens>
-struct SegmentOf {
+/// The length is still being loaded when a segment is found: what follows from it is worked out when it is needed.
+template <int TileTokens>
+struct Segment {
   int batch, head, sequence, len;
-  int first, step;  ///< tiles of the warp
-  int limit;        ///< tiles from here on are other blocks'
-  bool begins;      ///< it has the row's first tile
-  int from, to;     ///< blocks that have a part, first and last; dealt: if the row is long enough for all
+  int first_tile, tile_step;    ///< tiles of the warp
+  int tile_limit;               ///< tiles from here on belong to other blocks
+  bool has_first_tile;          ///< of the batch head
+  int first_block, last_block;  ///< blocks that have a split; fixed splits: if there is a tile for each
 
-  PAGODA_DEVICE int end() const { return min(tiles_of<Tokens>(len), limit); }
+  PAGODA_DEVICE int end_tile() const { return min(num_tiles<TileTokens>(len), tile_limit); }
+  /// Fixed splits: last block that has one. There are no more splits than tiles, and one if there is no tile.
+  PAGODA_DEVICE int last_fixed_split(int end) const { return min(last_block, first_block + max(end, 1) - 1); }
 };
-using Segment = SegmentOf<16>;
 
 PAGODA_DEVICE int sequence_of(const Args& a, int batch) {
   if (a.has_ids) [[unlikely]]
@@ -33,38 +36,39 @@ PAGODA_DEVICE int sequence_of(const Args& a, int batch) {
   return batch;
 }
 PAGODA_DEVICE int length_of(const Args& a, int batch) { return __ldg(a.seq_lens + sequence_of(a, batch)); }
+
 /// Tiles of all sequences, and whether none is much longer than the others.
-struct Totals {
+struct BatchTotals {
   int tiles;
   bool even;
 };
 
-/// All lengths of a batch, lanes over entries. The first are asked for when it is made: behind the first copies they
-/// would wait for all of them.
-class Lengths {
+/// Reads all lengths of a batch, lanes over batch entries. The constructor starts the first loads: behind the first
+/// copies they would wait for all of these.
+class SequenceLengths {
  public:
-  PAGODA_DEVICE Lengths(const Args& a, int lane) {
-    if (a.alone) return;
-    first_[0] = length_of(a, min(lane, a.batch - 1));
+  PAGODA_DEVICE SequenceLengths(const Args& a, int lane) {
+    if (a.single_sequence) return;
+    loaded_[0] = length_of(a, min(lane, a.batch - 1));
     if (a.batch > 32) [[unlikely]] {
 #pragma unroll
-      for (int i = 1; i < early; ++i) first_[i] = length_of(a, min(lane + 32 * i, a.batch - 1));
+      for (int i = 1; i < loads; ++i) loaded_[i] = length_of(a, min(lane + 32 * i, a.batch - 1));
     }
   }
-  template <int Tokens = 16>
-  PAGODA_DEVICE Totals count(const Args& a, int lane) const {
+  template <int TileTokens>
+  PAGODA_DEVICE BatchTotals count(const Args& a, int lane) const {
     int tiles = 0, longest = 0, sequences = 0;
     const auto add = [&](int len) {
-      const int n = tiles_of<Tokens>(len);
+      const int n = num_tiles<TileTokens>(len);
       tiles += n, longest = max(longest, n), sequences += n > 0;
     };
-    if (lane < a.batch) add(first_[0]);
+    if (lane < a.batch) add(loaded_[0]);
     if (a.batch > 32) [[unlikely]] {
 #pragma unroll
-      for (int i = 1; i < early; ++i)
-        if (lane + 32 * i < a.batch) add(first_[i]);
+      for (int i = 1; i < loads; ++i)
+        if (lane + 32 * i < a.batch) add(loaded_[i]);
 #pragma unroll 4
-      for (int b = lane + 32 * early; b < a.batch; b += 32) add(length_of(a, b));
+      for (int b = lane + 32 * loads; b < a.batch; b += 32) add(length_of(a, b));
     }
     tiles = __reduce_add_sync(~0u, tiles), longest = __reduce_max_sync(~0u, longest);
     sequences = __reduce_add_sync(~0u, sequences);
@@ -72,105 +76,107 @@ class Lengths {
   }
 
  private:
-  static constexpr int early = 8;
-  int first_[early]          = {};
+  static constexpr int loads = 8;
+  int loaded_[loads]         = {};
 };
 
-/// The segments of a block, one after another. Two ways:
-///  - dealt: rows of even batches are cut alike, into args.pieces pieces, of which piece p has every so many-th tile.
-///    Where a tile lies follows from its number alone, before any length is known. Rows beyond one for each block
-///    follow in further rounds.
-///  - streamed: the tiles of all rows, one row after another, are cut into as many runs as there are blocks
-///    (stream-K: Osama et al., 2023), whatever the lengths.
-/// Together: so many blocks, side by side in the grid, walk as one.
-template <int Warps, int Tokens = 16, int Together = 1>
-class Walk {
+/// Walks the segments of a block, one after another. There are two ways to divide a batch:
+///  - fixed splits, for even batches: each batch head is divided into args.num_splits splits, and split s has every
+///    num_splits-th tile from s on. The place of a tile follows from its number alone, before any length is known.
+///    Batch heads beyond one for each block follow in further rounds.
+///  - stream-K (Osama et al., 2023), for any lengths: the tiles of all batch heads, one after another, are divided into
+///    as many runs as there are blocks.
+/// Warps: warps over which a block's tiles are distributed. BlocksPerHead: blocks, side by side in the grid, that walk
+/// as one because they share the query rows of each kv head.
+template <int Warps, int TileTokens, int BlocksPerHead = 1>
+class SegmentWalk {
  public:
-  using Segment = SegmentOf<Tokens>;
+  using Segment = tuned::Segment<TileTokens>;
 
-  PAGODA_DEVICE static int block() { return static_cast<int>(blockIdx.x / Together); }
-  PAGODA_DEVICE static int blocks() { return static_cast<int>(gridDim.x / Together); }
+  PAGODA_DEVICE static int block() { return static_cast<int>(blockIdx.x / BlocksPerHead); }
+  PAGODA_DEVICE static int num_blocks() { return static_cast<int>(gridDim.x / BlocksPerHead); }
 
-  PAGODA_DEVICE static Walk dealt(const Args& args, int warp) {
-    Walk w(warp);
-    w.row_   = args.pieces.divide(block());
-    w.piece_ = block() - w.row_ * args.pieces.value;
+  PAGODA_DEVICE static SegmentWalk fixed_splits(const Args& args, int warp) {
+    SegmentWalk w(warp);
+    w.start_ = args.num_splits.divide(block());
+    w.split_ = block() - w.start_ * args.num_splits.value;
     return w;
   }
   /// tiles: of all sequences, for one kv head.
-  PAGODA_DEVICE static Walk streamed(const Args& args, int warp, int lane, int tiles) {
-    Walk w(warp);
+  PAGODA_DEVICE static SegmentWalk stream_k(const Args& args, int warp, int lane, int tiles) {
+    SegmentWalk w(warp);
     const int heads = args.num_kv_heads.value, all = tiles * heads;
-    w.piece_ = -1;
-    w.each_ = all / blocks(), w.longer_ = all - w.each_ * blocks();
-    w.at_  = w.each_ * block() + min(block(), w.longer_);
-    w.end_ = w.at_ + w.each_ + (block() < w.longer_);
-    if (w.at_ == w.end_) return w;
+    w.split_             = -1;
+    w.tiles_per_block_   = all / num_blocks();
+    w.num_longer_blocks_ = all - w.tiles_per_block_ * num_blocks();
+    w.tile_              = w.tiles_per_block_ * block() + min(block(), w.num_longer_blocks_);
+    w.end_               = w.tile_ + w.tiles_per_block_ + (block() < w.num_longer_blocks_);
+    if (w.tile_ == w.end_) return w;
     int before = 0;  // tiles of earlier sequences
     for (int first = 0;; first += 32) {
-      const int mine = first + lane < args.batch ? tiles_of<Tokens>(length_of(args, first + lane)) * heads : 0;
+      const int mine = first + lane < args.batch ? num_tiles<TileTokens>(length_of(args, first + lane)) * heads : 0;
       int sum        = mine;
 #pragma unroll
       for (int d = 1; d < 32; d *= 2) {
         const int other = __shfl_up_sync(~0u, sum, d);
         if (lane >= d) sum += other;
       }
-      const unsigned beyond = __ballot_sync(~0u, before + sum > w.at_);
+      const unsigned beyond = __ballot_sync(~0u, before + sum > w.tile_);
       if (beyond != 0) {
         const int which = __ffs(beyond) - 1, count = __shfl_sync(~0u, mine, which);
         before += __shfl_sync(~0u, sum, which) - count;
         w.batch_     = first + which;
         const int nt = count / heads;
-        w.head_      = (w.at_ - before) / nt;
-        w.row_       = before + w.head_ * nt;
+        w.head_      = (w.tile_ - before) / nt;
+        w.start_     = before + w.head_ * nt;
         return w;
       }
       before += __shfl_sync(~0u, sum, 31);
     }
   }
 
-  /// False: there are no more.
+  /// Finds the next segment. False: there is none.
   PAGODA_DEVICE bool next(const Args& args, Segment& s) {
-    if (piece_ < 0) [[unlikely]]
-      return next_streamed(args, s);
-    return next_dealt(args, s);
+    if (split_ < 0) [[unlikely]]
+      return next_stream_k(args, s);
+    return next_fixed_split(args, s);
   }
 
  private:
-  PAGODA_DEVICE explicit Walk(int warp) : warp_(warp) {}
+  PAGODA_DEVICE explicit SegmentWalk(int warp) : warp_(warp) {}
 
-  PAGODA_DEVICE bool next_dealt(const Args& args, Segment& s) {
-    const int pieces = args.pieces.value;
-    s.batch          = args.num_kv_heads.divide(row_);
+  PAGODA_DEVICE bool next_fixed_split(const Args& args, Segment& s) {
+    const int num_splits = args.num_splits.value;
+    s.batch              = args.num_kv_heads.divide(start_);
     if (s.batch >= args.batch) return false;
-    s.head     = row_ - s.batch * args.num_kv_heads.value;
-    s.sequence = sequence_of(args, s.batch);
-    s.len      = __ldg(args.seq_lens + s.sequence);
-    s.limit    = 1 << 28;
-    s.first    = warp_ * pieces + piece_;
-    s.step     = Warps * pieces;
-    s.begins   = piece_ == 0;
-    s.from     = row_ * pieces;
-    s.to       = s.from + pieces - 1;
-    row_ += pieces == 1 ? blocks() : beyond_all;
+    s.head           = start_ - s.batch * args.num_kv_heads.value;
+    s.sequence       = sequence_of(args, s.batch);
+    s.len            = __ldg(args.seq_lens + s.sequence);
+    s.tile_limit     = 1 << 28;
+    s.first_tile     = warp_ * num_splits + split_;
+    s.tile_step      = Warps * num_splits;
+    s.has_first_tile = split_ == 0;
+    s.first_block    = start_ * num_splits;
+    s.last_block     = s.first_block + num_splits - 1;
+    start_ += num_splits == 1 ? num_blocks() : beyond_all;
     return true;
   }
 
-  PAGODA_DEVICE bool next_streamed(const Args& args, Segment& s) {
-    if (at_ >= end_) return false;
+  PAGODA_DEVICE bool next_stream_k(const Args& args, Segment& s) {
+    if (tile_ >= end_) return false;
     s.batch = batch_, s.head = head_;
     s.sequence   = sequence_of(args, batch_);
     s.len        = __ldg(args.seq_lens + s.sequence);
-    const int nt = tiles_of<Tokens>(s.len), begin = at_ - row_;
-    s.first  = begin + warp_;
-    s.step   = Warps;
-    s.limit  = min(nt, end_ - row_);
-    s.begins = begin == 0;
-    s.from = s.to = block();
-    if (begin > 0 || s.limit < nt) s.from = block_of(row_), s.to = block_of(row_ + nt - 1);
-    at_ = row_ + s.limit;
-    if (s.limit == nt && at_ < end_) {
-      row_ += nt;
+    const int nt = num_tiles<TileTokens>(s.len), begin = tile_ - start_;
+    s.first_tile     = begin + warp_;
+    s.tile_step      = Warps;
+    s.tile_limit     = min(nt, end_ - start_);
+    s.has_first_tile = begin == 0;
+    s.first_block = s.last_block = block();
+    if (begin > 0 || s.tile_limit < nt) s.first_block = block_of(start_), s.last_block = block_of(start_ + nt - 1);
+    tile_ = start_ + s.tile_limit;
+    if (s.tile_limit == nt && tile_ < end_) {
+      start_ += nt;
       if (++head_ == args.num_kv_heads.value) {
         head_ = 0;
         do ++batch_;
@@ -180,16 +186,20 @@ class Walk {
     return true;
   }
   PAGODA_DEVICE int block_of(int tile) const {
-    const int bounds = (each_ + 1) * longer_;
-    return tile < bounds ? tile / (each_ + 1) : longer_ + (tile - bounds) / each_;
+    const int bounds = (tiles_per_block_ + 1) * num_longer_blocks_;
+    return tile < bounds ? tile / (tiles_per_block_ + 1) : num_longer_blocks_ + (tile - bounds) / tiles_per_block_;
   }
 
-  static constexpr int beyond_all = 1 << 28;  ///< rows
+  static constexpr int beyond_all = 1 << 28;  ///< batch heads
 
   int warp_;
-  int row_   = 0;   ///< dealt: which row; streamed: its first tile
-  int piece_ = -1;  ///< of dealt rows
-  int at_ = 0, end_ = 0, each_ = 0, longer_ = 0, batch_ = 0, head_ = 0;
+  int start_ = 0;   ///< of the batch head; fixed splits: its index; stream-K: its first tile
+  int split_ = -1;  ///< fixed splits only; negative: stream-K
+  // Stream-K. Tiles are counted over all batch heads.
+  int tile_ = 0, end_ = 0;     ///< of the block: next tile, and the one behind its last
+  int tiles_per_block_   = 0;  ///< one more in the first num_longer_blocks_ blocks
+  int num_longer_blocks_ = 0;
+  int batch_ = 0, head_ = 0;
 };
 
 }  // namespace pagoda::tuned

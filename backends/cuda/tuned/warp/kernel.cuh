@@ -1,192 +1,172 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/tuned/common/segments.cuh"
-#include "backends/cuda/tuned/tuning.hpp"
 #include "backends/cuda/tuned/warp/join.cuh"
+#include "backends/cuda/tuned/warp/producer.cuh"
 #include "backends/cuda/tuned/warp/product_fma.cuh"
+#include "backends/cuda/tuned/warp/product_mma.cuh"
 #include "backends/cuda/tuned/warp/tiles.cuh"
+#include "backends/cuda/tuned/warp/tuning.hpp"
 
-namespace pagoda::tuned {
+namespace pagoda::tuned::warp {
 
-/// Page ids ahead of their use: a lane holds the source of one of the next 32 tiles of the warp, and soon of one of the
-/// 32 after them.
-class Pages {
- public:
-  PAGODA_DEVICE void begin(const Args& a, const Segment& s, int lane) {
-    next_ = s.first + lane * s.step, step_ = 32 * s.step, sequence_ = s.sequence;
-    row_ = a.has_indptr ? __ldg(a.page_indptr + s.sequence) : s.sequence * a.table_row;
-    now_ = look_up(a);
+template <int D>
+inline constexpr int quads_per_row = D / 4;
+template <int D>
+inline constexpr int value_stride = D + 4;
+
+template <int Warps>
+PAGODA_DEVICE void sync_warps() {
+  Warps == 1 ? __syncwarp() : __syncthreads();
+}
+
+template <class Rows>
+PAGODA_DEVICE void load_queries(const Args& args, const Segment& s, Rows& rows) {
+  rows.begin(static_cast<const typename Rows::Query*>(args.q.data) + s.batch * args.q.batch +
+                 s.head * args.group_size * args.q.head,
+             args.q.head, args.group_size);
+}
+
+/// Adds the tiles of a segment, and starts to copy a further one whenever a stage is free.
+template <class Rows, class Producer, class Copies, class Ring>
+PAGODA_DEVICE void add_tiles(const Args& args, const Segment& s, int end, std::uint32_t ring, Rows& rows,
+                             Producer& producer, Copies& copies, Ring& issued, Ring& used, int lane) {
+  using TileShape   = typename Rows::TileShape;
+  const float scale = args.scale * (args.k.scale ? __ldg(args.k.scale + s.head * args.k.scale_head) : 1.0f);
+  for (int tile = s.first_tile; tile < end; tile += s.tile_step) {
+    copies.wait(used);
+    const std::uint32_t keys = ring + used.slot * 2 * TileShape::bytes;
+    rows.template add_tile<Copies>(keys, keys + TileShape::bytes, s.len - tile * tile_tokens, scale);
+    __syncwarp();  // all lanes have read the stage
+    used.next();
+    producer.copy_next_tile(args, copies, issued, lane);
   }
-  PAGODA_DEVICE void ask_ahead(const Args& a) { ahead_ = look_up(a); }
-  PAGODA_DEVICE void turn() { now_ = ahead_; }
-  PAGODA_DEVICE Source now() const { return now_; }
+}
 
- private:
-  /// Beyond a row's end its last entry again, so that nothing behind the table is read.
-  PAGODA_DEVICE Source look_up(const Args& a) {
-    const int tile = next_;
-    next_ += step_;
-    if (!a.block_table) return {sequence_, tile * 16};
-    const int index = a.tiles_per_page.divide(tile), last = a.has_indptr ? a.last_page - row_ : a.last_page;
-    return {__ldg(a.block_table + (row_ + min(index, last) * a.table_page)),
-            (tile - index * a.tiles_per_page.value) * 16};
+/// Merges the states that the warps of a block left in shared memory: into outputs if the block has the whole batch
+/// head, or else into the block's partial result.
+template <int D, int Warps>
+PAGODA_DEVICE void merge_warps(const Args& args, const Segment& s, bool whole, int num_quads, const float* values,
+                               const float2* states) {
+  QuadPartial* const to = whole ? nullptr : partials_of(args, blockIdx.x, s.has_first_tile, num_quads);
+  for (int i = threadIdx.x; i < num_quads; i += Warps * 32) {
+    const int r = i / quads_per_row<D>, quad = i % quads_per_row<D>;
+    float4 v[Warps];
+    float2 state[Warps];
+#pragma unroll
+    for (int w = 0; w < Warps; ++w) {
+      state[w] = states[w * 8 + r];
+      v[w]     = *reinterpret_cast<const float4*>(values + (w * args.group_size + r) * value_stride<D> + 4 * quad);
+    }
+    QuadState x;
+    x.add(v, state);
+    if (whole) {
+      store_output(args, s.batch, s.head, r, quad, x);
+    } else {
+      publish(to + i, x);
+    }
   }
-  int row_ = 0, next_ = 0, step_ = 0, sequence_ = 0;
-  Source now_{}, ahead_{};
-};
+}
 
-/// Whether a tile holds one of the newest 16 tokens of a sequence, which the kernel before may still write. These lie
-/// in the last two tiles, unless the length is a multiple of 16.
-PAGODA_DEVICE bool has_newest_16(int tile, int len) { return 16 * (tile + 2) > len; }
+/// Stores the outputs of sequences without tokens, which are in no block's share of a stream.
+template <int D, int Warps>
+PAGODA_DEVICE void store_empty_sequences(const Args& args, int num_quads) {
+  for (int i = blockIdx.x; i < args.batch * args.num_kv_heads.value; i += gridDim.x) {
+    const int batch = args.num_kv_heads.divide(i);
+    if (length_of(args, batch) > 0) continue;
+    for (int quad = threadIdx.x; quad < num_quads; quad += Warps * 32)
+      store_output(args, batch, i - batch * args.num_kv_heads.value, quad / quads_per_row<D>, quad % quads_per_row<D>,
+                   QuadState{});
+  }
+}
 
-/// Decode attention in one launch. Every warp has a ring of stages of its own, tiles of keys and values, and waits for
-/// nobody but its copies; a stage is filled again as soon as it has been used, across rows. Warps of a block meet at
-/// the end of a row's part, blocks of a row at the kernel's end.
+/// Decode attention in one launch, as one warp of a block sees it. Every warp has a ring of stages of its own, each a
+/// tile of keys and one of values, and waits only for its copies. A stage is filled again as soon as it has been used,
+/// across segments. The warps of a block meet at the end of each segment, the blocks of a batch head at the kernel's
+/// end.
 template <Type T, int D, int QueryRows, class Copies, int Warps, int Stages>
 PAGODA_DEVICE void decode_block(const Args& args) {
-  using Shape = Tile<T, D>;
-  using Query = typename Rows<T, D, QueryRows>::Query;
+  using TileShape = Tile<T, D>;
+  using Walk      = SegmentWalk<Warps, tile_tokens>;
   extern __shared__ __align__(1024) char memory[];
-  const SharedLayout layout = shared_layout(Shape::bytes, D, args.group, Warps, Stages);
+  const SharedLayout layout = shared_layout(TileShape::bytes, D, args.group_size, Warps, Stages);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const std::uint32_t ring = shared_address(memory) + warp * Stages * 2 * Shape::bytes;
+  const std::uint32_t ring = shared_address(memory) + warp * Stages * 2 * TileShape::bytes;
   float* const values      = reinterpret_cast<float*>(memory + layout.values);
   float2* const states     = reinterpret_cast<float2*>(memory + layout.states);
 
-  // The producer: tiles of the warp, in order, across segments.
-  auto walk_ahead = Walk<Warps>::dealt(args, warp);
-  Segment ahead;
-  Pages pages;
-  int in_segment = 0;
-  bool more = false, streams = args.streams;
-  const auto ask = [&] {
-    more = walk_ahead.next(args, ahead);
-    if (more) pages.begin(args, ahead, lane);  // asked for before the length is known
-  };
-  if (!streams) [[likely]]
-    ask();
+  // The first segment, as it is if the batch is even.
+  TileProducer<Warps, Stages> producer(args, warp);
+  bool stream_k = args.stream_k;
+  if (!stream_k) [[likely]]
+    producer.next_segment(args, lane);
 
-  // The consumer, at first where the producer is. While lengths and page ids are on their way it asks for the queries:
-  // behind the first copies they would wait for all of them.
-  auto walk = walk_ahead;
-  Segment s = ahead;
-  bool any  = more;
-  Rows<T, D, QueryRows> rows(lane);
-  const auto begin_rows = [&] {
-    rows.begin(static_cast<const Query*>(args.q.data) + s.batch * args.q.batch + s.head * args.group * args.q.head,
-               args.q.head, args.group);
-  };
-  bool early = Copies::uses_maps && args.early;
-  if (any && !early) begin_rows();
+  // The consumer begins where the producer is. It asks for the queries while lengths and page ids are on their way:
+  // behind the first copies they would wait for all of these.
+  auto walk = producer.walk;
+  Segment s = producer.segment;
+  bool any  = producer.more;
+  RowAccumulator<T, D, QueryRows> rows(lane);
+  bool programmatic = Copies::uses_maps && args.programmatic;  // the previous kernel has not been waited for yet
+  if (any && !programmatic) load_queries(args, s, rows);
   Copies::prefetch(args);
-  const Lengths lengths(args, lane);
+  const SequenceLengths lengths(args, lane);
   Copies copies(args, ring, shared_address(memory + layout.barriers) + warp * 8 * Stages, lane);
-
   Ring<Stages> issued, used;
-  const auto skip = [&] {
-    while (more && ahead.first >= ahead.end()) ask();
-    in_segment = 0;
-  };
-  const auto begin_copy = [&] {
-    if (!more) return copies.begin_none();
-    copies.begin(issued.slot, lane == (in_segment & 31), in_segment & 31, pages.now(), ahead.head);
-    issued.next();
-    ahead.first += ahead.step;
-    if (ahead.first >= ahead.end()) {
-      skip();
-    } else if ((++in_segment & 15) == 0) {
-      in_segment & 16 ? pages.ask_ahead(args) : pages.turn();
-    }
-  };
-  if (!streams) skip();
-  // Twice if the batch is not even after all: what was copied for rows that are dealt is of no use then.
+  if (!stream_k) producer.skip_empty_segments(args, lane);
+
+  // Fills the ring: twice if the batch turns out not to be even. Then what was copied for fixed splits is of no use.
 #pragma unroll 1
-  for (bool again = streams;; again = true) {
-    if (again) [[unlikely]] {
-      walk = walk_ahead = Walk<Warps>::streamed(args, warp, lane, lengths.count(args, lane).tiles);
-      ask(), skip();
+  for (bool restart = stream_k;; restart = true) {
+    if (restart) [[unlikely]] {
+      walk = producer.walk = Walk::stream_k(args, warp, lane, lengths.count<tile_tokens>(args, lane).tiles);
+      producer.next_segment(args, lane);
+      producer.skip_empty_segments(args, lane);
       any = walk.next(args, s);
-      if (any) begin_rows();
+      if (any) load_queries(args, s, rows);
     }
 #pragma unroll 1
-    for (int i = 0; i < Stages || early;) {
-      if (early && (i == Stages || (more && has_newest_16(ahead.first, ahead.len)))) [[unlikely]] {
-        wait_for_kernel_before();
-        let_kernel_behind_start();  // after the wait: the kernel behind may read what the kernel before wrote
-        early = false;
-        if (any) begin_rows();
+    for (int i = 0; i < Stages || programmatic;) {
+      // A programmatic launch waits for the previous kernel before it copies tokens that this one may write, or at the
+      // latest after these copies.
+      if (programmatic && (i == Stages || (producer.more && has_newest_16_tokens(producer.segment)))) [[unlikely]] {
+        wait_for_previous_kernel();
+        allow_next_kernel();  // after the wait: the next kernel may read what the previous one wrote
+        programmatic = false;
+        if (any) load_queries(args, s, rows);
         continue;
       }
-      begin_copy();
+      producer.copy_next_tile(args, copies, issued, lane);
       ++i;
     }
-    if (streams || args.alone || lengths.count(args, lane).even) break;
-    streams = true;
+    if (stream_k || args.single_sequence || lengths.count<tile_tokens>(args, lane).even) break;
+    stream_k = true;
     copies.drain(used, issued);
   }
 
-  const int quads = D / 4, items = args.group * quads;
-  Debt begun{0, 0, 0, -1}, continued{0, 0, 0, -1};
+  const int num_quads = args.group_size * quads_per_row<D>;
+  PendingJoin begun = no_pending_join, continued = no_pending_join;
   bool again = false;
   while (any) {
-    const int end = s.end();
-    // A row that is dealt has no more parts than tiles, and one if it has none.
-    const int last = streams ? s.to : min(s.to, s.from + max(end, 1) - 1);
+    const int end  = s.end_tile();
+    const int last = stream_k ? s.last_block : s.last_fixed_split(end);
     if (blockIdx.x > last) break;
-    const bool whole  = s.from >= last;
-    const float scale = args.scale * (args.k.scale ? __ldg(args.k.scale + s.head * args.k.scale_head) : 1.0f);
-    for (int tile = s.first; tile < end; tile += s.step) {
-      copies.wait(used);
-      const std::uint32_t keys = ring + used.slot * 2 * Shape::bytes;
-      rows.template add<Copies>(keys, keys + Shape::bytes, s.len - tile * Shape::tokens, scale);
-      __syncwarp();  // all have read the stage
-      used.next();
-      begin_copy();
-    }
-
-    // Warps to a block.
-    const auto sync = [] { Warps == 1 ? __syncwarp() : __syncthreads(); };
-    if (again) sync();  // all have read the last row's
-    rows.end(states + warp * 8, values + warp * args.group * (D + 4), D + 4, args.group);
-    sync();
-    Record* const to = whole ? nullptr : records_of(args, blockIdx.x, s.begins, items);
-    for (int item = threadIdx.x; item < items; item += Warps * 32) {
-      const int r = item / quads, quad = item % quads;
-      float4 v[Warps];
-      float2 state[Warps];
-#pragma unroll
-      for (int w = 0; w < Warps; ++w) {
-        state[w] = states[w * 8 + r];
-        v[w]     = *reinterpret_cast<const float4*>(values + (w * args.group + r) * (D + 4) + 4 * quad);
-      }
-      Quad x;
-      x.add(v, state);
-      if (whole) {
-        store_output(args, s.batch, s.head, r, quad, x);
-      } else {
-        send(to + item, x.values, x.most, x.sum);
-      }
-    }
-    if (!whole) (s.begins ? begun : continued) = {s.batch, s.head, s.from, last};
+    const bool whole = s.first_block >= last;
+    add_tiles(args, s, end, ring, rows, producer, copies, issued, used, lane);
+    if (again) sync_warps<Warps>();  // all warps have read the states of the segment before
+    rows.store(states + warp * 8, values + warp * args.group_size * value_stride<D>, value_stride<D>, args.group_size);
+    sync_warps<Warps>();
+    merge_warps<D, Warps>(args, s, whole, num_quads, values, states);
+    if (!whole) (s.has_first_tile ? begun : continued) = {s.batch, s.head, s.first_block, last};
     again = true;
     any   = walk.next(args, s);
-    if (any) begin_rows();
+    if (any) load_queries(args, s, rows);
   }
 
-  // Blocks to a row. All of a block's own parts are sent before it waits for others'.
-  if (continued.to >= continued.from) join_slice<Warps>(args, continued, items, quads, warp, lane);
-  if (begun.to >= begun.from) join_slice<Warps>(args, begun, items, quads, warp, lane);
-
-  // Sequences without tokens are in nobody's stream.
-  if (streams) {
-    for (int row = blockIdx.x; row < args.batch * args.num_kv_heads.value; row += gridDim.x) {
-      const int batch = args.num_kv_heads.divide(row);
-      if (length_of(args, batch) > 0) continue;
-      for (int item = threadIdx.x; item < items; item += Warps * 32)
-        store_output(args, batch, row - batch * args.num_kv_heads.value, item / quads, item % quads, Quad{});
-    }
-  }
+  // All of the block's own partial results have been published before it waits for others'.
+  if (continued.any()) join_slice<Warps>(args, continued, num_quads, quads_per_row<D>, warp, lane);
+  if (begun.any()) join_slice<Warps>(args, begun, num_quads, quads_per_row<D>, warp, lane);
+  if (stream_k) store_empty_sequences<D, Warps>(args, num_quads);
 }
 
 /// An architecture that lacks what a kernel needs gets no code for it, and is never given it (Device, why_not).
@@ -200,4 +180,4 @@ __global__ void __launch_bounds__(Warps * 32, warps_per_sm / Warps) decode_kerne
 #endif
 }
 
-}  // namespace pagoda::tuned
+}  // namespace pagoda::tuned::warp

@@ -3,11 +3,11 @@
 
 #include "backends/cuda/tuned/decode.hpp"
 
-namespace pagoda::tuned {
+namespace pagoda::tuned::warp {
 
-/// The kernel of a type, head_dim, group, block size and ring, as a pointer to launch; null where no card has room for
-/// such a block. Each is compiled in a unit of its own type.
+/// The kernel for a type, head_dim, group size, block size and ring, as a pointer to launch. Null where no card has
+/// room for such a block. Each type has a translation unit of its own, kernels_TYPE.cu.
 template <Type T>
-const void* kernel_of(int head_dim, int group, int warps, int stages, bool tensor_maps);
+const void* kernel_of(int head_dim, int group_size, int warps, int stages, bool tensor_maps);
 
-}  // namespace pagoda::tuned
+}  // namespace pagoda::tuned::warp

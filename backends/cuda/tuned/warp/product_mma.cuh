@@ -1,40 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/tuned/warp/tiles.cuh"
 
 /// One warp's softmax state of up to 8 query rows, and the two products that a tile adds to it.
-namespace pagoda::tuned {
+namespace pagoda::tuned::warp {
 
-/// Scores are computed with query rows as rows (Q is A of mma.m16n8k16, keys are B). Their accumulators are laid out as
-/// the B operand of the second product, so probabilities never move between lanes; values are A, transposed as they are
-/// loaded. 8-bit elements become halves in registers.
+using detail::initial_max;
+using detail::rescale_threshold;
+
+/// The accumulator of keys and values of 16 or 8 bits. In the first product queries are operand A of mma.m16n8k16 and
+/// keys are B. Its accumulators are laid out as operand B of the second product, so probabilities never move between
+/// lanes. Values are A, transposed as they are loaded. 8-bit elements become 16-bit ones in registers.
 ///
-/// QueryRows: room for so many. The other types are in product_fma.cuh.
+/// QueryRows: how many query rows there is room for. product_fma.cuh has the accumulator of 32-bit elements.
 template <Type T, int D, int QueryRows>
-class Rows {
+class RowAccumulator {
  public:
   static_assert(QueryRows == 8);
-  using Shape                   = Tile<T, D>;
-  using Query                   = std::uint16_t;
-  static constexpr bool bf16    = T == Type::bf16;
-  static constexpr bool bytes   = Shape::element_bytes == 1;
-  static constexpr bool e5m2    = T == Type::fp8_e5m2;
-  static constexpr int steps    = D / 16;  ///< of 16 dims
-  static constexpr float lowest = -1e30f;  ///< below any score, and finite: differences with it are numbers
+  using TileShape             = Tile<T, D>;
+  using Query                 = std::uint16_t;
+  static constexpr bool bf16  = T == Type::bf16;
+  static constexpr bool bytes = TileShape::element_bytes == 1;
+  static constexpr bool e5m2  = T == Type::fp8_e5m2;
+  static constexpr int steps  = D / 16;  ///< of 16 dims
 
-  PAGODA_DEVICE explicit Rows(int lane) : lane_(lane), row_(lane >> 2), column_(lane & 3) {
-    keys_   = Shape::place(lane & 7, lane >> 3);
-    values_ = bytes ? Shape::place(lane & 15, lane >> 4) : Shape::place((lane & 7) + (lane >> 4 << 3), lane >> 3 & 1);
+  PAGODA_DEVICE explicit RowAccumulator(int lane) : lane_(lane), row_(lane >> 2), column_(lane & 3) {
+    keys_   = TileShape::offset(lane & 7, lane >> 3);
+    values_ = bytes ? TileShape::offset(lane & 15, lane >> 4)
+                    : TileShape::offset((lane & 7) + (lane >> 4 << 3), lane >> 3 & 1);
   }
 
-  /// Begins new rows: q is of the group's first head. Rows from `count` on are the last once more: they change nothing
-  /// of the others, and nobody asks for them.
+  /// Begins new query rows. q: row of the first query head that shares the kv head. Rows from `count` on repeat the
+  /// last one; their results are not stored.
   PAGODA_DEVICE void begin(const Query* q, std::int64_t head_stride, int count) {
     const Query* const from = q + min(row_, count - 1) * head_stride;
 #pragma unroll
     for (int j = 0; j < steps; ++j) {
-      if constexpr (bytes) {  // dims 4 column .. + 4 of each 16: as their bytes come out of the keys
+      if constexpr (bytes) {  // dims 4 column to 4 column + 3 of each 16, the order in which the bytes of keys arrive
         const uint2 v = __ldg(reinterpret_cast<const uint2*>(from + 4 * column_) + 4 * j);
         q_[2 * j] = v.x, q_[2 * j + 1] = v.y;
       } else {
@@ -45,19 +49,19 @@ class Rows {
     }
 #pragma unroll
     for (auto& o : out_) o[0] = o[1] = o[2] = o[3] = 0;
-    base_ = lowest, sum_ = 0;
+    max_ = initial_max, sum_ = 0;
   }
 
-  /// Adds a tile: keys at `keys` in shared memory, values at `values`. Of its tokens the first `count` are there.
-  /// Copies: is told where values behind the last token were overwritten.
+  /// Adds a tile, whose keys and values lie in shared memory. Its first `count` tokens are tokens of the sequence.
+  /// Copies: orders the stores that zero the values of the others.
   template <class Copies>
-  PAGODA_DEVICE void add(std::uint32_t keys, std::uint32_t values, int count, float scale) {
-    float s[4][4] = {};  // of eight tokens each, twice: shorter chains
+  PAGODA_DEVICE void add_tile(std::uint32_t keys, std::uint32_t values, int count, float scale) {
+    float s[4][4] = {};  // two accumulators for each eight tokens: shorter chains
 #pragma unroll
-    for (int i = 0; i < Shape::row_bytes / 64; ++i) {
+    for (int i = 0; i < TileShape::row_bytes / 64; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        std::uint32_t k[4];  // chunks 4 i .. + 4 of eight tokens
+        std::uint32_t k[4];  // chunks 4 i to 4 i + 3 of eight tokens
         load_matrices<false>(k, keys + (keys_ ^ ((i & 1) << 6)) + (i >> 1) * 2048 + half * 1024);
         if constexpr (bytes) {
 #pragma unroll
@@ -73,24 +77,24 @@ class Rows {
     float x[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) x[i] = (s[i / 2 * 2][i % 2] + s[i / 2 * 2 + 1][i % 2]) * scale;
-    if (count < Shape::tokens) {
+    if (count < TileShape::tokens) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if (token_at(i) >= count) x[i] = -INFINITY;
-      clear_rows<Shape, Copies>(values, count, lane_);
+      clear_rows<TileShape, Copies>(values, count, lane_);
     }
-    raise(x);
+    raise_max(x);
 #pragma unroll
     for (float& e : x) {
-      e = exp2_fast(e - base_);
+      e = exp2_fast(e - max_);
       sum_ += e;
     }
     const std::uint32_t p0 = pack<bf16>(x[0], x[1]), p1 = pack<bf16>(x[2], x[3]);
 #pragma unroll
-    for (int i = 0; i < Shape::row_bytes / 32; ++i) {
+    for (int i = 0; i < TileShape::row_bytes / 32; ++i) {
       std::uint32_t v[4];
       load_matrices<true>(v, values + (values_ ^ ((i & 3) << 5)) + (i >> 2) * 2048);
-      if constexpr (bytes) {  // tokens 0 .. 7 and 8 .. 15 of one chunk, then of the next
+      if constexpr (bytes) {  // tokens 0 to 7 and 8 to 15 of one chunk, then of the next
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const std::uint32_t low = __byte_perm(v[2 * j], 0, 0x3120), high = __byte_perm(v[2 * j + 1], 0, 0x3120);
@@ -103,11 +107,12 @@ class Rows {
     }
   }
 
-  /// Leaves the state in shared memory: maximum and sum of row r at states[r], weighted values at values[r][stride].
-  PAGODA_DEVICE void end(float2* states, float* values, int stride, int count) {
+  /// Stores the state of the first `count` rows to shared memory: maximum and sum of row r to states[r], weighted
+  /// values to values[r * stride ...].
+  PAGODA_DEVICE void store(float2* states, float* values, int stride, int count) {
     sum_ += __shfl_xor_sync(~0u, sum_, 1);
     sum_ += __shfl_xor_sync(~0u, sum_, 2);
-    if (column_ == 0) states[row_] = make_float2(base_, sum_);
+    if (column_ == 0) states[row_] = make_float2(max_, sum_);
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       if (2 * column_ + e >= count) continue;
@@ -124,30 +129,31 @@ class Rows {
   }
 
  private:
-  /// Which token of a tile the lane's i-th score is of.
+  /// Token of the lane's i-th score in the tile.
   PAGODA_DEVICE int token_at(int i) const { return 2 * column_ + (i & 1) + (i >> 1) * 8; }
 
-  /// The running maximum is raised only when a score exceeds it by more than 2^8; until then probabilities are up to
-  /// 2^8, and nothing is rescaled.
-  PAGODA_DEVICE void raise(const float (&x)[4]) {
-    float most = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
-    if (!__any_sync(~0u, most > base_ + 8.0f)) return;
-    most             = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-    most             = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-    const float base = fmaxf(base_, most), kept = exp2_fast(base_ - base);
-    base_ = base;
-    sum_ *= kept;
+  /// Raises the running maximum if a score exceeds it by more than rescale_threshold.
+  PAGODA_DEVICE void raise_max(const float (&x)[4]) {
+    float new_max = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+    if (!__any_sync(~0u, new_max > max_ + rescale_threshold)) return;
+    new_max                = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, 1));
+    new_max                = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, 2));
+    new_max                = fmaxf(max_, new_max);
+    const float correction = exp2_fast(max_ - new_max);
+    max_                   = new_max;
+    sum_ *= correction;
     // Output columns are query rows 2 column and 2 column + 1.
-    const float kept0 = __shfl_sync(~0u, kept, 8 * column_), kept1 = __shfl_sync(~0u, kept, 8 * column_ + 4);
+    const float correction0 = __shfl_sync(~0u, correction, 8 * column_),
+                correction1 = __shfl_sync(~0u, correction, 8 * column_ + 4);
 #pragma unroll
-    for (auto& o : out_) o[0] *= kept0, o[1] *= kept1, o[2] *= kept0, o[3] *= kept1;
+    for (auto& o : out_) o[0] *= correction0, o[1] *= correction1, o[2] *= correction0, o[3] *= correction1;
   }
 
   int lane_, row_, column_;
-  std::uint32_t keys_, values_;  ///< the lane's places in a tile
+  std::uint32_t keys_, values_;  ///< the lane's offsets in a tile
   std::uint32_t q_[2 * steps];
   float out_[steps][4];
-  float base_, sum_;
+  float max_, sum_;
 };
 
-}  // namespace pagoda::tuned
+}  // namespace pagoda::tuned::warp

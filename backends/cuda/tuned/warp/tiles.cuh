@@ -3,54 +3,42 @@
 
 #include "backends/cuda/ptx.cuh"
 #include "backends/cuda/tuned/common/args.hpp"
+#include "backends/cuda/tuned/common/page_cursor.cuh"
+#include "backends/cuda/tuned/common/ring.cuh"
+#include "backends/cuda/tuned/warp/tuning.hpp"
 
-/// Tiles of 16 tokens: how they lie in shared memory, and the two ways they get there.
-namespace pagoda::tuned {
+/// Tiles of 16 tokens: their layout in shared memory, and the two ways to copy them there.
+namespace pagoda::tuned::warp {
 
 using namespace ptx;
 
-/// A tile of keys or values in shared memory: runs of 128 bytes of each row, run after run, 16-byte chunk i of row r at
-/// place i ^ (r % 8) of its run (what a tensor map's 128-byte swizzle makes, and what keeps eight rows' chunks in
-/// different banks).
+/// A tile of keys or values in shared memory: runs of 128 bytes of each KV row, run after run. Chunk i (16 bytes) of
+/// row r lies at place i ^ (r % 8) of its run. This is the 128-byte swizzle of tensor maps; it puts the chunks of eight
+/// rows into different banks.
 template <Type T, int D>
 struct Tile {
-  static constexpr int tokens        = 16;
+  static constexpr int tokens        = tile_tokens;
   static constexpr int element_bytes = bytes_of(T);
   static constexpr int row_bytes     = D * element_bytes;
   static constexpr int bytes         = tokens * row_bytes;
   static_assert(row_bytes % 128 == 0);
-  static PAGODA_DEVICE std::uint32_t place(int row, int chunk) {
+  static PAGODA_DEVICE std::uint32_t offset(int row, int chunk) {
     return (chunk >> 3) * (128 * tokens) + row * 128 + (((chunk & 7) ^ (row & 7)) << 4);
   }
 };
 
-/// Clears the rows of a tile of values from `count` on: memory behind the last token may hold anything, and 0 times
-/// that is not 0. Copies: is told.
+/// Zeroes the rows of a tile of values from `count` on. Memory behind the last token may hold anything, and 0 times a
+/// NaN or an infinity is not 0.
 template <class TileShape, class Copies>
 PAGODA_DEVICE void clear_rows(std::uint32_t tile, int count, int lane) {
   constexpr int chunks = TileShape::row_bytes / 16;
   for (int i = lane; i < (TileShape::tokens - count) * chunks; i += 32)
-    clear_shared(tile + TileShape::place(count + i / chunks, i % chunks));
-  Copies::written();
+    clear_shared(tile + TileShape::offset(count + i / chunks, i % chunks));
+  Copies::order_stores();
   __syncwarp();
 }
 
-/// Where a tile lies in the cache.
-struct Source {
-  int page, token;  ///< token: of the tile's first, in the page
-};
-
-/// A position in a ring of stages.
-template <int Stages>
-struct Ring {
-  int slot = 0, parity = 0;  ///< parity: of the rounds so far
-  PAGODA_DEVICE void next() {
-    if (++slot == Stages) slot = 0, parity ^= 1;
-  }
-  PAGODA_DEVICE bool operator==(const Ring& o) const { return slot == o.slot && parity == o.parity; }
-};
-
-/// By tensor maps (sm_90): one lane asks for a whole tile, a barrier in shared memory counts its bytes.
+/// Copies by tensor maps (sm_90): one lane asks for a whole tile, a barrier in shared memory counts its bytes.
 template <class TileShape, int Stages>
 class TensorCopies {
  public:
@@ -59,33 +47,34 @@ class TensorCopies {
   PAGODA_DEVICE TensorCopies(const Args& args, std::uint32_t ring, std::uint32_t barriers, int lane)
       : args_(args), ring_(ring), barriers_(barriers), policy_(read_once_policy()) {
     if (lane < Stages) barrier_init(barriers_ + 8 * lane);
-    barrier_init_done();
+    fence_barrier_init();
     __syncwarp();
   }
-  /// The maps themselves are on their way while sources are worked out.
+  /// Fetches the maps while the locations of tiles are worked out.
   PAGODA_DEVICE static void prefetch(const Args& args) {
     if (threadIdx.x == 0) {
       prefetch_map(&args.k_map);
       prefetch_map(&args.v_map);
     }
   }
-  /// The lane that knows the source says mine.
-  PAGODA_DEVICE void begin(int slot, bool mine, int, Source source, int head) {
-    if (mine) {
+  /// Starts to copy a tile of keys and one of values. is_owner: this lane knows the location.
+  PAGODA_DEVICE void begin(int slot, bool is_owner, int, TokenLocation from, int head) {
+    if (is_owner) {
       const std::uint32_t to = ring_ + slot * 2 * TileShape::bytes, barrier = barriers_ + 8 * slot;
-      barrier_expect(barrier, 2 * TileShape::bytes);
-      copy_box(to, &args_.k_map, source.token, head, source.page, barrier, policy_);
-      copy_box(to + TileShape::bytes, &args_.v_map, source.token, head, source.page, barrier, policy_);
+      barrier_expect_bytes(barrier, 2 * TileShape::bytes);
+      copy_tensor_box(to, &args_.k_map, from.token, head, from.page, barrier, policy_);
+      copy_tensor_box(to + TileShape::bytes, &args_.v_map, from.token, head, from.page, barrier, policy_);
     }
   }
+  /// Stands for a tile where none is left.
   PAGODA_DEVICE void begin_none() {}
   PAGODA_DEVICE void wait(const Ring<Stages>& at) const { barrier_wait(barriers_ + 8 * at.slot, at.parity); }
-  /// Waits for all that has begun.
+  /// Waits for all copies that have begun.
   PAGODA_DEVICE void drain(Ring<Stages>& used, const Ring<Stages>& issued) const {
     for (; !(used == issued); used.next()) wait(used);
   }
-  /// Threads have written into a stage.
-  PAGODA_DEVICE static void written() { fence_copies(); }
+  /// Orders the lanes' stores to a stage before the copies that overwrite it.
+  PAGODA_DEVICE static void order_stores() { fence_async_proxy(); }
 
  private:
   const Args& args_;
@@ -93,7 +82,7 @@ class TensorCopies {
   std::uint64_t policy_;
 };
 
-/// By asynchronous copies of 16 bytes a lane (sm_80 and newer).
+/// Copies by asynchronous copies of 16 bytes a lane (sm_80 and newer). The same interface.
 template <class TileShape, int Stages>
 class LaneCopies {
  public:
@@ -103,8 +92,9 @@ class LaneCopies {
       : args_(args), ring_(ring), lane_(lane), policy_(read_once_policy()) {}
 
   PAGODA_DEVICE static void prefetch(const Args&) {}
-  PAGODA_DEVICE void begin(int slot, bool, int owner, Source source, int head) {
-    const int page = __shfl_sync(~0u, source.page, owner), token = __shfl_sync(~0u, source.token, owner);
+  /// owner: lane that knows the location.
+  PAGODA_DEVICE void begin(int slot, bool, int owner, TokenLocation from, int head) {
+    const int page = __shfl_sync(~0u, from.page, owner), token = __shfl_sync(~0u, from.token, owner);
     const std::uint32_t to = ring_ + slot * 2 * TileShape::bytes;
     copy(to, args_.k, page, token, head);
     copy(to + TileShape::bytes, args_.v, page, token, head);
@@ -119,17 +109,18 @@ class LaneCopies {
     wait_copies<0>();
     used = issued;
   }
-  PAGODA_DEVICE static void written() {}
+  PAGODA_DEVICE static void order_stores() {}
 
  private:
   PAGODA_DEVICE void copy(std::uint32_t to, const Cache& from, int page, int token, int head) const {
-    constexpr int chunks = TileShape::row_bytes / 16, rows = 32 / chunks;
+    constexpr int chunks = TileShape::row_bytes / 16, rows_at_once = 32 / chunks;
     const int row0 = lane_ / chunks, chunk = lane_ % chunks;
     const char* const base = static_cast<const char*>(from.data) + page * from.page + head * from.head + 16 * chunk;
 #pragma unroll 8
-    for (int i = 0; i < TileShape::tokens; i += rows) {
+    for (int i = 0; i < TileShape::tokens; i += rows_at_once) {
       const int row = row0 + i;  // a page may end within a tile: nothing behind it is read
-      copy_async(to + TileShape::place(row, chunk), base + min(token + row, args_.page_size - 1) * from.token, policy_);
+      copy_async(to + TileShape::offset(row, chunk), base + min(token + row, args_.page_size - 1) * from.token,
+                 policy_);
     }
   }
 
@@ -139,4 +130,4 @@ class LaneCopies {
   std::uint64_t policy_;
 };
 
-}  // namespace pagoda::tuned
+}  // namespace pagoda::tuned::warp

@@ -5,16 +5,16 @@
 
 namespace pagoda::tuned::wgmma {
 
-/// What the kernels for many query rows read, by value. Row r of a kv head is query token r / heads of head r % heads
-/// of those that share the kv head.
+/// What the wgmma kernels read, by value. Row r of the query rows that share a kv head is query token r / group_size,
+/// head r % group_size of the group.
 struct Args : tuned::Args {
-  CUtensorMap q_map;  ///< latent caches: eight rows at a time
-  Divisor heads;
-  int rows;
+  CUtensorMap q_map;                           ///< latent caches: boxes of eight rows
+  Divisor heads;                               ///< query heads that share a kv head
+  int num_rows;                                ///< query rows that share a kv head
   int hidden;                                  ///< newest tokens that the first query token does not see
-  std::int64_t q_token, out_token, lse_token;  ///< from one query token to the next, in elements
-  float4* parts;                               ///< [block][2] of part_quads
-  std::int64_t part_quads;
+  std::int64_t q_token, out_token, lse_token;  ///< strides from one query token to the next, in elements
+  float4* wgmma_partials;                      ///< [block][2][partial_quads]
+  std::int64_t partial_quads;
 };
 
 }  // namespace pagoda::tuned::wgmma

@@ -2,121 +2,145 @@
 #pragma once
 
 #include "backends/cuda/tuned/wgmma/output.cuh"
+#include "backends/cuda/tuned/wgmma/segment_cursor.cuh"
 
-/// Parts of rows that several blocks share, through device memory.
+/// Joins the splits of batch heads that several blocks share, through device memory (common/partials.cuh).
 namespace pagoda::tuned::wgmma {
 
-/// What a lane has of a unit: two dims of a row (x, y) and of the row eight below (z, w), the same eight dims on, and
-/// the rows' maxima (base 2) and sums (x, y and z, w).
-struct Unit {
-  float4 a = {0, 0, 0, 0}, b = {0, 0, 0, 0}, state = {Quad::lowest, 0, Quad::lowest, 0};
+/// What a lane has of a 16 x 16 block of a partial result: two dims of a row (x, y) and of the row eight below (z, w),
+/// the same eight dims further on, and the rows' maxima (base 2) and sums (x, y and z, w).
+struct Block16 {
+  float4 a = {0, 0, 0, 0}, b = {0, 0, 0, 0}, state = {initial_max, 0, initial_max, 0};
 
-  PAGODA_DEVICE void add(const Unit& o) {
-    const float most0 = fmaxf(state.x, o.state.x), most1 = fmaxf(state.z, o.state.z);
-    const float kept0 = exp2_fast(state.x - most0), kept1 = exp2_fast(state.z - most1);
-    const float new0 = exp2_fast(o.state.x - most0), new1 = exp2_fast(o.state.z - most1);
+  PAGODA_DEVICE void add(const Block16& o) {
+    const float max0 = fmaxf(state.x, o.state.x), max1 = fmaxf(state.z, o.state.z);
+    const float old0 = exp2_fast(state.x - max0), old1 = exp2_fast(state.z - max1);
+    const float new0 = exp2_fast(o.state.x - max0), new1 = exp2_fast(o.state.z - max1);
     const auto mix = [&](float4& to, const float4& from) {
-      to = make_float4(to.x * kept0 + from.x * new0, to.y * kept0 + from.y * new0, to.z * kept1 + from.z * new1,
-                       to.w * kept1 + from.w * new1);
+      to = make_float4(to.x * old0 + from.x * new0, to.y * old0 + from.y * new0, to.z * old1 + from.z * new1,
+                       to.w * old1 + from.w * new1);
     };
     mix(a, o.a), mix(b, o.b);
-    state = make_float4(most0, state.y * kept0 + o.state.y * new0, most1, state.w * kept1 + o.state.w * new1);
+    state = make_float4(max0, state.y * old0 + o.state.y * new0, max1, state.w * old1 + o.state.w * new1);
   }
-  /// Reads it from another block's part, which may not be there yet.
+  /// Reads it from another block's partial result, which may not have been written yet.
   PAGODA_DEVICE void load(const float4* from, int lane) {
-    a = load_shared_word4(from + lane), b = load_shared_word4(from + 32 + lane);
-    state = load_shared_word4(from + 64 + lane / 4);
+    a = load_relaxed_gpu4(from + lane), b = load_relaxed_gpu4(from + 32 + lane);
+    state = load_relaxed_gpu4(from + 64 + lane / 4);
   }
-  PAGODA_DEVICE bool there() const {
-    const auto most = [](const float4& v) {
+  PAGODA_DEVICE bool is_written() const {
+    const auto largest = [](const float4& v) {
       return max(max(__float_as_uint(v.x), __float_as_uint(v.y)), max(__float_as_uint(v.z), __float_as_uint(v.w)));
     };
-    return max(max(most(a), most(b)), most(state)) != no_number;
+    return max(max(largest(a), largest(b)), largest(state)) != empty_sentinel;
   }
-  /// Leaves its place as it was.
-  PAGODA_DEVICE static void clear(float4* at, int lane) {
-    const float none = __uint_as_float(no_number);
-    store_shared_word4(at + lane, make_float4(none, none, none, none));
-    store_shared_word4(at + 32 + lane, make_float4(none, none, none, none));
-    if (lane % 4 == 0) store_shared_word4(at + 64 + lane / 4, make_float4(none, none, none, none));
+  PAGODA_DEVICE static void reset(float4* at, int lane) {
+    store_sentinels(at + lane);
+    store_sentinels(at + 32 + lane);
+    if (lane % 4 == 0) store_sentinels(at + 64 + lane / 4);
   }
 };
 
-/// Each block of a row joins a slice of its units, as many warps to a unit as there are. memory: of the block, unused
-/// by now.
-template <int Together, int DimsV, int Threads>
-PAGODA_DEVICE void join_parts(const Args& args, const Debt& d, char* memory, int warp, int lane) {
-  constexpr int warps = Threads / 32, across = units_of_16_rows(DimsV);
-  const int here = rows_here<Together>(args), parts = d.to - d.from + 1, units = (here + 15) / 16 * across;
-  const int slice = (units + parts - 1) / parts;
-  const int begin = (Course<Together>::Steps::block() - d.from) * slice, end = min(units, begin + slice);
-  int split = 1;
-  while (split < warps && split * (end - begin) < warps && split < parts) split *= 2;
-  const int which = warp / split, first_part = warp % split;
-  const auto place = [&](int p, int unit) {  // the row's first block has it in its second place
-    return part_of(args, (d.from + p) * Together + static_cast<int>(blockIdx.x % Together), p == 0) + unit * unit_quads;
-  };
-  Unit* const shared = reinterpret_cast<Unit*>(memory);
+/// Adds to x a 16 x 16 block of splits first_split, first_split + step and so on, two at once. place(p): where the
+/// block of split p is.
+template <class Place>
+PAGODA_DEVICE void join_block16(const Place& place, int first_split, int num_splits, int step, int lane, Block16& x) {
 #pragma unroll 1
-  for (int unit = begin + which; unit - which < end; unit += warps / split) {
-    Unit x;
-    if (unit < end) {
+  for (int p = first_split; p < num_splits; p += 2 * step) {
+    const bool two    = p + step < num_splits;
+    float4 *const one = place(p), *const other = place(two ? p + step : p);
+    Block16 y, z;
+    do y.load(one, lane), z.load(other, lane);
+    while (__any_sync(~0u, !y.is_written() || !z.is_written()));
+    Block16::reset(one, lane);
+    x.add(y);
+    if (two) Block16::reset(other, lane), x.add(z);
+  }
+}
+
+/// Stores a joined 16 x 16 block as outputs. index: of the block, [16 rows][16 dims].
+template <int BlocksPerHead, int DimsV>
+PAGODA_DEVICE void store_block16(const Args& args, const PendingJoin& join, const Block16& x, int index, int num_rows,
+                                 int lane) {
+  constexpr int across = block16s_per_16_rows(DimsV);
+  const int r = index / across * 16 + lane / 4, dim = index % across * 16 + lane % 4 * 2;
+#pragma unroll
+  for (int below = 0; below < 2; ++below) {
+    if (r + 8 * below >= num_rows) continue;
+    const QueryRow row(args, join.head, first_row<BlocksPerHead>() + r + 8 * below);
+    const float row_max = below ? x.state.z : x.state.x, row_sum = below ? x.state.w : x.state.y;
+    const float weight = output_weight(row_sum);
+    store_two(args, row, join.batch, dim, (below ? x.a.z : x.a.x) * weight, (below ? x.a.w : x.a.y) * weight);
+    store_two(args, row, join.batch, dim + 8, (below ? x.b.z : x.b.x) * weight, (below ? x.b.w : x.b.y) * weight);
+    if (dim == 0 && args.lse) store_lse(args, row, join.batch, row_max, row_sum);
+  }
+}
+
+/// Joins a batch head's splits: each of its blocks joins a slice of the 16 x 16 blocks, with as many warps to a 16 x 16
+/// block as there are. memory: shared memory of the block, no longer used.
+template <int BlocksPerHead, int DimsV, int Threads>
+PAGODA_DEVICE void join_slice(const Args& args, const PendingJoin& join, char* memory, int warp, int lane) {
+  constexpr int warps = Threads / 32, across = block16s_per_16_rows(DimsV);
+  const int num_rows = block_rows<BlocksPerHead>(args), num_splits = join.num_splits();
+  const int count = (num_rows + 15) / 16 * across;
+  const int slice = (count + num_splits - 1) / num_splits;
+  const int begin = (SegmentCursor<BlocksPerHead>::Walk::block() - join.first_block) * slice;
+  const int end   = min(count, begin + slice);
+  int helpers     = 1;  // warps to a 16 x 16 block
+  while (helpers < warps && helpers * (end - begin) < warps && helpers < num_splits) helpers *= 2;
+  const int which = warp / helpers, helper = warp % helpers;
+  Block16* const shared = reinterpret_cast<Block16*>(memory);
 #pragma unroll 1
-      for (int p = first_part; p < parts; p += 2 * split) {  // two at once
-        const bool two    = p + split < parts;
-        float4 *const one = place(p, unit), *const other = place(two ? p + split : p, unit);
-        Unit y, z;
-        do y.load(one, lane), z.load(other, lane);
-        while (__any_sync(~0u, !y.there() || !z.there()));
-        Unit::clear(one, lane);
-        x.add(y);
-        if (two) Unit::clear(other, lane), x.add(z);
-      }
+  for (int index = begin + which; index - which < end; index += warps / helpers) {
+    Block16 x;
+    if (index < end) {
+      // The batch head begins in the share of its first block, which has it in its second place.
+      const auto place = [&](int p) {
+        const int block = (join.first_block + p) * BlocksPerHead + static_cast<int>(blockIdx.x % BlocksPerHead);
+        return partials_of(args, block, p == 0) + index * block16_quads;
+      };
+      join_block16(place, helper, num_splits, helpers, lane, x);
     }
-    if (split > 1) {
+    if (helpers > 1) {
       shared[threadIdx.x] = x;
       sync_block<Threads>();
-      if (first_part == 0)
+      if (helper == 0)
 #pragma unroll 1
-        for (int w = 1; w < split; ++w) x.add(shared[threadIdx.x + 32 * w]);
+        for (int w = 1; w < helpers; ++w) x.add(shared[threadIdx.x + 32 * w]);
       sync_block<Threads>();  // before the next are written
     }
-    if (unit >= end || first_part != 0) continue;
-    const int r = unit / across * 16 + lane / 4, dim = unit % across * 16 + lane % 4 * 2;
-#pragma unroll
-    for (int below = 0; below < 2; ++below) {
-      if (r + 8 * below >= here) continue;
-      const QueryRow row(args, d.head, first_row<Together>() + r + 8 * below);
-      const float most = below ? x.state.z : x.state.x, sum = below ? x.state.w : x.state.y, weight = weight_of(sum);
-      store_two(args, row, d.batch, dim, (below ? x.a.z : x.a.x) * weight, (below ? x.a.w : x.a.y) * weight);
-      store_two(args, row, d.batch, dim + 8, (below ? x.b.z : x.b.x) * weight, (below ? x.b.w : x.b.y) * weight);
-      if (dim == 0 && args.lse) store_lse(args, row, d.batch, most, sum);
+    if (index >= end || helper != 0) continue;
+    store_block16<BlocksPerHead, DimsV>(args, join, x, index, num_rows, lane);
+  }
+}
+
+/// Stores the outputs of sequences without tokens, which are in no block's share.
+template <int BlocksPerHead, int DimsV, int Threads>
+PAGODA_DEVICE void store_empty_sequences(const Args& args) {
+  using Walk = typename SegmentCursor<BlocksPerHead>::Walk;
+  for (int i = Walk::block(); i < args.batch * args.num_kv_heads.value; i += Walk::num_blocks()) {
+    const int batch = args.num_kv_heads.divide(i), head = i - batch * args.num_kv_heads.value;
+    if (length_of(args, batch) > 0) continue;
+    constexpr int pairs = DimsV / 2;
+    for (int item = threadIdx.x; item < block_rows<BlocksPerHead>(args) * pairs; item += Threads) {
+      const QueryRow row(args, head, first_row<BlocksPerHead>() + item / pairs);
+      store_two(args, row, batch, item % pairs * 2, 0, 0);
+      if (item % pairs == 0 && args.lse) store_lse(args, row, batch, initial_max, 0);
     }
   }
 }
 
-/// What is left when all of a block's own parts have been sent: rows that it shares with others, and rows of sequences
-/// without tokens, which are in nobody's share. By all of its threads. debts: of the row that began before the block's
-/// share, and of the one that its share begins.
-template <int Together, int DimsV, int Threads>
-PAGODA_DEVICE void finish(const Args& args, const Debt* debts, char* memory, int warp, int lane) {
-  using Steps = typename Course<Together>::Steps;
+/// Does what is left when all of a block's own partial results have been published, by all of its threads. pending:
+/// [2], see PendingJoin.
+template <int BlocksPerHead, int DimsV, int Threads>
+PAGODA_DEVICE void finish(const Args& args, const PendingJoin* pending, char* memory, int warp, int lane) {
   sync_block<Threads>();
 #pragma unroll 1
-  for (int begins = 0; begins < 2; ++begins) {
-    const Debt debt = debts[begins];
-    if (debt.to >= debt.from) join_parts<Together, DimsV, Threads>(args, debt, memory, warp, lane);
+  for (int place = 0; place < 2; ++place) {
+    const PendingJoin join = pending[place];
+    if (join.any()) join_slice<BlocksPerHead, DimsV, Threads>(args, join, memory, warp, lane);
   }
-  for (int r = Steps::block(); r < args.batch * args.num_kv_heads.value; r += Steps::blocks()) {
-    const int batch = args.num_kv_heads.divide(r), head = r - batch * args.num_kv_heads.value;
-    if (length_of(args, batch) > 0) continue;
-    constexpr int pairs = DimsV / 2;
-    for (int item = threadIdx.x; item < rows_here<Together>(args) * pairs; item += Threads) {
-      const QueryRow row(args, head, first_row<Together>() + item / pairs);
-      store_two(args, row, batch, item % pairs * 2, 0, 0);
-      if (item % pairs == 0 && args.lse) store_lse(args, row, batch, Quad::lowest, 0);
-    }
-  }
+  store_empty_sequences<BlocksPerHead, DimsV, Threads>(args);
 }
 
 }  // namespace pagoda::tuned::wgmma

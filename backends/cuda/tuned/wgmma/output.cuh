@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/tuned/warp/join.cuh"
-#include "backends/cuda/tuned/wgmma/block.cuh"
+#include "backends/cuda/tuned/common/partials.cuh"
+#include "backends/cuda/tuned/wgmma/rows.cuh"
 
-/// What becomes of a row's accumulators: outputs, or a part that others are joined with.
+/// Stores accumulators at the end of a segment: as outputs, or as a partial result that blocks will join.
 namespace pagoda::tuned::wgmma {
 
-/// What outputs are multiplied by: 0 for a row that sees no token, NaN for a NaN sum.
-PAGODA_DEVICE float weight_of(float sum) { return sum == 0 ? 0 : reciprocal(sum); }
+/// Factor of outputs: 0 for a row that sees no token, NaN for a NaN sum.
+PAGODA_DEVICE float output_weight(float sum) { return sum == 0 ? 0 : reciprocal(sum); }
 
-/// Two dims of an output.
+/// Stores two dims of an output.
 PAGODA_DEVICE void store_two(const Args& args, const QueryRow& row, int batch, int dim, float x, float y) {
-  const std::int64_t at = row.in(args.out, args.out_token, batch) + dim;
+  const std::int64_t at = row.offset(args.out, args.out_token, batch) + dim;
   if (args.out.type == Type::fp32) {
     *reinterpret_cast<float2*>(static_cast<float*>(args.out.data) + at) = make_float2(x, y);
   } else {
@@ -21,90 +21,115 @@ PAGODA_DEVICE void store_two(const Args& args, const QueryRow& row, int batch, i
   }
 }
 
-PAGODA_DEVICE void store_lse(const Args& args, const QueryRow& row, int batch, float most, float sum) {
-  store_lse_at(args, batch * args.lse_batch + row.token * args.lse_token + row.head * args.lse_head, most, sum);
+PAGODA_DEVICE void store_lse(const Args& args, const QueryRow& row, int batch, float row_max, float row_sum) {
+  store_lse_at(args, batch * args.lse_batch + row.token * args.lse_token + row.head * args.lse_head, row_max, row_sum);
 }
 
-PAGODA_DEVICE float4* part_of(const Args& args, int block, bool begins) {
-  return args.parts + (2 * block + begins) * args.part_quads;
+/// One of a block's two places for partial results (see PendingJoin).
+PAGODA_DEVICE float4* partials_of(const Args& args, int block, bool has_first_tile) {
+  return args.wgmma_partials + (2 * block + has_first_tile) * args.partial_quads;
 }
 
-/// The row that just ended, or the block's part of it.
-struct Ended {
-  int batch, head, begins, whole;
+/// The segment that just ended. whole: no other block has a split of its batch head.
+struct FinishedSegment {
+  int batch, head, has_first_tile, whole;
 };
 
-/// Stores a row's outputs, or the block's part of them, out of the accumulators of Count products of Each / 4 times
-/// eight dims: as little code as can be, as it is run once and cold. row: the lane's, and the one eight below it;
-/// share: which of the Shares of a row's dims these are.
-template <int Together, int Shares, int Count, int Each>
-PAGODA_DEVICE void end_row(const Args& args, const Ended& ended, const float (&o)[Count][Each],
-                           const float2 (&state)[2], int share, int row, int lane) {
-  constexpr int eights = Count * Each / 4, across = Shares * eights / 2, quads = 2 * Shares * eights;
-  const int column = lane & 3, here = rows_here<Together>(args);
-  const bool odd = column & 1, second = column & 2;
-  if (!ended.whole) {
-    // Accumulators need no not_sentinel: matrix instructions on 16-bit elements give the NaN 0x7fffffff, and an
-    // element's own NaN has zeros in its lower half as a float.
-    float4* const to = part_of(args, static_cast<int>(blockIdx.x), ended.begins) +
-                       (row / 16 * across + share * (across / Shares)) * unit_quads;
+/// Stores accumulators as they are, in the layout that tuning.hpp describes. The template parameters and the last three
+/// arguments are those of store_segment.
+///
+/// Accumulators need no avoid_sentinel: matrix instructions on 16-bit elements give the NaN 0x7fffffff, and an
+/// element's own NaN has zeros in its lower half as a float.
+template <int DimParts, int Count, int Each>
+PAGODA_DEVICE void store_partial(const Args& args, const FinishedSegment& segment, const float (&o)[Count][Each],
+                                 const float2 (&state)[2], int dim_part, int row, int lane) {
+  constexpr int eights = Count * Each / 4, across = DimParts * eights / 2;
+  float4* const to = partials_of(args, static_cast<int>(blockIdx.x), segment.has_first_tile) +
+                     (row / 16 * across + dim_part * (across / DimParts)) * block16_quads;
+#pragma unroll
+  for (int j = 0; j < eights; ++j) {
+    const float* const z = o[4 * j / Each] + 4 * j % Each;
+    store_relaxed_gpu4(to + j / 2 * block16_quads + j % 2 * 32 + lane, make_float4(z[0], z[1], z[2], z[3]));
+  }
+#pragma unroll
+  for (int u = 0; u < eights / 8; ++u)
+    store_relaxed_gpu4(to + (4 * u + (lane & 3)) * block16_quads + 64 + lane / 4,
+                       make_float4(state[0].x, avoid_sentinel(state[0].y), state[1].x, avoid_sentinel(state[1].y)));
+}
+
+/// Stores outputs of 32 bits.
+template <int BlocksPerHead, int DimParts, int Count, int Each>
+PAGODA_DEVICE void store_floats(const Args& args, const FinishedSegment& segment, const float (&o)[Count][Each],
+                                const float (&weights)[2], int dim_part, int row, int num_rows, int column) {
+  constexpr int eights = Count * Each / 4, quads = 2 * DimParts * eights;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const QueryRow query_row(args, segment.head, first_row<BlocksPerHead>() + row + 8 * r);
+    const std::int64_t at = query_row.offset(args.out, args.out_token, segment.batch);
+    float2* const to =
+        reinterpret_cast<float2*>(static_cast<float*>(args.out.data) + at) + dim_part * (2 * quads / DimParts) + column;
+    if (row + 8 * r >= num_rows) continue;
 #pragma unroll
     for (int j = 0; j < eights; ++j) {
-      const float* const z = o[4 * j / Each] + 4 * j % Each;
-      store_shared_word4(to + j / 2 * unit_quads + j % 2 * 32 + lane, make_float4(z[0], z[1], z[2], z[3]));
+      const float* const z = o[4 * j / Each] + 4 * j % Each + 2 * r;
+      to[4 * j]            = make_float2(z[0] * weights[r], z[1] * weights[r]);
     }
-#pragma unroll
-    for (int u = 0; u < eights / 8; ++u)
-      store_shared_word4(to + (4 * u + column) * unit_quads + 64 + lane / 4,
-                         make_float4(state[0].x, not_sentinel(state[0].y), state[1].x, not_sentinel(state[1].y)));
-    return;
   }
-  // Lanes of a row's first two columns speak for the row and for the one eight below it.
-  const int spoken  = row + 8 * column;
-  const auto row_at = [&](int r) { return QueryRow(args, ended.head, first_row<Together>() + r); };
-  if (share == 0 && column < 2 && spoken < here && args.lse) {
+}
+
+/// Stores outputs of 16 bits. Lanes exchange words of two rows until each lane has whole 16-byte vectors of one row.
+template <int BlocksPerHead, int DimParts, int Count, int Each>
+PAGODA_DEVICE void store_halves(const Args& args, const FinishedSegment& segment, const float (&o)[Count][Each],
+                                const float (&weights)[2], int dim_part, int row, int num_rows, int column) {
+  constexpr int eights = Count * Each / 4, quads = 2 * DimParts * eights;
+  const bool odd = column & 1, second = column & 2;
+  const int mine = row + (second ? 8 : 0);
+  const QueryRow query_row(args, segment.head, first_row<BlocksPerHead>() + mine);
+  const std::int64_t at = query_row.offset(args.out, args.out_token, segment.batch);
+  uint4* const to       = reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(args.out.data) + at) +
+                    dim_part * (quads / 2 / DimParts) + odd;
+  const bool bf16 = args.out.type == Type::bf16;
+#pragma unroll
+  for (int j = 0; j < eights; j += 2) {
+    const float* const z = o[4 * j / Each] + 4 * j % Each;  // eight dims and the next eight
+    const auto word      = [&](int i) {
+      const float low = z[2 * i] * weights[i & 1], high = z[2 * i + 1] * weights[i & 1];
+      return bf16 ? pack<true>(low, high) : pack<false>(low, high);
+    };
+    const std::uint32_t first[2] = {word(0), word(1)}, next[2] = {word(2), word(3)};
+    // First step: this lane and the lane two columns away get words of one row each. Second step: the lane and its
+    // neighbour get words of one group of eight dims each.
+    const std::uint32_t a = second ? first[1] : first[0], b = second ? next[1] : next[0];
+    const std::uint32_t c = __shfl_xor_sync(~0u, second ? first[0] : first[1], 2);
+    const std::uint32_t d = __shfl_xor_sync(~0u, second ? next[0] : next[1], 2);
+    const std::uint32_t e = __shfl_xor_sync(~0u, odd ? a : b, 1), f = __shfl_xor_sync(~0u, odd ? c : d, 1);
+    const std::uint32_t g = odd ? b : a, h = odd ? d : c;
+    // Words of columns 0 to 3: the lane's own, its neighbour's, and those of the two lanes two columns away.
+    const std::uint32_t near0 = odd ? e : g, near1 = odd ? g : e, far0 = odd ? f : h, far1 = odd ? h : f;
+    if (mine < num_rows) to[j] = second ? make_uint4(far0, far1, near0, near1) : make_uint4(near0, near1, far0, far1);
+  }
+}
+
+/// Stores a segment: outputs if it is whole, else the block's partial result. The code is kept small, as it runs once
+/// and cold. o: accumulators of Count products of Each / 4 times eight dims; row: the lane's, with the one eight below
+/// it; dim_part: which of the DimParts parts of a row's dims these are.
+template <int BlocksPerHead, int DimParts, int Count, int Each>
+PAGODA_DEVICE void store_segment(const Args& args, const FinishedSegment& segment, const float (&o)[Count][Each],
+                                 const float2 (&state)[2], int dim_part, int row, int lane) {
+  const int column = lane & 3, num_rows = block_rows<BlocksPerHead>(args);
+  if (!segment.whole) return store_partial<DimParts>(args, segment, o, state, dim_part, row, lane);
+  // Lanes of columns 0 and 1 store the log-sum-exp of the row and of the one eight below it.
+  const int lse_row = row + 8 * column;
+  if (dim_part == 0 && column < 2 && lse_row < num_rows && args.lse) {
     const float2 mine = column == 0 ? state[0] : state[1];
-    store_lse(args, row_at(spoken), ended.batch, mine.x, mine.y);
+    const QueryRow query_row(args, segment.head, first_row<BlocksPerHead>() + lse_row);
+    store_lse(args, query_row, segment.batch, mine.x, mine.y);
   }
-  const float weights[2] = {weight_of(state[0].y), weight_of(state[1].y)};
+  const float weights[2] = {output_weight(state[0].y), output_weight(state[1].y)};
   if (args.out.type == Type::fp32) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const std::int64_t at = row_at(row + 8 * r).in(args.out, args.out_token, ended.batch);
-      float2* const to =
-          reinterpret_cast<float2*>(static_cast<float*>(args.out.data) + at) + share * (2 * quads / Shares) + column;
-      if (row + 8 * r >= here) continue;
-#pragma unroll
-      for (int j = 0; j < eights; ++j) {
-        const float* const z = o[4 * j / Each] + 4 * j % Each + 2 * r;
-        to[4 * j]            = make_float2(z[0] * weights[r], z[1] * weights[r]);
-      }
-    }
+    store_floats<BlocksPerHead, DimParts>(args, segment, o, weights, dim_part, row, num_rows, column);
   } else {
-    // Lanes exchange what they have of two rows until each has whole vectors of one.
-    const int mine        = row + (second ? 8 : 0);
-    const std::int64_t at = row_at(mine).in(args.out, args.out_token, ended.batch);
-    uint4* const to =
-        reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(args.out.data) + at) + share * (quads / 2 / Shares) + odd;
-    const bool bf16 = args.out.type == Type::bf16;
-#pragma unroll
-    for (int j = 0; j < eights; j += 2) {
-      const float* const z = o[4 * j / Each] + 4 * j % Each;  // eight dims and the next eight
-      const auto word      = [&](int i) {
-        const float low = z[2 * i] * weights[i & 1], high = z[2 * i + 1] * weights[i & 1];
-        return bf16 ? pack<true>(low, high) : pack<false>(low, high);
-      };
-      const std::uint32_t first[2] = {word(0), word(1)}, next[2] = {word(2), word(3)};
-      // Of one row, this lane's words and those of the lane two columns on; then of one eight dims.
-      const std::uint32_t a = second ? first[1] : first[0], b = second ? next[1] : next[0];
-      const std::uint32_t c = __shfl_xor_sync(~0u, second ? first[0] : first[1], 2);
-      const std::uint32_t d = __shfl_xor_sync(~0u, second ? next[0] : next[1], 2);
-      const std::uint32_t e = __shfl_xor_sync(~0u, odd ? a : b, 1), f = __shfl_xor_sync(~0u, odd ? c : d, 1);
-      const std::uint32_t g = odd ? b : a, h = odd ? d : c;
-      // Columns 0 to 3: mine, beside mine, and those two columns on (or before).
-      const std::uint32_t near0 = odd ? e : g, near1 = odd ? g : e, far0 = odd ? f : h, far1 = odd ? h : f;
-      if (mine < here) to[j] = second ? make_uint4(far0, far1, near0, near1) : make_uint4(near0, near1, far0, far1);
-    }
+    store_halves<BlocksPerHead, DimParts>(args, segment, o, weights, dim_part, row, num_rows, column);
   }
 }
 

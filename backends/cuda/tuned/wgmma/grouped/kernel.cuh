@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/tuned/wgmma/grouped/shapes.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/copies.cuh"
 #include "backends/cuda/tuned/wgmma/join.cuh"
 #include "backends/cuda/tuned/wgmma/softmax.cuh"
 #include "backends/cuda/wgmma.cuh"
@@ -11,85 +11,23 @@
 /// 2024).
 namespace pagoda::tuned::wgmma::grouped {
 
-/// Where things are in a block's shared memory.
-template <int D, int Groups>
-struct Place {
-  static constexpr Shared offsets = shared(D, Groups);
-  static constexpr int count      = stages(D, Groups);
-  std::uint32_t memory;
-  PAGODA_DEVICE std::uint32_t keys(int slot) const { return memory + offsets.ring + slot * 2 * tile_bytes(D); }
-  PAGODA_DEVICE std::uint32_t values(int slot) const { return keys(slot) + tile_bytes(D); }
-  PAGODA_DEVICE std::uint32_t full(int slot) const { return memory + offsets.barriers + 8 * slot; }
-  PAGODA_DEVICE std::uint32_t empty(int slot) const { return full(count + slot); }
-};
-
-/// Copies all tiles of a block in the order of their use, across rows, by one warp. A lane knows where the same eight
-/// tokens of every fourth tile lie, so that page ids are asked for four tiles at a time.
-template <int D, int Groups>
-PAGODA_DEVICE void copy_tiles(const Args& args, Course<1>& course, Place<D, Groups> at, int lane) {
-  const std::uint64_t policy = read_once_policy();
-  Ring<Place<D, Groups>::count> to;
-  Pages pages;
-  for (; course.any; course.next(args)) {
-    const auto& s      = course.s;
-    const int count    = course.tiles();
-    const auto look_up = [&](int first) {  // of four tiles, counted in the segment
-      return pages.look_up(args, s, (s.first + (first + (lane >> 3)) * s.step) * (tokens / 8) + (lane & 7));
-    };
-    if (count == 0) continue;
-    pages.begin(args, s);
-    Source now = look_up(0), ahead{};
-    for (int i = 0; i < count; ++i) {
-      if ((i & 3) == 0) {
-        if (i > 0) now = ahead;
-        if (i + 4 < count) ahead = look_up(i + 4);
-      }
-      const int there = s.len - (s.first + i * s.step) * tokens, eights = min(tokens / 8, (there + 7) >> 3);
-      barrier_wait(at.empty(to.slot), to.parity ^ 1);  // the first round finds all empty
-      if (lane == 0) barrier_expect(at.full(to.slot), 2 * eights * eight_bytes(D));
-      __syncwarp();
-      if (lane >> 3 == (i & 3) && (lane & 7) < eights) {
-        const int part = (lane & 7) * eight_bytes(D);
-        copy_box(at.keys(to.slot) + part, &args.k_map, now.token, s.head, now.page, at.full(to.slot), policy);
-        copy_box(at.values(to.slot) + part, &args.v_map, now.token, s.head, now.page, at.full(to.slot), policy);
-      }
-      to.next();
-    }
-  }
-}
-
-/// The queries of a segment to shared memory, 16 bytes a thread at a time. Rows beyond the last are zeros.
-template <int D, int Groups>
-PAGODA_DEVICE void load_queries(const Args& args, const SegmentOf<tokens>& s, std::uint32_t to) {
-  constexpr int chunks = D / 8;
-#pragma unroll
-  for (int item = 0; item < Groups * rows * chunks; item += workers(Groups)) {
-    const int r = (item + static_cast<int>(threadIdx.x)) / chunks, chunk = static_cast<int>(threadIdx.x) % chunks;
-    uint4 x{0, 0, 0, 0};
-    if (r < args.rows) {
-      const std::int64_t from = QueryRow(args, s.head, r).in(args.q, args.q_token, s.batch);
-      x = __ldg(reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(args.q.data) + from) + chunk);
-    }
-    store_shared(to + place_of<D>(r, chunk), x);
-  }
-}
-
 /// Adds the infinities and NaNs that clear_non_finite took out of the values of a segment to the rows that see their
-/// tokens, once more from memory. Their weights do not matter. o: of the lane's rows, `row` and the one eight below it.
+/// tokens. It reads them from the cache again. Their weights do not matter. o: outputs of the lane's rows, `row` and
+/// the one eight below it.
 template <bool Bf16, int D>
-PAGODA_DEVICE void add_non_finite(const Args& args, const SegmentOf<tokens>& s, float (&o)[D / 2], int row,
-                                  int column) {
-  Pages pages;
-  pages.begin(args, s);
+PAGODA_DEVICE void add_non_finite(const Args& args, const Segment& s, float (&o)[D / 2], int row, int column) {
+  PageCursor<copy_tokens> pages;
+  pages.begin(args, s.sequence);
   const int seen0 = s.len - QueryRow(args, 0, row).hidden(args);
   const int seen1 = s.len - QueryRow(args, 0, row + 8).hidden(args);
 #pragma unroll 1
   for (int t = max(s.len - args.hidden, 0); t < s.len; ++t) {
-    const int tile = t / tokens;
-    if (tile < s.first || tile >= s.end() || (tile - s.first) % s.step != 0) continue;  // another block's
-    const Source from    = pages.look_up(args, s, t / 8);
-    const char* const at = static_cast<const char*>(args.v.data) + from.page * args.v.page +
-                           (from.token + t % 8) * args.v.token + s.head * args.v.head;
+    const int tile = t / tile_tokens;
+    if (tile < s.first_tile || tile >= s.end_tile() || (tile - s.first_tile) % s.tile_step != 0)
+      continue;  // another block's
+    const TokenLocation from = pages.look_up(args, s.sequence, t / copy_tokens);
+    const char* const at     = static_cast<const char*>(args.v.data) + from.page * args.v.page +
+                           (from.token + t % copy_tokens) * args.v.token + s.head * args.v.head;
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
       const float2 v = unpack<Bf16>(__ldg(reinterpret_cast<const unsigned*>(at) + 4 * j + column));
@@ -100,124 +38,165 @@ PAGODA_DEVICE void add_non_finite(const Args& args, const SegmentOf<tokens>& s, 
   }
 }
 
-/// A warpgroup's rows of all the block's segments. A lane has two rows, eight apart, of scores and of outputs; of each
-/// eight tokens or dims, two.
-template <bool Bf16, int D, int Groups>
-PAGODA_DEVICE void multiply(const Args& args, Course<1>& course, Place<D, Groups> at, char* memory, int warp,
-                            int lane) {
-  constexpr float lowest      = Quad::lowest;
-  constexpr int eight         = eight_bytes(D);
-  Debt* const debts           = reinterpret_cast<Debt*>(memory + at.offsets.debts);
-  volatile int* const cleared = reinterpret_cast<int*>(memory + at.offsets.cleared);
-  const int group = warp / 4, row = 16 * warp + (lane >> 2), column = lane & 3;
-  const bool active = 16 * warp < args.rows;
-  Ring<Place<D, Groups>::count> used;
-  for (bool again = false; course.any; course.next(args)) {
-    const auto& s   = course.s;
-    const int count = course.tiles();
-    if (count == 0) continue;
-    if (again) sync_block<workers(Groups)>();  // all have used the queries
-    again = true;
-    // Stored by all threads, or by all lanes of a warp: after a store by some of them the compiler keeps the ring's
-    // slot in a register of each lane and moves it for every product, which costs 6% at 128 query rows.
-    *cleared = 0;
-    load_queries<D, Groups>(args, s, at.memory);
-    fence_copies();
-    sync_block<workers(Groups)>();
-    float base[2] = {lowest, lowest}, sum[2] = {0, 0}, o[1][D / 2];
-    for (int i = 0; i < count; ++i) {
-      const int there       = s.len - (s.first + i * s.step) * tokens;
-      const std::uint64_t q = operand(at.memory + group * (rows / 8) * eight, eight);
-      const std::uint64_t k = operand(at.keys(used.slot), eight), v = operand(at.values(used.slot), eight, run_bytes);
-      barrier_wait(at.full(used.slot), used.parity);
-      float x[32];
-      begin_scores<Bf16, D>(x, q, k);
-      if (there < tokens + args.hidden) {  // beside the products
-        const int thread = static_cast<int>(threadIdx.x);
-        clear_values<D, D, workers(Groups)>(at.values(used.slot), there, thread);
-        // Rows that do not see a token must not get 0 times an infinity or NaN.
-        if (args.hidden > 0) {
-          const bool found = clear_non_finite<Bf16, D, D, workers(Groups)>(
-              at.values(used.slot), max(there - args.hidden, 0), min(there, tokens), thread);
-          if (__any_sync(~0u, found)) *cleared = 1;
-        }
-        fence_copies();
-        sync_block<workers(Groups)>();
-      }
-      wgmma_wait<0>();
-      wgmma_keep(x);
+/// A warpgroup's query rows, over all segments of the block. A lane has two rows, eight apart, of scores and of
+/// outputs, and two tokens or dims of each eight.
+template <bool Bf16, int D, int Warpgroups>
+class Multiplier {
+ public:
+  using Shared = SharedMemory<D, Warpgroups>;
 
-      std::uint32_t p[16] = {};
-      bool raises         = false;
-      float kept[2]       = {1, 1};
-      if (active) {
-        hide_unseen(args, x, there, row, column);
-        float most[2];
-        find_largest(x, args.scale, most);
-        raises = __any_sync(~0u, most[0] > base[0] + let_pass || most[1] > base[1] + let_pass);
-        if (raises) {
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            const float now = fmaxf(base[r], largest_of_row(most[r]));
-            kept[r]         = exp2_fast(base[r] - now);
-            base[r]         = now, sum[r] *= kept[r];
-          }
-        }
-        weigh<Bf16>(x, args.scale, base, sum, p);
-      }
-      if (raises && i > 0) {
-#pragma unroll
-        for (int e = 0; e < D / 2; ++e) o[0][e] *= kept[e >> 1 & 1];
-      }
-      wgmma_keep(o[0]);
-      wgmma_begin();
-#pragma unroll
-      for (int j = 0; j < tokens / 16; ++j)
-        wgmma_of_registers<Bf16>(o[0], p + 4 * j, operand_at(v, j * 2 * eight), i > 0 || j > 0);
-      wgmma_commit();
-      wgmma_wait<0>();
-      wgmma_keep(o[0]);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(at.empty(used.slot));
-      used.next();
+  PAGODA_DEVICE Multiplier(const Args& args, Shared shared, char* memory, int warp, int lane)
+      : args_(args),
+        shared_(shared),
+        pending_(reinterpret_cast<PendingJoin*>(memory + Shared::layout.pending)),
+        cleared_(reinterpret_cast<int*>(memory + Shared::layout.cleared)),
+        group_(warp / 4),
+        row_(16 * warp + (lane >> 2)),
+        lane_(lane),
+        column_(lane & 3),
+        active_(16 * warp < args.num_rows) {}
+
+  PAGODA_DEVICE void run(SegmentCursor<1>& cursor) {
+    for (bool again = false; cursor.valid; cursor.next(args_)) {
+      const int count = cursor.tiles();
+      if (count == 0) continue;
+      if (again) sync_block<num_threads>();  // all have used the queries
+      again = true;
+      attend_segment(cursor, count);
     }
+  }
 
-    if (args.hidden > 0 && *cleared != 0) [[unlikely]]
-      add_non_finite<Bf16, D>(args, s, o[0], row, column);
+ private:
+  static constexpr int num_threads = compute_threads(Warpgroups);
+  static constexpr int bytes_of_8  = bytes_of_8_tokens(D);
+
+  PAGODA_DEVICE void attend_segment(const SegmentCursor<1>& cursor, int count) {
+    const Segment& s = cursor.segment;
+    *cleared_ = 0;
+    load_queries<D, Warpgroups>(args_, s, shared_.address);
+    fence_async_proxy();
+    sync_block<num_threads>();
+    float max[2] = {initial_max, initial_max}, sum[2] = {0, 0}, o[1][D / 2];
+    for (int i = 0; i < count; ++i) add_tile(i, s.len - (s.first_tile + i * s.tile_step) * tile_tokens, max, sum, o[0]);
+
+    if (args_.hidden > 0 && *cleared_ != 0) [[unlikely]]
+      add_non_finite<Bf16, D>(args_, s, o[0], row_, column_);
     float2 state[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) state[r] = make_float2(base[r], sum_of_row(sum[r]));
-    const bool whole = s.from >= course.last;
-    if (!whole && threadIdx.x == 0) debts[s.begins] = {s.batch, s.head, s.from, course.last};
-    if (active) end_row<1, 1>(args, {s.batch, s.head, s.begins, whole}, o, state, 0, row, lane);
+    for (int r = 0; r < 2; ++r) state[r] = make_float2(max[r], row_sum(sum[r]));
+    const bool whole = cursor.whole();
+    if (!whole && threadIdx.x == 0) pending_[s.has_first_tile] = cursor.pending_join();
+    if (active_) store_segment<1, 1>(args_, {s.batch, s.head, s.has_first_tile, whole}, o, state, 0, row_, lane_);
   }
-}
 
-template <bool Bf16, int D, int Groups>
+  /// Adds tile i of the segment to running maxima, sums and outputs.
+  PAGODA_DEVICE void add_tile(int i, int tokens_left, float (&max)[2], float (&sum)[2], float (&o)[D / 2]) {
+    const std::uint64_t q = matrix_descriptor(shared_.address + group_ * (tile_rows / 8) * bytes_of_8, bytes_of_8);
+    const std::uint64_t k = matrix_descriptor(shared_.keys(used_.slot), bytes_of_8);
+    const std::uint64_t v = matrix_descriptor(shared_.values(used_.slot), bytes_of_8, run_bytes);
+    barrier_wait(shared_.full(used_.slot), used_.parity);
+    float x[32];
+    start_scores<Bf16, D>(x, q, k);
+    if (tokens_left < tile_tokens + args_.hidden) clear_unseen_values(tokens_left);  // beside the products
+    wgmma_wait<0>();
+    wgmma_fence_registers(x);
+
+    std::uint32_t p[16] = {};
+    bool raised         = false;
+    float correction[2] = {1, 1};
+    if (active_) {
+      mask_hidden(args_, x, tokens_left, row_, column_);
+      raised = update_max(x, max, sum, correction);
+      exponentiate<Bf16>(x, args_.scale, max, sum, p);
+    }
+    if (raised && i > 0) {
+#pragma unroll
+      for (int e = 0; e < D / 2; ++e) o[e] *= correction[e >> 1 & 1];
+    }
+    wgmma_fence_registers(o);
+    wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < tile_tokens / 16; ++j)
+      wgmma_register_a<Bf16>(o, p + 4 * j, advance_descriptor(v, j * 2 * bytes_of_8), i > 0 || j > 0);
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_fence_registers(o);
+    __syncwarp();
+    if (lane_ == 0) barrier_arrive(shared_.empty(used_.slot));
+    used_.next();
+  }
+
+  /// Zeroes the values that would turn products with probabilities of 0 into NaN: those behind the last token, and
+  /// infinities and NaNs of tokens that some row does not see.
+  PAGODA_DEVICE void clear_unseen_values(int tokens_left) const {
+    const int thread = static_cast<int>(threadIdx.x);
+    clear_values<D, D, num_threads>(shared_.values(used_.slot), tokens_left, thread);
+    if (args_.hidden > 0) {
+      const bool found =
+          clear_non_finite<Bf16, D, D, num_threads>(shared_.values(used_.slot), ::max(tokens_left - args_.hidden, 0),
+                                                    min(tokens_left, tile_tokens), thread);
+      if (__any_sync(~0u, found)) *cleared_ = 1;
+    }
+    fence_async_proxy();
+    sync_block<num_threads>();
+  }
+
+  /// Raises the running maxima, if need be, to those of the tile's scores x, and rescales the sums. correction: what
+  /// outputs must be multiplied by. Returns whether a row's was raised.
+  PAGODA_DEVICE bool update_max(const float (&x)[32], float (&max)[2], float (&sum)[2], float (&correction)[2]) const {
+    float largest[2];
+    lane_max(x, args_.scale, largest);
+    const bool raised =
+        __any_sync(~0u, largest[0] > max[0] + rescale_threshold || largest[1] > max[1] + rescale_threshold);
+    if (raised) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float now = fmaxf(max[r], row_max(largest[r]));
+        correction[r]   = exp2_fast(max[r] - now);
+        max[r]          = now, sum[r] *= correction[r];
+      }
+    }
+    return raised;
+  }
+
+  const Args& args_;
+  const Shared shared_;
+  PendingJoin* const pending_;
+  /// Values were taken out of a tile of the segment. Stored by all threads, or by all lanes of a warp: after a store by
+  /// some of them the compiler keeps the ring's slot in a register of each lane and moves it for every product, which
+  /// costs 6% at 128 query rows.
+  volatile int* const cleared_;
+  const int group_, row_, lane_, column_;
+  const bool active_;
+  Ring<Shared::num_stages> used_;
+};
+
+template <bool Bf16, int D, int Warpgroups>
 PAGODA_DEVICE void decode_block(const Args& args) {
-  using Here = Place<D, Groups>;
+  using Shared = SharedMemory<D, Warpgroups>;
   extern __shared__ __align__(1024) char memory[];
   const int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0), lane = threadIdx.x & 31;
-  const Here at{shared_address(memory)};
-  Debt* const debts = reinterpret_cast<Debt*>(memory + Here::offsets.debts);
-  Course<1> course(args, lane);
+  const Shared shared{shared_address(memory)};
+  PendingJoin* const pending = reinterpret_cast<PendingJoin*>(memory + Shared::layout.pending);
+  SegmentCursor<1> cursor(args, lane);
   if (warp == 0) {
-    if (lane < Here::count) barrier_init(at.full(lane)), barrier_init(at.empty(lane), 4 * Groups);
-    if (lane < 2) debts[lane] = {0, 0, 0, -1};
-    barrier_init_done();
+    if (lane < Shared::num_stages) barrier_init(shared.full(lane)), barrier_init(shared.empty(lane), 4 * Warpgroups);
+    if (lane < 2) pending[lane] = no_pending_join;
+    fence_barrier_init();
     if (lane == 0) prefetch_map(&args.k_map), prefetch_map(&args.v_map);
   }
   __syncthreads();
-  course.settle(args, lane);
-  if (warp == workers(Groups) / 32) return copy_tiles(args, course, at, lane);
-  multiply<Bf16>(args, course, at, memory, warp, lane);
-  finish<1, D, workers(Groups)>(args, debts, memory + Here::offsets.ring, warp, lane);
+  cursor.resolve_lengths(args, lane);
+  if (warp == compute_threads(Warpgroups) / 32) return copy_tiles(args, cursor, shared, lane);
+  Multiplier<Bf16, D, Warpgroups>(args, shared, memory, warp, lane).run(cursor);
+  finish<1, D, compute_threads(Warpgroups)>(args, pending, memory + Shared::layout.ring, warp, lane);
 }
 
-template <bool Bf16, int D, int Groups>
-__global__ void __launch_bounds__(threads(Groups), blocks(Groups)) decode_kernel(const __grid_constant__ Args args) {
+template <bool Bf16, int D, int Warpgroups>
+__global__ void __launch_bounds__(threads(Warpgroups), blocks_per_sm(Warpgroups))
+    decode_kernel(const __grid_constant__ Args args) {
 #if PAGODA_SM90A
-  decode_block<Bf16, D, Groups>(args);
+  decode_block<Bf16, D, Warpgroups>(args);
 #else
   __trap();
 #endif

@@ -5,8 +5,9 @@
 
 namespace pagoda::tuned::wgmma::grouped {
 
-/// The kernel of a type, as a pointer to launch. Each is compiled in a unit of its own type, for sm_90a.
+/// The kernel for a type, as a pointer to launch. Each type has a translation unit of its own, kernels_TYPE.cu,
+/// compiled for sm_90a.
 template <Type T>
-const void* kernel_of(int head_dim, int groups);
+const void* kernel_of(int head_dim, int warpgroups);
 
 }  // namespace pagoda::tuned::wgmma::grouped

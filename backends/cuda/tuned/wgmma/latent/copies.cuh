@@ -2,58 +2,61 @@
 #pragma once
 
 #include "backends/cuda/tuned/wgmma/latent/barriers.cuh"
+#include "backends/cuda/tuned/wgmma/segment_cursor.cuh"
+#include "backends/cuda/tuned/wgmma/tiles.cuh"
 
 namespace pagoda::tuned::wgmma::latent {
 
-/// Copies tiles, eight tokens by each of eight lanes, by one warp.
-template <int Together>
+/// Copies tiles, by one warp: eight tokens by each of eight lanes.
+template <int BlocksPerHead>
 class TileCopies {
  public:
-  using Segment = SegmentOf<tokens>;
   PAGODA_DEVICE explicit TileCopies(int lane) : lane_(lane) {}
 
-  /// The next tile to copy will be this one: asks for its page ids.
+  /// Looks up the page ids of `tile`, which is the next one to copy.
   PAGODA_DEVICE void begin(const Args& args, const Segment& s, int tile) {
-    pages_.begin(args, s);
-    ahead_ = look_up(args, s, tile);
+    pages_.begin(args, s.sequence);
+    next_ = look_up(args, s, tile);
   }
-  PAGODA_DEVICE void queries(const Args& args, const Segment& s, Place at) const {
+  PAGODA_DEVICE void copy_queries(const Args& args, const Segment& s, SharedMemory shared) const {
     if (lane_ != 0) return;
-    // Rows beyond the last: up to eight are zeros or the next token's, the others anything, as nobody looks at what
-    // becomes of them. Of several query tokens, the map's kv heads are tokens (why_not).
-    const int eights = (rows_here<Together>(args) + 7) / 8;
-    barrier_expect(at.barrier(Shared::q_full), eights * eight);
+    // Of the rows beyond the last, up to eight are zeros or the next token's, the others anything: their results are
+    // not stored. Where there are several query tokens, the map's kv heads are tokens (see why_not).
+    const int eights = (block_rows<BlocksPerHead>(args) + 7) / 8;
+    barrier_expect_bytes(shared.barrier(Barriers::q_full), eights * bytes_of_8);
 #pragma unroll 1
     for (int i = 0; i < eights; ++i) {
-      const int row = first_row<Together>() + 8 * i, token = args.heads.divide(row);
-      copy_box(at.memory + Shared::q + i * eight, &args.q_map, row - token * args.heads.value, s.head + token, s.batch,
-               at.barrier(Shared::q_full), read_once_policy());
+      const int row = first_row<BlocksPerHead>() + 8 * i, token = args.heads.divide(row);
+      copy_tensor_box(shared.address + SharedLayout::q + i * bytes_of_8, &args.q_map, row - token * args.heads.value,
+                      s.head + token, s.batch, shared.barrier(Barriers::q_full), read_once_policy());
     }
   }
-  /// The round-th tile of a slot, a quarter as soon as the one there has been used. next: the tile after it.
-  PAGODA_DEVICE void tile(const Args& args, const Segment& s, Place at, int slot, int round, int tile, int next) {
-    const Source now         = ahead_;
-    ahead_                   = look_up(args, s, next);
-    const int eights         = min(tokens / 8, (s.len - tile * tokens + 7) >> 3);
-    const std::uint32_t full = at.barrier(Shared::full + slot);
-    if (lane_ == 0) barrier_expect(full, eights * eight);
+  /// Copies a tile to a slot, where it is the round-th: each quarter as soon as the quarter there has been used.
+  /// next_tile: the tile to copy after it.
+  PAGODA_DEVICE void copy_tile(const Args& args, const Segment& s, SharedMemory shared, int slot, int round, int tile,
+                               int next_tile) {
+    const TokenLocation now  = next_;
+    next_                    = look_up(args, s, next_tile);
+    const int eights         = min(tile_tokens / 8, (s.len - tile * tile_tokens + 7) >> 3);
+    const std::uint32_t full = shared.barrier(Barriers::full + slot);
+    if (lane_ == 0) barrier_expect_bytes(full, eights * bytes_of_8);
 #pragma unroll 1
-    for (int quarter = 0; quarter < Shared::quarters; ++quarter) {
-      if (round > 0) at.wait(Shared::empty + slot * Shared::quarters + quarter, round - 1);
+    for (int quarter = 0; quarter < Barriers::quarters; ++quarter) {
+      if (round > 0) shared.wait(Barriers::empty + slot * Barriers::quarters + quarter, round - 1);
       __syncwarp();
       if (lane_ / 2 == quarter && lane_ < eights)
-        copy_box(at.memory + Shared::tiles + slot * tile_bytes + lane_ * eight, &args.k_map, now.token, s.head,
-                 now.page, full, read_once_policy());
+        copy_tensor_box(shared.address + SharedLayout::tiles + slot * tile_bytes + lane_ * bytes_of_8, &args.k_map,
+                        now.token, s.head, now.page, full, read_once_policy());
     }
   }
 
  private:
-  PAGODA_DEVICE Source look_up(const Args& args, const Segment& s, int tile) const {
-    return pages_.look_up(args, s, tile * (tokens / 8) + (lane_ & 7));
+  PAGODA_DEVICE TokenLocation look_up(const Args& args, const Segment& s, int tile) const {
+    return pages_.look_up(args, s.sequence, tile * (tile_tokens / copy_tokens) + (lane_ & 7));
   }
   int lane_;
-  Pages pages_;
-  Source ahead_{};
+  PageCursor<copy_tokens> pages_;
+  TokenLocation next_{};
 };
 
 }  // namespace pagoda::tuned::wgmma::latent

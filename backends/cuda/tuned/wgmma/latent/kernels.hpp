@@ -5,8 +5,9 @@
 
 namespace pagoda::tuned::wgmma::latent {
 
-/// The kernel of a type, as a pointer to launch. Each is compiled in a unit of its own type, for sm_90a.
+/// The kernel for a type, as a pointer to launch. Each type has a translation unit of its own, kernels_TYPE.cu,
+/// compiled for sm_90a.
 template <Type T>
-const void* kernel_of(int together);
+const void* kernel_of(int blocks_per_head);
 
 }  // namespace pagoda::tuned::wgmma::latent

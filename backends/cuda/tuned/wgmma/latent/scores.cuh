@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/tuned/common/partials.cuh"
 #include "backends/cuda/tuned/wgmma/latent/copies.cuh"
 #include "backends/cuda/tuned/wgmma/output.cuh"
 #include "backends/cuda/tuned/wgmma/softmax.cuh"
@@ -8,137 +9,207 @@
 
 namespace pagoda::tuned::wgmma::latent {
 
-/// Scores and probabilities of every other tile, by a warpgroup. A lane has two rows, eight apart, and of each 16
-/// tokens. The running maximum (base) is one for both warpgroups, handed on from tile to tile; it is raised only when a
-/// score exceeds it by more than 2^8. Sums are each warpgroup's own.
-template <bool Bf16, int Together>
-PAGODA_DEVICE void score_tiles(const Args& args, Place at, char* memory, int which, int warp, int lane) {
-  constexpr float lowest      = Quad::lowest;
-  float* const shared_base    = reinterpret_cast<float*>(memory + Shared::base);
-  float* const kept           = reinterpret_cast<float*>(memory + Shared::kept);
-  int* const sign             = reinterpret_cast<int*>(memory + Shared::signs) + warp;
-  float2* const states        = reinterpret_cast<float2*>(memory + Shared::states) + which * rows;
-  Debt* const debts           = reinterpret_cast<Debt*>(memory + Shared::debts);
-  const std::uint32_t tile_at = at.memory + Shared::tiles + which * tile_bytes;
-  const int row = 16 * warp + (lane >> 2), column = lane & 3;
-  const bool active = 16 * warp < rows_here<Together>(args), speaks = column == 0;
-  // Where the lane's share of a store goes: rows of 128 bytes, 16-byte chunks swizzled.
-  const int store_row          = 16 * warp + (lane & 15);
-  const std::uint32_t store_to = at.memory + Shared::probabilities + store_row * 128;
+/// Scores and probabilities of every other tile, by one of two warpgroups. A lane has two rows, eight apart, and two
+/// tokens of each eight. The running maximum is common to both warpgroups, which pass it on from tile to tile. Each
+/// warpgroup has sums of its own. Tiles of a block are counted across segments; even tiles are those of warpgroup 0.
+template <bool Bf16, int BlocksPerHead>
+class Scorer {
+ public:
+  /// group: warpgroup, 0 or 1; warp: in the warpgroup.
+  PAGODA_DEVICE Scorer(const Args& args, SharedMemory shared, char* memory, int group, int warp, int lane)
+      : args_(args),
+        shared_(shared),
+        memory_(memory),
+        group_(group),
+        warp_(warp),
+        lane_(lane),
+        row_(16 * warp + (lane >> 2)),
+        column_(lane & 3),
+        active_(16 * warp < block_rows<BlocksPerHead>(args)),
+        copies_here_(warp == 0),
+        cursor_(args, lane),
+        copies_(lane) {}
 
-  // Of a row that the block's share begins, and of one that began before it.
-  if (which == 0 && warp == 0 && lane < 2) debts[lane] = {0, 0, 0, -1};
-  Course<Together> course(args, lane);
-  auto& s = course.s;
-  TileCopies<Together> copies(lane);
-  const bool copies_here = warp == 0;
-  int n = 0, segments = 0, i = 0;  // i: of the warpgroup's next tile in the segment
-  const auto begin = [&] {
-    i = (which - n) & 1;
-    if (copies_here && course.any) copies.begin(args, s, s.first + i * s.step);
-  };
-  begin();
-  at.begin();
-  if (course.settle(args, lane)) begin();
-  for (; course.any; course.next(args), begin()) {
-    const int count = course.tiles();
-    if (count == 0) continue;
-    float base[2] = {lowest, lowest}, sum[2] = {0, 0};
-    const auto queries = [&] {
-      if (!copies_here || which != 0) return;
-      if (segments > 0) at.wait(Shared::q_empty, segments - 1);
-      copies.queries(args, s, at);
-    };
-    if (i >= count) {
-      queries();
-      at.wait(Shared::q_full, segments);
-      at.arrive(Shared::q_empty, lane);
+  PAGODA_DEVICE void run() {
+    begin_segment();
+    shared_.begin();
+    if (cursor_.resolve_lengths(args_, lane_)) begin_segment();
+    for (; cursor_.valid; cursor_.next(args_), begin_segment()) {
+      const int count = cursor_.tiles();
+      if (count == 0) continue;
+      max_[0] = max_[1] = initial_max, sum_[0] = sum_[1] = 0;
+      if (i_ >= count) {  // the other warpgroup has the only tile
+        copy_queries();
+        shared_.wait(Barriers::q_full, segments_);
+        shared_.arrive(Barriers::q_empty, lane_);
+      }
+      for (; i_ < count; i_ += 2) add_tile(count);
+      finish_segment();
+      tiles_ += count, ++segments_;
     }
-    for (; i < count; i += 2) {
-      const int m = n + i, there = s.len - (s.first + i * s.step) * tokens;
-      float x[32];
-      if (copies_here) {
-        const int tile = s.first + i * s.step;
-        copies.tile(args, s, at, which, m / stages, tile, tile + 2 * s.step);
-      }
-      if (i < 2) {
-        queries();
-        at.wait(Shared::q_full, segments);
-      }
-      at.wait(Shared::full + which, m / stages);
-      const std::uint64_t q = fresh(operand(at.memory + Shared::q, eight));
-      const std::uint64_t k = fresh(operand(at.memory + Shared::tiles + which * tile_bytes, eight));
-      begin_scores<Bf16, head_dim>(x, q, k);
-      wgmma_wait<0>();
-      wgmma_keep(x);
-      if (i + 2 >= count) at.arrive(Shared::q_empty, lane);
-
-      bool raises = false;
-      std::uint32_t p[16];
-      if (m > 0) at.wait(Shared::turn + (which ^ 1), (m - 1) / 2);
-      float before[2] = {lowest, lowest};
-      if (active) {
-        hide_unseen(args, x, there, first_row<Together>() + row, column);
-        float most[2];
-        find_largest(x, args.scale, most);
-        if (i > 0) before[0] = shared_base[row], before[1] = shared_base[row + 8];
-        float now[2] = {before[0], before[1]};
-        raises       = __any_sync(~0u, most[0] > before[0] + let_pass || most[1] > before[1] + let_pass);
-        if (raises) {
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            now[r] = fmaxf(before[r], largest_of_row(most[r]));
-            if (speaks) shared_base[row + 8 * r] = now[r];
-          }
-        } else if (i == 0 && speaks) {
-          shared_base[row] = shared_base[row + 8] = lowest;
-        }
-#pragma unroll
-        for (int r = 0; r < 2; ++r) sum[r] *= exp2_fast(base[r] - now[r]), base[r] = now[r];
-      }
-      at.arrive(Shared::turn + which, lane);
-      if (active) weigh<Bf16>(x, args.scale, base, sum, p);
-
-      if (m > 0) at.wait(Shared::p_empty + (which ^ 1), (m - 1) / 2);
-      if (lane == 0)
-        *sign = (raises && i > 0 ? raised : 0) | (i == 0 ? first_of_row : 0) | (i + 1 == count ? last_of_row : 0);
-      if (active) {
-        if (raises && i > 0 && speaks) {
-          kept[row]     = exp2_fast(before[0] - base[0]);
-          kept[row + 8] = exp2_fast(before[1] - base[1]);
-        }
-#pragma unroll
-        for (int j = 0; j < 8; j += 2)
-          store_matrices(store_to + (((j + (lane >> 4)) ^ (store_row & 7)) << 4), p + 2 * j);
-      }
-      if (there < tokens) clear_values<head_dim, head_dim_v, 128>(tile_at, there, 32 * warp + lane);
-      // A row that does not see a token must not get 0 times an infinity or NaN. A row that sees a NaN is NaN by its
-      // score, as values are the first dims of keys.
-      if (args.hidden > 0 && there < tokens + args.hidden) {
-        at.wait(Shared::turn + which, m / 2);  // all four warps have their scores: nobody reads the tile as keys
-        clear_non_finite<Bf16, head_dim, head_dim_v, 128>(tile_at, max(there - args.hidden, 0), min(there, tokens),
-                                                          32 * warp + lane);
-      }
-      fence_copies();
-      at.arrive(Shared::p_full, lane);
+    if ((tiles_ & 1) == group_) {
+      if (tiles_ > 0) wait_for_last_probabilities(tiles_);
+      if (lane_ == 0) *flags() = no_more_tiles;
+      shared_.arrive(Barriers::p_full, lane_);
     }
-
-    sum[0] = sum_of_row(sum[0]), sum[1] = sum_of_row(sum[1]);
-    if (segments > 0) at.wait(Shared::state_empty, segments - 1);
-    if (which == 0 && warp == 0 && lane == 0) {
-      const bool whole                                  = s.from >= course.last;
-      *reinterpret_cast<Ended*>(memory + Shared::ended) = {s.batch, s.head, s.begins, whole};
-      if (!whole) debts[s.begins] = {s.batch, s.head, s.from, course.last};
-    }
-    if (speaks) states[row] = make_float2(base[0], sum[0]), states[row + 8] = make_float2(base[1], sum[1]);
-    at.arrive(Shared::state_full, lane);
-    n += count, ++segments;
   }
-  if ((n & 1) == which) {
-    if (n > 0) at.wait(Shared::p_empty + (which ^ 1), (n - 1) / 2);
-    if (lane == 0) *sign = no_more;
-    at.arrive(Shared::p_full, lane);
+
+ private:
+  PAGODA_DEVICE float* running_max() const { return reinterpret_cast<float*>(memory_ + SharedLayout::running_max); }
+  PAGODA_DEVICE float* corrections() const { return reinterpret_cast<float*>(memory_ + SharedLayout::corrections); }
+  PAGODA_DEVICE int* flags() const { return reinterpret_cast<int*>(memory_ + SharedLayout::flags) + warp_; }
+  PAGODA_DEVICE std::uint32_t tile_address() const {
+    return shared_.address + SharedLayout::tiles + group_ * tile_bytes;
   }
+  /// The lane stores what its row has in common.
+  PAGODA_DEVICE bool stores_row() const { return column_ == 0; }
+  /// The probabilities of the tile before tile n are in use until then.
+  PAGODA_DEVICE void wait_for_last_probabilities(int n) const {
+    shared_.wait(Barriers::p_empty + (group_ ^ 1), (n - 1) / 2);
+  }
+
+  PAGODA_DEVICE void begin_segment() {
+    i_ = (group_ - tiles_) & 1;
+    if (copies_here_ && cursor_.valid)
+      copies_.begin(args_, cursor_.segment, cursor_.segment.first_tile + i_ * cursor_.segment.tile_step);
+  }
+
+  PAGODA_DEVICE void copy_queries() const {
+    if (!copies_here_ || group_ != 0) return;
+    if (segments_ > 0) shared_.wait(Barriers::q_empty, segments_ - 1);
+    copies_.copy_queries(args_, cursor_.segment, shared_);
+  }
+
+  /// Adds the warpgroup's next tile, the i_-th of the segment's `count`.
+  PAGODA_DEVICE void add_tile(int count) {
+    const Segment& s = cursor_.segment;
+    const int n = tiles_ + i_, tokens_left = s.len - (s.first_tile + i_ * s.tile_step) * tile_tokens;
+    float x[32];
+    if (copies_here_) {
+      const int tile = s.first_tile + i_ * s.tile_step;
+      copies_.copy_tile(args_, s, shared_, group_, n / stages, tile, tile + 2 * s.tile_step);
+    }
+    if (i_ < 2) {
+      copy_queries();
+      shared_.wait(Barriers::q_full, segments_);
+    }
+    shared_.wait(Barriers::full + group_, n / stages);
+    const std::uint64_t q = opaque(matrix_descriptor(shared_.address + SharedLayout::q, bytes_of_8));
+    const std::uint64_t k = opaque(matrix_descriptor(tile_address(), bytes_of_8));
+    start_scores<Bf16, head_dim>(x, q, k);
+    wgmma_wait<0>();
+    wgmma_fence_registers(x);
+    if (i_ + 2 >= count) shared_.arrive(Barriers::q_empty, lane_);
+
+    bool raised = false;
+    std::uint32_t p[16];
+    if (n > 0) shared_.wait(Barriers::max_ready + (group_ ^ 1), (n - 1) / 2);
+    float before[2] = {initial_max, initial_max};
+    if (active_) {
+      mask_hidden(args_, x, tokens_left, first_row<BlocksPerHead>() + row_, column_);
+      raised = update_max(x, before);
+    }
+    shared_.arrive(Barriers::max_ready + group_, lane_);
+    if (active_) exponentiate<Bf16>(x, args_.scale, max_, sum_, p);
+
+    if (n > 0) wait_for_last_probabilities(n);
+    if (lane_ == 0)
+      *flags() = (raised && i_ > 0 ? max_raised : 0) | (i_ == 0 ? first_of_segment : 0) |
+                 (i_ + 1 == count ? last_of_segment : 0);
+    if (active_) {
+      if (raised && i_ > 0 && stores_row()) {
+        corrections()[row_]     = exp2_fast(before[0] - max_[0]);
+        corrections()[row_ + 8] = exp2_fast(before[1] - max_[1]);
+      }
+      store_probabilities(p);
+    }
+    clear_unseen_values(tokens_left, n);
+    fence_async_proxy();
+    shared_.arrive(Barriers::p_full, lane_);
+  }
+
+  /// Raises the running maximum, if need be, to that of the tile's scores x. before: the maximum that it had after the
+  /// tile before. Returns whether a row's was raised.
+  PAGODA_DEVICE bool update_max(const float (&x)[32], float (&before)[2]) {
+    float largest[2];
+    lane_max(x, args_.scale, largest);
+    if (i_ > 0) before[0] = running_max()[row_], before[1] = running_max()[row_ + 8];
+    float now[2] = {before[0], before[1]};
+    const bool raised =
+        __any_sync(~0u, largest[0] > before[0] + rescale_threshold || largest[1] > before[1] + rescale_threshold);
+    if (raised) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        now[r] = fmaxf(before[r], row_max(largest[r]));
+        if (stores_row()) running_max()[row_ + 8 * r] = now[r];
+      }
+    } else if (i_ == 0 && stores_row()) {
+      running_max()[row_] = running_max()[row_ + 8] = initial_max;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) sum_[r] *= exp2_fast(max_[r] - now[r]), max_[r] = now[r];
+    return raised;
+  }
+
+  /// Rows of 128 bytes, 16-byte chunks swizzled.
+  PAGODA_DEVICE void store_probabilities(const std::uint32_t (&p)[16]) const {
+    const int row          = 16 * warp_ + (lane_ & 15);
+    const std::uint32_t to = shared_.address + SharedLayout::probabilities + row * 128;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) store_matrices(to + (((j + (lane_ >> 4)) ^ (row & 7)) << 4), p + 2 * j);
+  }
+
+  /// Zeroes the values of the tile that would turn products with probabilities of 0 into NaN: those behind the last
+  /// token, and infinities and NaNs of tokens that some row does not see. (A row that sees a NaN is NaN by its score,
+  /// as values are the first dims of keys.)
+  PAGODA_DEVICE void clear_unseen_values(int tokens_left, int n) const {
+    const int thread = 32 * warp_ + lane_;
+    if (tokens_left < tile_tokens) clear_values<head_dim, head_dim_v, 128>(tile_address(), tokens_left, thread);
+    if (args_.hidden > 0 && tokens_left < tile_tokens + args_.hidden) {
+      // All four warps have their scores by then: none reads the tile as keys.
+      shared_.wait(Barriers::max_ready + group_, n / 2);
+      clear_non_finite<Bf16, head_dim, head_dim_v, 128>(tile_address(), max(tokens_left - args_.hidden, 0),
+                                                        min(tokens_left, tile_tokens), thread);
+    }
+  }
+
+  /// Passes the states of the segment's rows to the warpgroups that add values.
+  PAGODA_DEVICE void finish_segment() {
+    const Segment& s     = cursor_.segment;
+    float2* const states = reinterpret_cast<float2*>(memory_ + SharedLayout::states) + group_ * tile_rows;
+    sum_[0] = row_sum(sum_[0]), sum_[1] = row_sum(sum_[1]);
+    if (segments_ > 0) shared_.wait(Barriers::states_empty, segments_ - 1);
+    if (group_ == 0 && warp_ == 0 && lane_ == 0) {
+      const bool whole                                                      = cursor_.whole();
+      *reinterpret_cast<FinishedSegment*>(memory_ + SharedLayout::finished) = {s.batch, s.head, s.has_first_tile,
+                                                                               whole};
+      if (!whole)
+        reinterpret_cast<PendingJoin*>(memory_ + SharedLayout::pending)[s.has_first_tile] = cursor_.pending_join();
+    }
+    if (stores_row()) {
+      states[row_]     = make_float2(max_[0], sum_[0]);
+      states[row_ + 8] = make_float2(max_[1], sum_[1]);
+    }
+    shared_.arrive(Barriers::states_full, lane_);
+  }
+
+  const Args& args_;
+  const SharedMemory shared_;
+  char* const memory_;
+  const int group_, warp_, lane_, row_, column_;
+  const bool active_, copies_here_;
+  SegmentCursor<BlocksPerHead> cursor_;
+  TileCopies<BlocksPerHead> copies_;
+  int tiles_ = 0, segments_ = 0;  ///< of the block, before the present segment
+  int i_ = 0;                     ///< the warpgroup's next tile, counted in the segment
+  float max_[2], sum_[2];         ///< running maxima that the sums are relative to
+};
+
+template <bool Bf16, int BlocksPerHead>
+PAGODA_DEVICE void score_tiles(const Args& args, SharedMemory shared, char* memory, int group, int warp, int lane) {
+  if (group == 0 && warp == 0 && lane < 2)
+    reinterpret_cast<PendingJoin*>(memory + SharedLayout::pending)[lane] = no_pending_join;
+  Scorer<Bf16, BlocksPerHead>(args, shared, memory, group, warp, lane).run();
 }
 
 }  // namespace pagoda::tuned::wgmma::latent

@@ -7,68 +7,85 @@
 
 namespace pagoda::tuned::wgmma::latent {
 
-/// Adds the values of all tiles to half of the output's dims, by a warpgroup. A lane has two rows, eight apart, and of
-/// each eight dims two.
-template <bool Bf16, int Together>
-PAGODA_DEVICE void add_values(const Args& args, Place at, char* memory, int half, int warp, int lane) {
-  const float* const kept    = reinterpret_cast<const float*>(memory + Shared::kept);
-  const int* const sign_here = reinterpret_cast<const int*>(memory + Shared::signs) + warp;
-  const float2* const states = reinterpret_cast<const float2*>(memory + Shared::states);
-  const int row = 16 * warp + (lane >> 2), here = rows_here<Together>(args);
-  const bool active = 16 * warp < here;
+/// Starts o += probabilities x values, in a group of products for each 16 tokens. The values of a tile are those of
+/// half of the dims. 128 dims to a product: ptxas takes no more for a block of this many threads.
+template <bool Bf16>
+PAGODA_DEVICE void start_value_products(float (&o)[2][64], std::uint64_t p, std::uint64_t tile, bool adds) {
+  wgmma_fence_registers(o[0]), wgmma_fence_registers(o[1]);
+  wgmma_fence();
+#pragma unroll
+  for (int j = 0; j < Barriers::quarters; ++j) {
+#pragma unroll
+    for (int d = 0; d < 2; ++d)
+      wgmma_transposed_b<Bf16>(o[d], advance_descriptor(p, j * 32),
+                               advance_descriptor(tile, j * 2 * bytes_of_8 + d * 2 * run_bytes), adds || j > 0);
+    wgmma_commit();
+  }
+}
 
-  at.begin();
+/// Waits for the products of tile n, and releases each quarter of the tile as soon as it has been used.
+PAGODA_DEVICE void finish_value_products(float (&o)[2][64], SharedMemory shared, int n, int lane) {
+  const int empty = Barriers::empty + n % stages * Barriers::quarters;
+  wgmma_wait<3>();
+  shared.arrive(empty, lane);
+  wgmma_wait<2>();
+  shared.arrive(empty + 1, lane);
+  wgmma_wait<1>();
+  shared.arrive(empty + 2, lane);
+  wgmma_wait<0>();
+  shared.arrive(empty + 3, lane);
+  shared.arrive(Barriers::p_empty + (n & 1), lane);
+  wgmma_fence_registers(o[0]), wgmma_fence_registers(o[1]);
+}
+
+/// The state of row and row + 8: that of both score warpgroups.
+PAGODA_DEVICE void merge_states(const float2* states, int row, float2 (&state)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float2 one = states[row + 8 * r], other = states[tile_rows + row + 8 * r];
+    state[r].x = fmaxf(one.x, other.x);
+    state[r].y = one.y * exp2_fast(one.x - state[r].x) + other.y * exp2_fast(other.x - state[r].x);
+  }
+}
+
+/// Adds the values of all tiles to half of the output's dims, by a warpgroup. A lane has two rows, eight apart, and two
+/// dims of each eight.
+template <bool Bf16, int BlocksPerHead>
+PAGODA_DEVICE void add_values(const Args& args, SharedMemory shared, char* memory, int half, int warp, int lane) {
+  const float* const corrections = reinterpret_cast<const float*>(memory + SharedLayout::corrections);
+  const int* const warp_flags    = reinterpret_cast<const int*>(memory + SharedLayout::flags) + warp;
+  const float2* const states     = reinterpret_cast<const float2*>(memory + SharedLayout::states);
+  const int row                  = 16 * warp + (lane >> 2);
+  const bool active              = 16 * warp < block_rows<BlocksPerHead>(args);
+
+  shared.begin();
   int segments = 0;
-  float o[2][64];  // 128 dims each: ptxas takes no more for a block of so many threads
+  float o[2][64];
   for (int n = 0;; ++n) {
     const int slot = n % stages;
-    at.wait(Shared::p_full, n);
-    const int sign = *sign_here;
-    if (sign & no_more) break;
-    at.wait(Shared::full + slot, n / stages);
-    if (sign & raised) {
-      const float kept0 = kept[row], kept1 = kept[row + 8];
+    shared.wait(Barriers::p_full, n);
+    const int flags = *warp_flags;
+    if (flags & no_more_tiles) break;
+    shared.wait(Barriers::full + slot, n / stages);
+    if (flags & max_raised) {
+      const float correction0 = corrections[row], correction1 = corrections[row + 8];
 #pragma unroll
-      for (int e = 0; e < 128; ++e) o[e / 64][e % 64] *= e & 2 ? kept1 : kept0;
+      for (int e = 0; e < 128; ++e) o[e / 64][e % 64] *= e & 2 ? correction1 : correction0;
     }
-    const std::uint64_t p    = fresh(operand(at.memory + Shared::probabilities, run_bytes));
-    const std::uint64_t tile = fresh(operand(
-        at.memory + Shared::tiles + slot * tile_bytes + half * (head_dim_v / 128) * run_bytes, eight, run_bytes));
-    const bool adds          = !(sign & first_of_row);
-    wgmma_keep(o[0]), wgmma_keep(o[1]);
-    wgmma_begin();
-#pragma unroll
-    for (int j = 0; j < Shared::quarters; ++j) {
-#pragma unroll
-      for (int d = 0; d < 2; ++d)
-        wgmma_transposed<Bf16>(o[d], operand_at(p, j * 32), operand_at(tile, j * 2 * eight + d * 2 * run_bytes),
-                               adds || j > 0);
-      wgmma_commit();
-    }
-    const int empty = Shared::empty + slot * Shared::quarters;
-    wgmma_wait<3>();
-    at.arrive(empty, lane);
-    wgmma_wait<2>();
-    at.arrive(empty + 1, lane);
-    wgmma_wait<1>();
-    at.arrive(empty + 2, lane);
-    wgmma_wait<0>();
-    at.arrive(empty + 3, lane);
-    at.arrive(Shared::p_empty + (n & 1), lane);
-    wgmma_keep(o[0]), wgmma_keep(o[1]);
-    if (!(sign & last_of_row)) continue;
+    const std::uint64_t p    = opaque(matrix_descriptor(shared.address + SharedLayout::probabilities, run_bytes));
+    const std::uint64_t tile = opaque(matrix_descriptor(
+        shared.address + SharedLayout::tiles + slot * tile_bytes + half * (head_dim_v / 128) * run_bytes, bytes_of_8,
+        run_bytes));
+    start_value_products<Bf16>(o, p, tile, !(flags & first_of_segment));
+    finish_value_products(o, shared, n, lane);
+    if (!(flags & last_of_segment)) continue;
 
-    at.wait(Shared::state_full, segments++);
-    const Ended ended = *reinterpret_cast<const Ended*>(memory + Shared::ended);
+    shared.wait(Barriers::states_full, segments++);
+    const FinishedSegment finished = *reinterpret_cast<const FinishedSegment*>(memory + SharedLayout::finished);
     float2 state[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float2 one = states[row + 8 * r], other = states[rows + row + 8 * r];
-      state[r].x = fmaxf(one.x, other.x);
-      state[r].y = one.y * exp2_fast(one.x - state[r].x) + other.y * exp2_fast(other.x - state[r].x);
-    }
-    at.arrive(Shared::state_empty, lane);
-    if (active) end_row<Together, 2>(args, ended, o, state, half, row, lane);
+    merge_states(states, row, state);
+    shared.arrive(Barriers::states_empty, lane);
+    if (active) store_segment<BlocksPerHead, 2>(args, finished, o, state, half, row, lane);
   }
 }
 

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/tuned/common/args.hpp"
+#include "backends/cuda/tuned/common/cost_model.hpp"
+#include "backends/cuda/tuned/decode.hpp"
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+/// What the launchers of all kernels ask of CUDA.
+namespace pagoda::tuned {
+
+inline void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess)
+    throw std::runtime_error(std::string("pagoda::tuned: ") + what + ": " + cudaGetErrorString(error));
+}
+
+/// Tensor maps come from the driver, which the library is not linked to.
+using EncodeTensorMap = decltype(&cuTensorMapEncodeTiled);
+inline EncodeTensorMap encode_tensor_map() {
+  static const EncodeTensorMap encode = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
+          "cuTensorMapEncodeTiled");
+#else
+    check(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found),
+          "cuTensorMapEncodeTiled");
+#endif
+    if (!entry) throw std::runtime_error("pagoda::tuned: the driver has no cuTensorMapEncodeTiled");
+    return reinterpret_cast<EncodeTensorMap>(entry);
+  }();
+  return encode;
+}
+
+/// Dense rows of `dims` elements, indexed [outer][head][row]. Strides are in bytes and unused where the extent is 1.
+struct RowArray {
+  const void* data;
+  int element_bytes, dims;
+  std::int64_t rows, heads, outer;
+  std::int64_t row_stride, head_stride, outer_stride;
+};
+
+/// A tensor map that sees each row as runs of 128 bytes. A box is box_rows rows of one head. In shared memory it lies
+/// run after run, 128 bytes of each row, swizzled. Rows beyond the last are zeros.
+inline CUtensorMap make_tensor_map(const RowArray& a, int box_rows) {
+  const cuuint64_t run = 128 / a.element_bytes, runs = a.dims / run;
+  const auto stride = [](std::int64_t bytes, std::int64_t extent) { return cuuint64_t(extent > 1 ? bytes : 128); };
+  const cuuint64_t dims[5]    = {run, cuuint64_t(a.rows), runs, cuuint64_t(a.heads), cuuint64_t(a.outer)};
+  const cuuint64_t strides[4] = {stride(a.row_stride, a.rows), 128, stride(a.head_stride, a.heads),
+                                 stride(a.outer_stride, a.outer)};
+  const cuuint32_t box[5] = {cuuint32_t(run), cuuint32_t(box_rows), cuuint32_t(runs), 1, 1}, steps[5] = {1, 1, 1, 1, 1};
+  const CUtensorMapDataType type = a.element_bytes == 4   ? CU_TENSOR_MAP_DATA_TYPE_UINT32
+                                   : a.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
+                                                          : CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  CUtensorMap map;
+  const CUresult result = encode_tensor_map()(&map, type, 5, const_cast<void*>(a.data), dims, strides, box, steps,
+                                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                              CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS)
+    throw std::runtime_error("pagoda::tuned: the driver refuses a tensor map (CUresult " + std::to_string(result) +
+                             ")");
+  return map;
+}
+/// The keys or values of a problem.
+inline CUtensorMap make_tensor_map(const Problem& p, const Cache& c, int box_tokens) {
+  return make_tensor_map(
+      {c.data, bytes_of(p.type), p.head_dim, p.page_size, p.num_kv_heads, p.num_pages, c.token, c.head, c.page},
+      box_tokens);
+}
+
+/// Tiles of the longest sequence that there may be.
+inline std::int64_t max_tiles(const Problem& p, int tile_tokens) {
+  const auto capacity = p.block_table ? std::int64_t(p.page_size) * p.table_pages : p.page_size;
+  return (std::min<std::int64_t>(capacity, p.max_seq_len) + tile_tokens - 1) / tile_tokens;
+}
+
+/// Sets the arguments that all kernels have. copy_tokens: tokens that one copy brings, all of one page.
+inline void set_args(const Problem& p, const LaunchShape& shape, int copy_tokens, Args& a) {
+  a.k = p.k, a.v = p.v;
+  a.seq_lens = p.seq_lens, a.sequence_ids = p.sequence_ids, a.block_table = p.block_table;
+  a.page_indptr = p.page_indptr, a.table_row = static_cast<int>(p.table_row),
+  a.table_page = static_cast<int>(p.table_page);
+  a.last_page  = static_cast<int>(std::clamp<std::int64_t>(p.table_pages - 1, 0, (std::int64_t(1) << 31) - 1));
+  a.has_ids = p.sequence_ids != nullptr, a.has_indptr = p.page_indptr != nullptr;
+  a.page_size = p.page_size, a.batch = p.batch, a.group_size = p.num_q_heads / p.num_kv_heads;
+  a.copies_per_page = Divisor::of(std::max(p.page_size / copy_tokens, 1));
+  a.num_kv_heads    = Divisor::of(p.num_kv_heads);
+  a.num_splits      = Divisor::of(shape.num_splits);
+  a.stream_k = shape.stream_k, a.single_sequence = p.batch == 1 && !shape.stream_k;
+  a.q = p.q, a.out = p.out, a.lse = p.lse, a.lse_double = p.lse_double;
+  a.lse_batch = p.lse_batch, a.lse_head = p.lse_head;
+  a.scale = static_cast<float>(p.softmax_scale * 1.4426950408889634);
+}
+
+/// Lets a kernel use as much shared memory as a block may have.
+inline void allow_shared_memory(const void* kernel, int bytes) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+        "shared memory");
+}
+
+/// Launches a kernel so that all of its blocks run at the same time. Returns false, with nothing launched, if they do
+/// not fit the multiprocessors that the stream may use. programmatic: the kernel may start before the previous one has
+/// ended.
+inline bool launch(const void* kernel, void* args, std::int64_t blocks, int threads, int shared, bool programmatic,
+                   CUstream_st* stream) {
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id                                         = cudaLaunchAttributeCooperative;
+  attributes[0].val.cooperative                            = 1;
+  attributes[1].id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim          = dim3(static_cast<unsigned>(blocks));
+  config.blockDim         = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared);
+  config.stream           = stream;
+  config.attrs = attributes, config.numAttrs = programmatic ? 2 : 1;
+  void* arguments[]       = {args};
+  const cudaError_t error = cudaLaunchKernelExC(&config, kernel, arguments);
+  if (error == cudaErrorCooperativeLaunchTooLarge) {
+    cudaGetLastError();  // later calls must not find it
+    return false;
+  }
+  check(error, "launch");
+  return true;
+}
+
+}  // namespace pagoda::tuned

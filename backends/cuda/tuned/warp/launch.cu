@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/tuned/warp/launch.hpp"
+
+#include "backends/cuda/tuned/common/launch.hpp"
+#include "backends/cuda/tuned/warp/kernels.hpp"
+#include "backends/cuda/tuned/warp/tuning.hpp"
+
+namespace pagoda::tuned::warp {
+
+namespace {
+
+int group_size_of(const Problem& p) { return p.num_q_heads / p.num_kv_heads; }
+int tile_bytes_of(const Problem& p) { return tile_tokens * p.head_dim * bytes_of(p.type); }
+int quads_of_batch_head(const Problem& p) { return group_size_of(p) * (p.head_dim / 4); }
+Block block_for(const Problem& p, int warps, const Device& d) {
+  return block_of(warps, tile_bytes_of(p), p.head_dim, group_size_of(p), d);
+}
+
+const void* find_kernel(const Problem& p, int warps, int stages, bool maps) {
+  const int group_size = group_size_of(p);
+  switch (p.type) {
+    case Type::fp32:
+      return kernel_of<Type::fp32>(p.head_dim, group_size, warps, stages, maps);
+    case Type::fp16:
+      return kernel_of<Type::fp16>(p.head_dim, group_size, warps, stages, maps);
+    case Type::bf16:
+      return kernel_of<Type::bf16>(p.head_dim, group_size, warps, stages, maps);
+    case Type::fp8_e4m3:
+      return kernel_of<Type::fp8_e4m3>(p.head_dim, group_size, warps, stages, maps);
+    default:
+      return kernel_of<Type::fp8_e5m2>(p.head_dim, group_size, warps, stages, maps);
+  }
+}
+
+}  // namespace
+
+const char* why_not(const Problem& p) {
+  if (p.head_dim != p.head_dim_v) return "head_dim and head_dim_v differ";
+  if (p.head_dim != 128 && (p.head_dim != 64 || is_eight_bits(p.type)))
+    return "head_dim is not one of 64 (not of 8 bits), 128";
+  if (p.max_q_tokens > 1) return "several query tokens of a type that is not of 16 bits";
+  if (group_size_of(p) > 8) return "more than 8 query heads share a kv head, of a type that is not of 16 bits";
+  if (p.block_table && p.page_size % tile_tokens != 0) return "page_size is not a multiple of 16";
+  return nullptr;
+}
+
+bool fits(const Problem& p, const Device& d) { return block_for(p, 1, d).per_sm > 0; }
+
+std::size_t workspace_bytes(const Problem& p, const Device& d) {
+  return sizeof(QuadPartial) * 2 * std::size_t(d.num_sms) * warps_per_sm * quads_of_batch_head(p);
+}
+
+void prepare(const Problem& p, const Device& d) {
+  for (const int warps : {8, 4, 2, 1})
+    if (const void* const kernel = find_kernel(p, warps, block_for(p, warps, d).stages, uses_maps(d)))
+      allow_shared_memory(kernel, d.shared_per_block);
+}
+
+LaunchShape choose_shape(const Problem& p, const Device& d) {
+  const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
+  const auto tiles       = max_tiles(p, tile_tokens);
+  const bool uneven      = p.block_table && expects_uneven(p.batch, tile_tokens * tiles, p.num_pages * p.page_size);
+  if (uneven) return stream_k(batch_heads, tiles, tile_bytes_of(p), p.head_dim, group_size_of(p), d);
+  return choose_shape(batch_heads, tiles, tile_bytes_of(p), p.head_dim, group_size_of(p), d);
+}
+
+bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
+  const bool maps        = uses_maps(d);
+  const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
+  Args a{};
+  set_args(p, shape, tile_tokens, a);
+  if (maps) a.k_map = make_tensor_map(p, p.k, tile_tokens), a.v_map = make_tensor_map(p, p.v, tile_tokens);
+  a.quads_per_join = (quads_of_batch_head(p) + shape.num_splits - 1) / shape.num_splits;
+  a.programmatic   = p.programmatic && maps && !shape.stream_k;
+  a.partials       = static_cast<QuadPartial*>(workspace);
+
+  const Block block        = block_for(p, shape.warps, d);
+  const void* const kernel = find_kernel(p, shape.warps, block.stages, maps);
+  return launch(kernel, &a, blocks_to_launch(batch_heads, p.batch, shape), shape.warps * 32, block.shared,
+                a.programmatic, stream);
+}
+
+}  // namespace pagoda::tuned::warp

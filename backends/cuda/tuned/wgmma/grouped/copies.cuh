@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/tuned/common/ring.cuh"
+#include "backends/cuda/tuned/wgmma/grouped/tuning.hpp"
+#include "backends/cuda/tuned/wgmma/segment_cursor.cuh"
+#include "backends/cuda/tuned/wgmma/tiles.cuh"
+
+namespace pagoda::tuned::wgmma::grouped {
+
+/// A block's shared memory and the barriers in it.
+template <int D, int Warpgroups>
+struct SharedMemory {
+  static constexpr SharedLayout layout = shared_layout(D, Warpgroups);
+  static constexpr int num_stages      = stages(D, Warpgroups);
+  std::uint32_t address;
+  PAGODA_DEVICE std::uint32_t keys(int slot) const { return address + layout.ring + slot * 2 * tile_bytes(D); }
+  PAGODA_DEVICE std::uint32_t values(int slot) const { return keys(slot) + tile_bytes(D); }
+  PAGODA_DEVICE std::uint32_t full(int slot) const { return address + layout.barriers + 8 * slot; }
+  PAGODA_DEVICE std::uint32_t empty(int slot) const { return full(num_stages + slot); }
+};
+
+/// Copies all tiles of a block in the order of their use, across segments, by one warp. Each lane knows the location of
+/// the same eight tokens of every fourth tile, so that page ids are looked up for four tiles at a time.
+template <int D, int Warpgroups>
+PAGODA_DEVICE void copy_tiles(const Args& args, SegmentCursor<1>& cursor, SharedMemory<D, Warpgroups> shared,
+                              int lane) {
+  const std::uint64_t policy = read_once_policy();
+  Ring<SharedMemory<D, Warpgroups>::num_stages> to;
+  PageCursor<copy_tokens> pages;
+  for (; cursor.valid; cursor.next(args)) {
+    const Segment& s   = cursor.segment;
+    const int count    = cursor.tiles();
+    const auto look_up = [&](int first) {  // for tiles first to first + 3, counted in the segment
+      return pages.look_up(
+          args, s.sequence,
+          (s.first_tile + (first + (lane >> 3)) * s.tile_step) * (tile_tokens / copy_tokens) + (lane & 7));
+    };
+    if (count == 0) continue;
+    pages.begin(args, s.sequence);
+    TokenLocation now = look_up(0), next{};
+    for (int i = 0; i < count; ++i) {
+      if ((i & 3) == 0) {
+        if (i > 0) now = next;
+        if (i + 4 < count) next = look_up(i + 4);
+      }
+      const int tokens_left = s.len - (s.first_tile + i * s.tile_step) * tile_tokens;
+      const int eights      = min(tile_tokens / 8, (tokens_left + 7) >> 3);
+      barrier_wait(shared.empty(to.slot), to.parity ^ 1);  // in the first round all are empty
+      if (lane == 0) barrier_expect_bytes(shared.full(to.slot), 2 * eights * bytes_of_8_tokens(D));
+      __syncwarp();
+      if (lane >> 3 == (i & 3) && (lane & 7) < eights) {
+        const int offset = (lane & 7) * bytes_of_8_tokens(D);
+        copy_tensor_box(shared.keys(to.slot) + offset, &args.k_map, now.token, s.head, now.page, shared.full(to.slot),
+                        policy);
+        copy_tensor_box(shared.values(to.slot) + offset, &args.v_map, now.token, s.head, now.page, shared.full(to.slot),
+                        policy);
+      }
+      to.next();
+    }
+  }
+}
+
+/// Copies the queries of a segment to shared memory, 16 bytes a thread at a time. Rows beyond the last are zeros.
+template <int D, int Warpgroups>
+PAGODA_DEVICE void load_queries(const Args& args, const Segment& s, std::uint32_t to) {
+  constexpr int chunks = D / 8;
+#pragma unroll
+  for (int item = 0; item < Warpgroups * tile_rows * chunks; item += compute_threads(Warpgroups)) {
+    const int r = (item + static_cast<int>(threadIdx.x)) / chunks, chunk = static_cast<int>(threadIdx.x) % chunks;
+    uint4 x{0, 0, 0, 0};
+    if (r < args.num_rows) {
+      const std::int64_t from = QueryRow(args, s.head, r).offset(args.q, args.q_token, s.batch);
+      x = __ldg(reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(args.q.data) + from) + chunk);
+    }
+    store_shared(to + swizzled_offset<D>(r, chunk), x);
+  }
+}
+
+}  // namespace pagoda::tuned::wgmma::grouped
