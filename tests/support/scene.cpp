@@ -353,7 +353,7 @@ Plan<Space> Scene<Space, T>::plan() {
 template <class Space, class T>
 void Scene<Space, T>::decode(const Space& exec, const Plan<Space>& plan) const {
   probability_type_ = plan.state().probability_type;
-  // Products of warpgroups, in the hand-tuned kernels for many query rows (backends/cuda/tuned/many).
+  // Products of warpgroups, in the hand-tuned kernels for many query rows (backends/cuda/tuned/wgmma).
   const auto& s   = plan.state();
   const bool many = s.head_dim != s.head_dim_v || s.max_query_len > 1 || s.num_q_heads > 8 * s.num_kv_heads;
   cut_off_steps_  = s.tuned && many ? s.head_dim / 16 : 0;
