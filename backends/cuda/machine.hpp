@@ -27,7 +27,7 @@ struct CudaLanes {
   }
   __device__ static int lane_sum(int x) { return __reduce_add_sync(~0u, x); }
   __device__ static int lane_max(int x) { return __reduce_max_sync(~0u, x); }
-  /// Of this lane and those before it.
+  /// Sum over this lane and those before it.
   __device__ static int lane_scan(int x) {
     PAGODA_UNROLL_ALL
     for (int d = 1; d < 32; d *= 2) {
@@ -54,11 +54,10 @@ struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine>, CudaLanes {
   template <class T>
   using Fragments = typename Choose<T>::type;
 
-  /// What a launch takes without special leave is 48 KB, Kokkos' own few bytes for each worker included; it promises
-  /// less.
+  /// A launch may use 48 KB without opting in to more. Kokkos uses a few bytes of these for each worker.
   static constexpr std::size_t scratch_limit() { return 48 * 1024 - 8 * (max_workers + 4); }
 
-  /// Fragments that say how many registers they need get a kernel bounded to them.
+  /// Fragments with teams_per_sm get a kernel with launch bounds.
   template <class Fragment>
   static constexpr bool bounded = requires { Fragment::teams_per_sm; };
   /// Teams of max_workers for which the registers suffice, by the launch bounds of the fragment's kernel.
@@ -105,7 +104,7 @@ struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine>, CudaLanes {
   using SimtMachine::exp2;
   KOKKOS_FUNCTION static float exp2(float x) { return cuda::exp2(x); }
 
-  /// One instruction where fence, atomic, fence cost half a microsecond more.
+  /// One instruction. A fence, an atomic and a fence take half a microsecond more.
   KOKKOS_FUNCTION static int arrive([[maybe_unused]] int* counter) {
     int before = 0;
     KOKKOS_IF_ON_DEVICE(
@@ -122,7 +121,7 @@ struct CudaMachine::Choose<float> {
                                 FmaFragment<128, 8, false, true>, FmaFragment<256, 8, false, true>>::type;
 };
 
-// fp16 and bf16 by matrix instructions, which every GPU has from Ampere on; quantized ones become fp16 first.
+// Matrix instructions of fp16 and bf16, which every GPU has from Ampere on. Quantized elements become fp16 first.
 template <class T>
   requires(size_of(dtype_v<T>) <= 2)
 struct CudaMachine::Choose<T> {

@@ -41,8 +41,8 @@ struct MmaStorage {
   KOKKOS_FUNCTION static constexpr std::uint32_t lower(int) { return 0; }
 };
 
-/// Of 8 bits. pairs(w, x) of Keys or Values makes two words of two numbers each: of bytes 0 and 2 and of bytes 1 and 3
-/// where it takes them in turn, of the lower half and of the upper otherwise.
+/// Elements of 8 bits. Keys::pairs(w, x) and Values::pairs(w, x) make two words of two numbers each. With in_turn these
+/// are bytes 0 and 2, and bytes 1 and 3; otherwise they are the lower and the upper half.
 template <class Keys, class Values = Keys>
 struct MmaBytes {
   using Operand              = half_t;
@@ -75,13 +75,13 @@ struct MmaBytes {
   }
 };
 
-/// Numbers as they are.
+/// Numbers without scaling or offset.
 struct MmaPlainNumbers {
   static constexpr float unit          = 1;
   static constexpr std::uint32_t lower = 0;
 };
 
-/// By integer operations and a multiplication, for devices that have no instruction for it.
+/// Converts e4m3 by integer operations and a multiplication, for devices without an instruction for it.
 struct E4m3PairsByBits : MmaPlainNumbers {
   static constexpr bool in_turn = false;
   KOKKOS_FUNCTION static void pairs(std::uint32_t w, std::uint32_t (&x)[2]) {
@@ -107,7 +107,7 @@ struct E4m3Pairs : MmaPlainNumbers {
   }
 };
 
-/// The upper half of an fp16.
+/// An e5m2 number is the upper half of an fp16 number.
 struct E5m2Pairs : MmaPlainNumbers {
   static constexpr bool in_turn = true;
   KOKKOS_FUNCTION static void pairs(std::uint32_t w, std::uint32_t (&x)[2]) {
@@ -115,7 +115,7 @@ struct E5m2Pairs : MmaPlainNumbers {
   }
 };
 
-/// n + 128 behind 1024, less both.
+/// Puts n + 128 behind the exponent of 1024, and subtracts both.
 struct Int8Pairs : MmaPlainNumbers {
   static constexpr bool in_turn = true;
   KOKKOS_FUNCTION static void pairs(std::uint32_t w, std::uint32_t (&x)[2]) {
@@ -124,7 +124,7 @@ struct Int8Pairs : MmaPlainNumbers {
   }
 };
 
-/// n + 128 in the lower byte of a half.
+/// Puts n + 128 into the lower byte of a half.
 struct Int8RawPairs {
   static constexpr float unit          = 0x1p-24f;
   static constexpr std::uint32_t lower = 0x80808080u;  ///< -128 units
@@ -141,8 +141,8 @@ struct MmaStorage<fp8_e5m2_t> : MmaBytes<E5m2Pairs> {};
 template <>
 struct MmaStorage<std::int8_t> : MmaBytes<Int8Pairs, Int8RawPairs> {};
 
-/// Of 4 bits. Of the eight numbers in a word, the n-th and the one four behind it make a pair; those of even n are one
-/// step or output, the others the second.
+/// Elements of 4 bits. The n-th of the eight numbers in a word and the one four behind it make a pair. Pairs of even n
+/// belong to one step or output, those of odd n to the next.
 template <>
 struct MmaStorage<int4x2_t> {
   using Operand              = half_t;

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <type_traits>
 
-/// The instructions of ptx.cuh for the functions of Kokkos kernels, which are compiled for the host too: there they do
-/// nothing. T: half_t or bfloat16_t.
+/// The instructions of ptx.cuh for functions of Kokkos kernels. These are compiled for the host too, where the
+/// instructions do nothing. T: half_t or bfloat16_t.
 namespace pagoda::detail::cuda {
 
 template <class T>
@@ -26,7 +26,7 @@ KOKKOS_INLINE_FUNCTION void mma([[maybe_unused]] float (&d)[4], [[maybe_unused]]
   KOKKOS_IF_ON_DEVICE((ptx::mma<is_bf16<T>>(d, a0, a1, a2, a3, b0, b1);))
 }
 
-/// A pointer into shared memory as the instructions below want it.
+/// Address of shared memory, as the instructions below take it.
 KOKKOS_INLINE_FUNCTION std::uint32_t shared_address([[maybe_unused]] const void* p) {
   KOKKOS_IF_ON_DEVICE((return ptx::shared_address(p);))
   KOKKOS_IF_ON_HOST((return 0;))
@@ -37,8 +37,8 @@ KOKKOS_INLINE_FUNCTION void load_matrices([[maybe_unused]] std::uint32_t* m, [[m
   KOKKOS_IF_ON_DEVICE((ptx::load_matrices<Transposed>(m, at);))
 }
 
-/// On sm_90 as the constant that the instruction makes (CUTLASS has the same): known to the compiler, it need not be
-/// brought from a lane's registers for every copy.
+/// On sm_90 the constant that the instruction returns (as in CUTLASS). The compiler knows it, so it need not be moved
+/// from a lane's registers for every copy.
 KOKKOS_INLINE_FUNCTION std::uint64_t read_once_policy() {
 #if defined(__CUDA_ARCH__)
 #if __CUDA_ARCH__ == 900
@@ -51,20 +51,20 @@ KOKKOS_INLINE_FUNCTION std::uint64_t read_once_policy() {
 #endif
 }
 
-/// Begins to copy 16 bytes from global to shared memory, or to clear them there.
+/// Starts to copy 16 bytes from global to shared memory, or to clear them there.
 KOKKOS_INLINE_FUNCTION void copy_async([[maybe_unused]] std::uint32_t to, [[maybe_unused]] const char* from,
                                        [[maybe_unused]] std::uint64_t policy, [[maybe_unused]] bool clear = false) {
   KOKKOS_IF_ON_DEVICE((ptx::copy_prefix_async(to, from, clear ? 0 : 16, policy);))
 }
 
-/// Begins to copy the first `bytes` of 16 bytes, 0 to 16. The others become 0 and are not read. `from` is a multiple of
+/// Starts to copy the first `bytes` of 16 bytes, 0 to 16. The others become 0 and are not read. `from` is a multiple of
 /// 16 all the same.
 KOKKOS_INLINE_FUNCTION void copy_prefix_async([[maybe_unused]] std::uint32_t to, [[maybe_unused]] const char* from,
                                               [[maybe_unused]] int bytes, [[maybe_unused]] std::uint64_t policy) {
   KOKKOS_IF_ON_DEVICE((ptx::copy_prefix_async(to, from, bytes, policy);))
 }
 
-/// Begins to copy 4 bytes from global to shared memory, or to clear them there.
+/// Starts to copy 4 bytes from global to shared memory, or to clear them there.
 KOKKOS_INLINE_FUNCTION void copy_word_or_clear_async([[maybe_unused]] std::uint32_t to,
                                                      [[maybe_unused]] const char* from,
                                                      [[maybe_unused]] std::uint64_t policy,
@@ -72,7 +72,7 @@ KOKKOS_INLINE_FUNCTION void copy_word_or_clear_async([[maybe_unused]] std::uint3
   KOKKOS_IF_ON_DEVICE((ptx::copy_word_or_clear_async(to, from, policy, clear);))
 }
 
-/// Begins to copy 4 bytes from global to shared memory.
+/// Starts to copy 4 bytes from global to shared memory.
 KOKKOS_INLINE_FUNCTION void copy_word_async([[maybe_unused]] std::uint32_t to, [[maybe_unused]] const void* from) {
   KOKKOS_IF_ON_DEVICE((ptx::copy_word_async(to, from);))
 }
@@ -85,10 +85,10 @@ KOKKOS_INLINE_FUNCTION void copy_part_of_word_async([[maybe_unused]] std::uint32
 #endif
 }
 
-/// Closes a group of copies.
+/// Makes the copies since the last commit one group.
 KOKKOS_INLINE_FUNCTION void commit_copies() { KOKKOS_IF_ON_DEVICE((ptx::commit_copies();)) }
 
-/// Waits for all groups of this lane but the last N.
+/// Waits for all groups of copies of this lane but the last N.
 template <int N>
 KOKKOS_INLINE_FUNCTION void wait_copies() {
   KOKKOS_IF_ON_DEVICE((ptx::wait_copies<N>();))
@@ -106,7 +106,7 @@ KOKKOS_INLINE_FUNCTION float log2(float x) {
   KOKKOS_IF_ON_HOST((return x;))
 }
 
-/// Two numbers as one operand word, the first in the lower half.
+/// Packs two numbers into one operand word, the first into the lower half.
 template <class T>
 KOKKOS_INLINE_FUNCTION std::uint32_t pack([[maybe_unused]] float low, [[maybe_unused]] float high) {
   KOKKOS_IF_ON_DEVICE((return ptx::pack<is_bf16<T>>(low, high);))
@@ -130,7 +130,7 @@ KOKKOS_INLINE_FUNCTION std::uint32_t bytes_from([[maybe_unused]] std::uint32_t l
 #endif
 }
 
-/// Four bytes of the eight of low and high, chosen by the digits of `which`, the last digit for the lowest byte.
+/// Chooses four of the eight bytes of low and high by the digits of `which`; the last digit is for the lowest byte.
 KOKKOS_INLINE_FUNCTION std::uint32_t permute([[maybe_unused]] std::uint32_t low, [[maybe_unused]] std::uint32_t high,
                                              [[maybe_unused]] std::uint32_t which) {
 #if defined(__CUDA_ARCH__)
@@ -140,7 +140,7 @@ KOKKOS_INLINE_FUNCTION std::uint32_t permute([[maybe_unused]] std::uint32_t low,
 #endif
 }
 
-/// Both fp16 halves of a word less those of another.
+/// a - b for both fp16 halves.
 KOKKOS_INLINE_FUNCTION std::uint32_t subtract_halves([[maybe_unused]] std::uint32_t a,
                                                      [[maybe_unused]] std::uint32_t b) {
   std::uint32_t word = 0;
@@ -150,7 +150,7 @@ KOKKOS_INLINE_FUNCTION std::uint32_t subtract_halves([[maybe_unused]] std::uint3
   return word;
 }
 
-/// a b + c of both halves.
+/// a b + c for both fp16 halves.
 KOKKOS_INLINE_FUNCTION std::uint32_t multiply_add_halves([[maybe_unused]] std::uint32_t a,
                                                          [[maybe_unused]] std::uint32_t b,
                                                          [[maybe_unused]] std::uint32_t c) {
@@ -207,7 +207,7 @@ KOKKOS_INLINE_FUNCTION std::uint32_t add_zero_times([[maybe_unused]] std::uint32
   return sum;
 }
 
-/// Whether any lane of the warp says so.
+/// Whether x is true in any lane of the warp.
 KOKKOS_INLINE_FUNCTION bool any_lane([[maybe_unused]] bool x) {
 #if defined(__CUDA_ARCH__)
   return __any_sync(~0u, x);
@@ -216,7 +216,7 @@ KOKKOS_INLINE_FUNCTION bool any_lane([[maybe_unused]] bool x) {
 #endif
 }
 
-/// What another lane of the warp holds.
+/// The value of x in another lane of the warp.
 KOKKOS_INLINE_FUNCTION std::uint32_t from_lane([[maybe_unused]] std::uint32_t x, [[maybe_unused]] int lane) {
 #if defined(__CUDA_ARCH__)
   return __shfl_sync(~0u, x, lane);
@@ -232,8 +232,8 @@ KOKKOS_INLINE_FUNCTION std::uint64_t from_lane([[maybe_unused]] std::uint64_t x,
 #endif
 }
 
-/// The probability of a token that a query row does not see. Only the sign tells it from a probability that is too
-/// small for its type, so that products with finite values need not know.
+/// The probability of a token that a query row does not see. It differs from a probability that underflows in the sign
+/// only, so products with finite values need no special case.
 inline constexpr float hidden_probability = -0.0f;
 
 /// A mask of 16-bit halves: all bits where that of a word of probabilities is not hidden_probability.
@@ -252,7 +252,7 @@ KOKKOS_INLINE_FUNCTION bool is_hidden([[maybe_unused]] float p) {
 #endif
 }
 
-/// 16 bytes of shared memory as four words.
+/// Loads 16 bytes of shared memory as four words.
 KOKKOS_INLINE_FUNCTION void load_shared([[maybe_unused]] std::uint32_t (&words)[4], [[maybe_unused]] std::uint32_t at) {
 #if defined(__CUDA_ARCH__)
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -266,8 +266,7 @@ KOKKOS_INLINE_FUNCTION void store_shared([[maybe_unused]] std::uint32_t at,
   KOKKOS_IF_ON_DEVICE((ptx::store_shared(at, uint4{words[0], words[1], words[2], words[3]});))
 }
 
-/// Of an 8 x 8 matrix of 16-bit elements, of which lane i holds (i / 4, 2 (i % 4)) and the one behind it, the same of
-/// the transposed one.
+/// Transposes an 8 x 8 matrix of 16-bit elements. Lane i holds element (i / 4, 2 (i % 4)) and the one to its right.
 KOKKOS_INLINE_FUNCTION std::uint32_t transpose([[maybe_unused]] std::uint32_t word) {
   std::uint32_t x = 0;
 #if defined(__CUDA_ARCH__)
@@ -276,7 +275,7 @@ KOKKOS_INLINE_FUNCTION std::uint32_t transpose([[maybe_unused]] std::uint32_t wo
   return x;
 }
 
-/// (word & Mask) ^ flipped as one instruction; the compiler would make it two.
+/// (word & Mask) ^ flipped in one instruction; the compiler uses two.
 template <std::uint32_t Mask>
 KOKKOS_INLINE_FUNCTION std::uint32_t masked_xor([[maybe_unused]] std::uint32_t word,
                                                 [[maybe_unused]] std::uint32_t flipped) {
@@ -287,8 +286,8 @@ KOKKOS_INLINE_FUNCTION std::uint32_t masked_xor([[maybe_unused]] std::uint32_t w
   return x;
 }
 
-/// The same number, but not to the compiler: what is worked out from it is worked out where it is needed, and takes no
-/// registers elsewhere.
+/// Hides the value from the compiler, which then computes what depends on it where it is needed, and uses no registers
+/// for it elsewhere.
 KOKKOS_INLINE_FUNCTION int opaque(int x) {
 #if defined(__CUDA_ARCH__)
   asm volatile("" : "+r"(x));
@@ -296,14 +295,14 @@ KOKKOS_INLINE_FUNCTION int opaque(int x) {
   return x;
 }
 
-/// Waits for all lanes of the team, and orders its scratch.
+/// Waits for all lanes of the team, and orders their accesses to scratch.
 KOKKOS_INLINE_FUNCTION void sync_team() {
 #if defined(__CUDA_ARCH__)
   __syncthreads();
 #endif
 }
 
-/// The same; whether any lane says so.
+/// The same. Returns whether x is true in any lane.
 KOKKOS_INLINE_FUNCTION bool sync_team_or([[maybe_unused]] bool x) {
 #if defined(__CUDA_ARCH__)
   return __syncthreads_or(x);
