@@ -72,7 +72,7 @@ class Multiplier {
 
   PAGODA_DEVICE void attend_segment(const SegmentCursor<1>& cursor, int count) {
     const Segment& s = cursor.segment;
-    *cleared_ = 0;
+    *cleared_        = 0;
     load_queries<D, Warpgroups>(args_, s, shared_.address);
     fence_async_proxy();
     sync_block<num_threads>();
@@ -132,9 +132,8 @@ class Multiplier {
     const int thread = static_cast<int>(threadIdx.x);
     clear_values<D, D, num_threads>(shared_.values(used_.slot), tokens_left, thread);
     if (args_.hidden > 0) {
-      const bool found =
-          clear_non_finite<Bf16, D, D, num_threads>(shared_.values(used_.slot), ::max(tokens_left - args_.hidden, 0),
-                                                    min(tokens_left, tile_tokens), thread);
+      const bool found = clear_non_finite<Bf16, D, D, num_threads>(
+          shared_.values(used_.slot), ::max(tokens_left - args_.hidden, 0), min(tokens_left, tile_tokens), thread);
       if (__any_sync(~0u, found)) *cleared_ = 1;
     }
     fence_async_proxy();
