@@ -29,7 +29,7 @@ struct PagedCacheShape {
   int num_pages    = 0;             ///< required
   int page_size    = 0;             ///< required: tokens in a page
   int num_kv_heads = 0;             ///< required
-  int head_dim     = 0;             ///< required; even for int4x2_t, which holds two dims
+  int head_dim     = 0;             ///< required; even where an element holds two dims
   int head_dim_v   = 0;             ///< of values; default: head_dim
   KVOrder order    = KVOrder::NHD;  ///< order of the token and head axes
 };
@@ -39,7 +39,7 @@ struct ContiguousCacheShape {
   int num_sequences = 0;             ///< required
   int max_seq_len   = 0;             ///< required: tokens that a sequence can hold
   int num_kv_heads  = 0;             ///< required
-  int head_dim      = 0;             ///< required; even for int4x2_t, which holds two dims
+  int head_dim      = 0;             ///< required; even where an element holds two dims
   int head_dim_v    = 0;             ///< of values; default: head_dim
   KVOrder order     = KVOrder::NHD;  ///< order of the token and head axes
 };
