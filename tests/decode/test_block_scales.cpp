@@ -65,8 +65,13 @@ TYPED_TEST(BlockScales, OneForgottenOrSwappedScaleShows) {
   using Space         = typename TypeParam::space;
   using S             = block_scale_t<T>;
   constexpr int block = block_dims_v<T>;
-  // So small a softmax_scale that no token draws all of the weight.
-  const Shape shape{.lengths = {8}, .num_q_heads = 1, .num_kv_heads = 1, .head_dim = 4 * block, .softmax_scale = 0.01};
+  // A softmax_scale so small that no token has all of the weight, and so large that a scale of few dims shows where
+  // probabilities are rounded to fp16.
+  const Shape shape{.lengths       = {8},
+                    .num_q_heads   = 1,
+                    .num_kv_heads  = 1,
+                    .head_dim      = 4 * block,
+                    .softmax_scale = 10.0 / (block * block)};
   // A scale that differs from all others, in one block of one token.
   const auto sample_with = [&](int token, int i, bool key) {
     Sample<T> sample(shape);

@@ -142,7 +142,9 @@ TYPED_TEST(Quantized, OneForgottenDimShows) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;
   for (const int dim : {50, 64}) {
-    Shape shape    = one_row(coarse<Space> ? 32 : 1000);
+    // Block scales spread the numbers of a row, so one dim counts less.
+    const int few  = block_dims_v<T> > 0 ? 16 : 32;
+    Shape shape    = one_row(coarse<Space> ? few : 1000);
     shape.head_dim = dim;
     const Sample<T> right(shape);
     const int t = median_token(right);
