@@ -3,6 +3,7 @@
 
 #include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
+#include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
 #include "src/kernel/rows.hpp"
 #include "src/kernel/unroll.hpp"
@@ -31,13 +32,13 @@ namespace pagoda::detail {
 /// queries of other types than fp32, and score options. AnyAlignment: rows may begin on any float and be of any length;
 /// they are copied float by float.
 template <int DimTile, int Rows, bool AnyQuery = false, bool AnyAlignment = false>
-class FmaFragment {
+class FmaFragment : public FragmentDefaults<float> {
  public:
-  template <bool All>
-  using Instance                              = FmaFragment<DimTile, Rows, All, AnyAlignment>;
+  template <bool General>
+  using Instance                              = FmaFragment<DimTile, Rows, General, AnyAlignment>;
   using Acc                                   = float;
   using Member                                = typename Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
-  static constexpr bool all_only              = AnyAlignment;  ///< one instance will do
+  static constexpr bool general_only          = AnyAlignment;  ///< one instance will do
   static constexpr bool any_query             = AnyQuery;
   static constexpr int rows                   = Rows;
   static constexpr int lane_rows              = 1;

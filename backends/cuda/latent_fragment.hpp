@@ -3,6 +3,7 @@
 
 #include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
+#include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
 #include "src/kernel/rows.hpp"
 #include "src/kernel/unroll.hpp"
@@ -31,13 +32,12 @@ namespace pagoda::detail {
 ///
 /// RowGroups: of 16 query rows. AnyQuery: queries of other types than the cache's.
 template <class T, int RowGroups, bool AnyQuery = false>
-class LatentFragment {
+class LatentFragment : public FragmentDefaults<T> {
  public:
-  template <bool All>
-  using Instance                       = LatentFragment<T, RowGroups, All>;
+  template <bool General>
+  using Instance                       = LatentFragment<T, RowGroups, General>;
   using Acc                            = float;
   using Member                         = typename Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
-  static constexpr bool all_only       = false;
   static constexpr bool any_query      = AnyQuery;
   static constexpr bool shared_tiles   = true;
   static constexpr bool values_in_keys = true;
@@ -45,7 +45,7 @@ class LatentFragment {
   static constexpr int rows      = 16 * RowGroups;
   static constexpr int lane_rows = 1;
   static constexpr int part_rows = 16;
-  /// How states are joined (join_states), as registers allow: a part of the rows, pieces.
+  /// How states are joined (join_states), as registers allow: a part of the rows, splits.
   static constexpr int part_quads = 16;
   static constexpr int join_block = RowGroups == 1 ? 6 : 4, join_quads = RowGroups == 1 ? 4 : 8;
   static constexpr int scratch_alignment      = 128;  ///< all banks

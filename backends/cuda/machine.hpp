@@ -38,7 +38,7 @@ struct CudaLanes {
   }
   /// -1: none.
   __device__ static int first_lane(bool is) { return __ffs(static_cast<int>(__ballot_sync(~0u, is))) - 1; }
-  __device__ static int tell(int x, int lane) { return __shfl_sync(~0u, x, lane); }
+  __device__ static int broadcast(int x, int lane) { return __shfl_sync(~0u, x, lane); }
 };
 #else
 using CudaLanes = OneLane;
@@ -59,7 +59,7 @@ struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine>, CudaLanes {
 
   /// Fragments with teams_per_sm get a kernel with launch bounds.
   template <class Fragment>
-  static constexpr bool bounded = requires { Fragment::teams_per_sm; };
+  static constexpr bool bounded = Fragment::teams_per_sm > 0;
   /// Teams of max_workers for which the registers suffice, by the launch bounds of the fragment's kernel.
   template <class Fragment>
   static constexpr int bounded_teams = [] {

@@ -8,6 +8,7 @@
 #include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "src/kernel/arithmetic.hpp"
+#include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
 #include "src/kernel/rows.hpp"
 #include "src/kernel/unroll.hpp"
@@ -44,23 +45,23 @@ namespace pagoda::detail {
 /// types than the cache's, and score options. AnyAlignment: rows may begin on any byte and be of any length. They are
 /// copied as the 16-byte chunks of memory that they touch, and shifted into place in scratch (realign).
 template <class T, int DimTile, bool AnyQuery = false, bool AnyAlignment = false>
-class MmaFragment {
+class MmaFragment : public FragmentDefaults<T> {
  public:
-  template <bool All>
-  using Instance                          = MmaFragment<T, DimTile, All, AnyAlignment>;
-  using Acc                               = float;
-  using Member                            = typename Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
-  static constexpr bool all_only          = AnyAlignment;  ///< one instance will do
-  static constexpr bool foresees          = true;
-  static constexpr bool any_query         = AnyQuery;
-  static constexpr int rows               = 8;
-  static constexpr int lane_rows          = 2;
-  static constexpr int scratch_alignment  = 512;  ///< the longest row of a tile
-  static constexpr int tile_tokens        = 16;
-  using Storage                           = MmaStorage<T>;
-  using Operand                           = typename Storage::Operand;
-  static constexpr bool scaled            = is_quantized_v<T>;
-  static constexpr int block_dims         = block_dims_v<T>;
+  template <bool General>
+  using Instance                             = MmaFragment<T, DimTile, General, AnyAlignment>;
+  using Acc                                  = float;
+  using Member                               = typename Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
+  static constexpr bool general_only         = AnyAlignment;  ///< one instance will do
+  static constexpr bool starts_speculatively = true;
+  static constexpr bool any_query            = AnyQuery;
+  static constexpr int rows                  = 8;
+  static constexpr int lane_rows             = 2;
+  static constexpr int scratch_alignment     = 512;  ///< the longest row of a tile
+  static constexpr int tile_tokens           = 16;
+  using Storage                              = MmaStorage<T>;
+  using Operand                              = typename Storage::Operand;
+  using FragmentDefaults<T>::scaled;
+  using FragmentDefaults<T>::block_dims;
   static constexpr bool in_blocks         = block_dims > 0;
   using ValueOperand                      = typename ValueOperandOf<Storage>::type;
   static constexpr DType probability_type = dtype_v<Operand>;

@@ -34,7 +34,7 @@ struct HipLanes {
   }
   /// -1: none.
   __device__ static int first_lane(bool is) { return __ffsll(static_cast<unsigned long long>(__ballot(is))) - 1; }
-  __device__ static int tell(int x, int lane) { return __shfl(x, lane); }
+  __device__ static int broadcast(int x, int lane) { return __shfl(x, lane); }
 };
 #else
 using HipLanes = OneLane;

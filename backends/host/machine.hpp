@@ -58,12 +58,12 @@ struct HostMachine : OneLane {
                            __builtin_prefetch(line + at);))
   }
 
-  static constexpr int min_piece    = 256;
-  static constexpr bool deals_tiles = false;       ///< a piece is a run of tokens, as a host's prefetchers want it
-  static constexpr int even_waves = 1, waves = 2;  ///< see limit_pieces
+  static constexpr int min_split_tokens = 256;
+  static constexpr bool deals_tiles     = false;   ///< a split is a run of tokens, as a host's prefetchers want it
+  static constexpr int even_waves = 1, waves = 2;  ///< see limit_splits
   static constexpr int join_block = 4;             ///< states that are loaded before the first is used
   /// Bounds the length of a float32 running sum, and with it the rounding (about eps * sqrt(tiles)).
-  static constexpr int max_piece = 4096;
+  static constexpr int max_split_tokens = 4096;
 
   static constexpr int walked_bytes = 8192;  ///< see SimdFragment
   /// Into the second-level cache: prefetches to the first hold its few miss registers, and work waits for them.
@@ -97,7 +97,7 @@ struct HostMachine : OneLane {
   /// Level 0 is as large as Kokkos supposes a first-level cache to be; on a host, level 1 is memory like any other.
   static constexpr int scratch_level = 1;
   static std::size_t scratch_limit() { return std::size_t(20) << 20; }  // what every Kokkos from 4.6 on grants
-  /// More pieces than threads, so that whoever is done first takes another.
+  /// More splits than threads, so that whoever is done first takes another.
   template <class Fragment>
   static int teams_resident(const ExecutionSpace& exec, int, std::size_t) {
     return 4 * exec.concurrency();

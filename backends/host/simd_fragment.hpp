@@ -4,6 +4,7 @@
 #include <pagoda/types.hpp>
 
 #include "backends/host/simd_vec.hpp"
+#include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
 #include "src/kernel/rows.hpp"
 
@@ -29,18 +30,17 @@ namespace pagoda::detail {
 /// It may carry several heads of the same tokens (`heads`, select): rows of all heads of a token lie side by side in
 /// NHD order, and only walking them together reads memory in a stream (bench/NOTES.md).
 template <class Machine, class T, int R>
-class SimdFragment {
+class SimdFragment : public FragmentDefaults<T> {
  public:
   template <bool>
   using Instance                   = SimdFragment;
   using Acc                        = accumulator_t<T>;
   using Member                     = typename Machine::Member;
-  static constexpr bool all_only   = false;
   static constexpr bool any_query  = true;
   static constexpr bool many_heads = true;
-  static constexpr bool scaled     = is_quantized_v<T>;
-  static constexpr int block_dims  = block_dims_v<T>;
-  static constexpr int lane_rows   = R;
+  using FragmentDefaults<T>::scaled;
+  using FragmentDefaults<T>::block_dims;
+  static constexpr int lane_rows = R;
   /// Heads that are walked together have keys of at most so many bytes a token: this tile and the next, keys and
   /// values, are to stay in a second-level cache of 1 MB.
   static constexpr int walked_bytes           = Machine::walked_bytes;

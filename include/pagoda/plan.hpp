@@ -70,13 +70,13 @@ struct DecodeOptions {
 
 namespace detail {
 
-/// Parameters of the split of rows over the machine. A "piece" in these names is a split: a part of a row's tokens.
+/// Parameters of the split of rows over the machine. A "split" in these names is a split: a part of a row's tokens.
 struct SplitBounds {
   int teams{};         ///< that are resident on the machine at the same time
   int even_waves{};    ///< rounds of splits for rows of equal lengths
   int waves{};         ///< rounds of splits for rows of unequal lengths
   int chunk_shift{};   ///< splits are multiples of a chunk, 2^chunk_shift tokens
-  int piece_shift{};   ///< a split has at least 2^piece_shift chunks, if the row is that long
+  int split_shift{};   ///< a split has at least 2^split_shift chunks, if the row is that long
   int round_shift{};   ///< the workers of a team take 2^round_shift chunks in a round
   bool deals_tiles{};  ///< splits interleave rounds; otherwise they are runs of tokens
   int max_chunks{};    ///< of a split

@@ -8,8 +8,8 @@
 #include "src/dispatch/plan_memory.hpp"
 #include "src/dispatch/spaces.hpp"
 #include "src/dispatch/tuned.hpp"
-#include "src/plan/launched.hpp"
 #include "src/plan/split.hpp"
+#include "src/plan/team_count.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -89,9 +89,9 @@ AllKernelArgs kernel_args(const Plan<ExecutionSpace>& plan, const Problem& p) {
   const std::int64_t rows = std::int64_t(kv.batch) * a.head_groups *
                             ceil_div(std::max(a.uniform_query_len, 1) * (s.num_q_heads / s.num_kv_heads), s.row_tile);
   a.tiles_per_entry = Divisor::of(tiles);
-  a.split           = manned(rows, s.split);
-  a.grid_pieces     = Divisor::of(grid_for(rows, a.split.teams * a.split.even_waves));
-  if (s.split.deals_tiles) a.split.teams = teams_launched(rows * a.grid_pieces.value, a.split.teams);
+  a.split           = fit_teams_to_rows(rows, s.split);
+  a.grid_splits     = Divisor::of(grid_for(rows, a.split.teams * a.split.even_waves));
+  if (s.split.deals_tiles) a.split.teams = teams_launched(rows * a.grid_splits.value, a.split.teams);
   a.value_stride              = padded_to_quads(s.head_dim_v);
   a.value_quads               = Divisor::of(a.value_stride / 4);
   a.wide_queries              = p.q.type == s.query_type && in_vectors(p.q, 16);

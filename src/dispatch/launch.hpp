@@ -20,7 +20,7 @@ struct FragmentChoice {
   DType probability_type{};
   std::int64_t max_row_units = 0;      ///< of a cache, see FragmentShape
   bool values_in_keys        = false;  ///< counted on, see FragmentShape
-  bool deals_tiles           = false;  ///< pieces are dealt out in rounds
+  bool deals_tiles           = false;  ///< splits are dealt out in rounds
   int round_tiles            = 1;      ///< that a team's workers take at a time
 };
 

@@ -98,13 +98,14 @@ void choose_kernel(const ExecutionSpace& exec, const CacheRef& kv, PlanState& s)
   s.max_row_units = choice.max_row_units, s.any_query = choice.any_query, s.probability_type = choice.probability_type;
   s.query_type  = choice.query_type;
   s.split.teams = std::max(choice.teams, 1);
-  // A worker's tile, and pieces that occupy all workers of a team.
+  // A worker's tile, and splits that occupy all workers of a team.
   const auto log2     = [](int n) { return std::bit_width(static_cast<unsigned>(n) - 1); };
   s.split.chunk_shift = log2(choice.tile_tokens);
   s.split.round_shift = log2(choice.round_tiles);
   s.split.deals_tiles = choice.deals_tiles;
-  s.split.piece_shift =
-      log2(std::max(MachineOf<ExecutionSpace>::min_piece, choice.workers * choice.tile_tokens)) - s.split.chunk_shift;
+  s.split.split_shift =
+      log2(std::max(MachineOf<ExecutionSpace>::min_split_tokens, choice.workers * choice.tile_tokens)) -
+      s.split.chunk_shift;
 }
 
 /// What the caller asks for, then the environment, then the faster of the kernels that can do it. Only the hand-tuned
@@ -206,35 +207,36 @@ PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv,
   choose_kernel(exec, kv, s);
   s.split.even_waves = Machine::even_waves, s.split.waves = Machine::waves;
 
-  s.split.max_chunks  = Machine::max_piece >> s.split.chunk_shift;
-  const int min_piece = 1 << (s.split.chunk_shift + s.split.piece_shift);
-  const int max_piece = s.split.max_chunks << s.split.chunk_shift;
+  s.split.max_chunks         = Machine::max_split_tokens >> s.split.chunk_shift;
+  const int min_split_tokens = 1 << (s.split.chunk_shift + s.split.split_shift);
+  const int max_split_tokens = s.split.max_chunks << s.split.chunk_shift;
 
-  // Bounds that hold for all lengths (limit_pieces sees to it), and are tight for those up to max_seq_len. Each
+  // Bounds that hold for all lengths (limit_splits sees to it), and are tight for those up to max_seq_len. Each
   // entry's rows fill its tiles but for the last. In floating point first: absurd bounds would overflow.
   const std::int64_t group = s.num_q_heads / s.num_kv_heads;
   const int head_groups    = s.num_kv_heads / s.heads_per_item;
   const double estimate =
       double(s.num_kv_heads) *
       (double(s.max_query_tokens) * double(group) / s.row_tile + std::min(s.max_batch, s.max_query_tokens)) *
-      (1 + double(s.max_seq_len) / max_piece);
+      (1 + double(s.max_seq_len) / max_split_tokens);
   require(estimate < 0x1p30, "pagoda::plan: max_query_tokens is ", s.max_query_tokens, " at max_seq_len ",
-          s.max_seq_len, "; allowed: fewer than 2^30 pieces of work, and these make about ", estimate);
+          s.max_seq_len, "; allowed: fewer than 2^30 work items, and these make about ", estimate);
   const auto ragged_rows =
       std::int64_t(head_groups) * (s.max_query_tokens * group / s.row_tile + std::min(s.max_batch, s.max_query_tokens));
   const auto uniform_rows =
       std::int64_t(head_groups) * s.max_batch * ((s.max_query_len * group + s.row_tile - 1) / s.row_tile);
   const std::int64_t rows       = s.cu_seqlens_q ? ragged_rows : std::min(ragged_rows, uniform_rows);
-  const std::int64_t pieces     = s.max_seq_len / min_piece + 1;                // of a row, at most
-  const bool may_be_smaller     = s.split.deals_tiles && rows > s.split.teams;  // teams, and more of them (manned)
+  const std::int64_t num_splits = s.max_seq_len / min_split_tokens + 1;  // of a row, at most
+  const bool may_be_smaller =
+      s.split.deals_tiles && rows > s.split.teams;  // teams, and more of them (fit_teams_to_rows)
   const std::int64_t all_teams  = std::int64_t(s.split.teams) << (may_be_smaller ? s.split.round_shift : 0);
-  const std::int64_t most_teams = std::min(all_teams, rows * std::max<std::int64_t>(pieces, 1));
+  const std::int64_t most_teams = std::min(all_teams, rows * std::max<std::int64_t>(num_splits, 1));
   const std::int64_t for_busy   = std::max(s.split.waves, s.split.even_waves) * all_teams;
-  const std::int64_t for_long   = rows * s.max_seq_len / max_piece + 1;
-  const std::int64_t cuts       = std::min(std::max(for_busy, for_long), rows * std::max<std::int64_t>(pieces - 1, 1));
-  s.split.max_cuts              = static_cast<int>(std::max<std::int64_t>(cuts, 1));
-  s.split.teams = static_cast<int>(std::min<std::int64_t>(s.split.teams, rows * std::max<std::int64_t>(pieces, 1)));
-  // A row of n pieces has n - 1 cuts; and where items are numbered through, there are no more than teams.
+  const std::int64_t for_long   = rows * s.max_seq_len / max_split_tokens + 1;
+  const std::int64_t cuts = std::min(std::max(for_busy, for_long), rows * std::max<std::int64_t>(num_splits - 1, 1));
+  s.split.max_cuts        = static_cast<int>(std::max<std::int64_t>(cuts, 1));
+  s.split.teams = static_cast<int>(std::min<std::int64_t>(s.split.teams, rows * std::max<std::int64_t>(num_splits, 1)));
+  // A row of n splits has n - 1 cuts; and where items are numbered through, there are no more than teams.
   s.max_slots         = std::max(2 * s.split.max_cuts, static_cast<int>(most_teams));
   const double values = double(s.max_slots) * s.row_tile * s.heads_per_item * padded_to_quads(s.head_dim_v);
   require(values < 0x1p31, "pagoda::plan: max_seq_len ", s.max_seq_len, " and max_query_tokens ", s.max_query_tokens,

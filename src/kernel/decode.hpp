@@ -19,23 +19,24 @@ namespace pagoda::detail {
 /// plan are its own; its workers take an item's tiles of tokens in turn and meet at the item's end. Rows that were cut
 /// are joined by the last of their teams to arrive, so nobody ever waits for a team that may not be running.
 ///
-/// FragmentType: how rows are read and multiplied (machine.hpp). All: the instance for all there is; the other one is
-/// for one query token a sequence, no score options, and queries of a type the fragment takes as they are.
-template <class ExecutionSpace, class FragmentType, bool All>
+/// FragmentType: how rows are read and multiplied (machine.hpp). General: the instance for all there is; the other one
+/// is for one query token a sequence, no score options, and queries of a type the fragment takes as they are.
+template <class ExecutionSpace, class FragmentType, bool General>
 struct DecodeKernel {
+  static_assert(pagoda::detail::Fragment<FragmentType>);
   using Machine  = MachineOf<ExecutionSpace>;
-  using Fragment = typename FragmentType::template Instance<All>;
+  using Fragment = typename FragmentType::template Instance<General>;
   using Member   = typename Machine::Member;
   using Acc      = typename Fragment::Acc;
   KernelArgsFor<Fragment> args;
 
   /// All workers take each tile of tokens together: a team has one state.
-  static constexpr bool shared_tiles = requires { Fragment::shared_tiles; };
-  /// Pieces are dealt out in rounds of the workers.
+  static constexpr bool shared_tiles = Fragment::shared_tiles;
+  /// Splits are dealt out in rounds of the workers.
   static constexpr bool deals_tiles = Machine::deals_tiles && !shared_tiles;
   /// The fragment takes a tile of tokens through several kv heads.
-  static constexpr bool many_heads = requires { Fragment::many_heads; };
-  /// Pieces' states that are joined at once, and quads of each by a lane.
+  static constexpr bool many_heads = Fragment::many_heads;
+  /// Splits' states that are joined at once, and quads of each by a lane.
   static constexpr int join_block = [] {
     if constexpr (shared_tiles) return Fragment::join_block;
     return Machine::join_block;
@@ -45,7 +46,7 @@ struct DecodeKernel {
     return 1;
   }();
   /// The fragment counts on values that are a prefix of the keys.
-  static constexpr bool values_in_keys = requires { Fragment::values_in_keys; };
+  static constexpr bool values_in_keys = Fragment::values_in_keys;
 
   static std::size_t scratch_bytes(int head_dim, int head_dim_v, int workers, int heads) {
     return Fragment::scratch_bytes(head_dim, head_dim_v, workers, heads) + sizeof(TeamNotes) +
@@ -65,20 +66,20 @@ struct DecodeKernel {
     for (bool again = false;; again = true) {
       {
         // What does not depend on lengths is done while they are on their way.
-        Share<Machine, All, deals_tiles> share(team, args, again ? &notes->plan : nullptr);
+        Share<Machine, General, deals_tiles> share(team, args, again ? &notes->plan : nullptr);
         Fragment fragment(team, args, memory);
         WorkItem item;
-        Foreseen foreseen;
-        if constexpr (foresees)
-          if (!again && share.guess(args, i, item)) foreseen = foresee(team, item, fragment);
+        SpeculativeStart started;
+        if constexpr (starts_speculatively)
+          if (!again && share.guess(args, i, item)) started = start_speculatively(team, item, fragment);
         if (!again) share.count();
         if (!share.find(i, item)) return leave(team, share.state().one_round);
-        if (!share.state().grid) foreseen = {};
+        if (!share.state().grid) started = {};
         if (again) team.team_barrier();  // all have read the notes
         if (leads(team)) notes->item = item, notes->plan = share.state();
         int next = 0;  // asked for now, needed later
         if (!share.state().one_round && leads(team)) next = Kokkos::atomic_fetch_add(&args.teams->next, 1);
-        carry_out(team, fragment, item, notes, foreseen);
+        carry_out(team, fragment, item, notes, started);
         if (notes->plan.one_round) return;
         team.team_barrier();
         if (leads(team)) notes->next = team.league_size() + next;
@@ -91,7 +92,7 @@ struct DecodeKernel {
  private:
   /// What a team must remember while its registers are full of keys and values, in scratch.
   struct TeamNotes {
-    typename Share<Machine, All, deals_tiles>::State plan;
+    typename Share<Machine, General, deals_tiles>::State plan;
     WorkItem item;
     int next;  ///< number of the team's next item
     int last;  ///< this team came last
@@ -107,25 +108,27 @@ struct DecodeKernel {
   KOKKOS_FUNCTION static bool leads(const Member& team) { return team.team_rank() == 0 && Machine::lane(team) == 0; }
 
   /// The fragment can begin with what is known before the lengths are, should the batch prove even.
-  static constexpr bool foresees = Share<Machine, All, deals_tiles>::has_grid && requires { Fragment::foresees; };
+  static constexpr bool starts_speculatively =
+      Share<Machine, General, deals_tiles>::has_grid && Fragment::starts_speculatively;
 
-  struct Foreseen {
+  struct SpeculativeStart {
     bool queries = false;  ///< are loaded
     bool pages   = false;  ///< the worker's are known: page is that of the lane-th of its tiles
     int page     = 0;
   };
-  KOKKOS_FUNCTION Foreseen foresee(const Member& team, const WorkItem& item, Fragment& fragment) const {
-    Foreseen f;
+  KOKKOS_FUNCTION SpeculativeStart start_speculatively(const Member& team, const WorkItem& item,
+                                                       Fragment& fragment) const {
+    SpeculativeStart f;
     if (args.paged && !args.page_indptr) {
       const int tile =
-          (Machine::lane(team) * args.grid_pieces.value + item.piece) * team.team_size() + team.team_rank();
+          (Machine::lane(team) * args.grid_splits.value + item.split) * team.team_size() + team.team_rank();
       const int index = args.page_size.divide(tile * int(Fragment::tile_tokens));
       f.pages         = true;
       f.page          = args.pages_of(
           args.sequence(item.batch))[std::int64_t(least(index, args.table_pages - 1)) * args.table_page_stride];
     }
-    const TileRows<All> rows(args, item);
-    fragment.load_queries(rows, ScoreChange<Fragment, All>(args, item, rows, fragment).query_scale);
+    const TileRows<General> rows(args, item);
+    fragment.load_queries(rows, ScoreChange<Fragment, General>(args, item, rows, fragment).query_scale);
     f.queries = true;
     return f;
   }
@@ -133,21 +136,21 @@ struct DecodeKernel {
   KOKKOS_FUNCTION int heads() const { return many_heads ? args.heads_per_item : 1; }
 
   KOKKOS_FUNCTION void carry_out(const Member& team, Fragment& fragment, const WorkItem& item_now, TeamNotes* notes,
-                                 const Foreseen& foreseen) const {
+                                 const SpeculativeStart& started) const {
     const WorkItem& item = notes->item;
-    attend(team, fragment, item_now, foreseen, item);
-    if (item.pieces == 1) return;
+    attend(team, fragment, item_now, started, item);
+    if (item.num_splits == 1) return;
 
-    // The pieces of a group are joined, then the groups of a row; whoever has the row's last state writes it.
-    const int group = merge_group(item.pieces), groups = ceil_div(item.pieces, group);
-    const int first = quotient(item.piece, group) * group;
-    int count       = least(group, item.pieces - first);
+    // The splits of a group are joined, then the groups of a row; whoever has the row's last state writes it.
+    const int group = merge_group(item.num_splits), groups = ceil_div(item.num_splits, group);
+    const int first = quotient(item.split, group) * group;
+    int count       = least(group, item.num_splits - first);
     bool last       = groups == 1;
     if (!last_to_arrive(team, args.arrived + item.slot + first, count, notes)) return;
     StateArray<Acc> from = partials(item.slot + first, 0, 1), to = partials(item.slot + first, 1, 1);
     PAGODA_UNROLL(1)
     for (;;) {
-      join_pieces(team, item, from, count, last, to);
+      join_splits(team, item, from, count, last, to);
       if (last) return;
       if (!last_to_arrive(team, args.arrived + args.slots + item.slot, groups, notes)) return;
       from  = partials(item.slot, 1, group);
@@ -162,7 +165,7 @@ struct DecodeKernel {
   KOKKOS_FUNCTION void join(const Member& team, const WorkItem& item, const StateArray<Acc>& all, int count, bool last,
                             const StateArray<Acc>& all_to, int first_row = 0, int max_rows = Fragment::rows) const {
     for (int h = 0; h < heads(); ++h) {
-      const TileRows<All> rows(args, item, h);
+      const TileRows<General> rows(args, item, h);
       const StateArray<Acc> to = all_to.head(h);
       const auto emit          = [&](int row, int d, int step, const RowState<Acc>& s, const Acc(&x)[Quads][4]) {
         const int r = first_row + row;
@@ -182,67 +185,67 @@ struct DecodeKernel {
   }
 
   /// The same, of other teams' states, with as many loads at once as there are registers for.
-  KOKKOS_FUNCTION void join_pieces(const Member& team, const WorkItem& item, const StateArray<Acc>& from, int count,
+  KOKKOS_FUNCTION void join_splits(const Member& team, const WorkItem& item, const StateArray<Acc>& from, int count,
                                    bool last, const StateArray<Acc>& to) const {
     if constexpr (!shared_tiles)
       if (args.group.value > 4 && args.value_quads.value % 2 == 0)
         return join<join_block, 2>(team, item, from, count, last, to);
-    if constexpr (requires { Fragment::many_joined; })
+    if constexpr (Fragment::many_joined > 0)
       if (count > join_block) return join<Fragment::many_joined, 1>(team, item, from, count, last, to);
     join<join_block, join_quads>(team, item, from, count, last, to);
   }
 
-  /// What the team has of the item becomes a piece's state, or outputs. The item is read only once the fragment has
+  /// What the team has of the item becomes a split's state, or outputs. The item is read only once the fragment has
   /// finished: that waits for the team, so that the notes are written for all.
   KOKKOS_FUNCTION void finish(const Member& team, const WorkItem& noted, Fragment& fragment) const {
     if constexpr (shared_tiles) {
       PAGODA_UNROLL(1)
       for (int first = 0; first < Fragment::rows; first += Fragment::part_rows) {
         const StateArray<Acc> from = fragment.finish(first);
-        join<1, Fragment::part_quads>(team, noted, from, 1, noted.pieces == 1, partials(noted.slot + noted.piece, 0, 1),
-                                      first, Fragment::part_rows);
+        join<1, Fragment::part_quads>(team, noted, from, 1, noted.num_splits == 1,
+                                      partials(noted.slot + noted.split, 0, 1), first, Fragment::part_rows);
       }
     } else {
       const StateArray<Acc> from = fragment.finish();
-      join<Machine::max_workers, 1>(team, noted, from, team.team_size(), noted.pieces == 1,
-                                    partials(noted.slot + noted.piece, 0, 1));
+      join<Machine::max_workers, 1>(team, noted, from, team.team_size(), noted.num_splits == 1,
+                                    partials(noted.slot + noted.split, 0, 1));
     }
   }
 
   /// The item's tokens: each worker its tiles, or all of them each tile. noted: the same item in the team's notes,
   /// where it takes no registers meanwhile.
   KOKKOS_FUNCTION void attend(const Member& team, Fragment& fragment, const WorkItem& item,
-                              [[maybe_unused]] const Foreseen& foreseen, const WorkItem& noted) const {
-    const ItemRows<All> where(args, item);
+                              [[maybe_unused]] const SpeculativeStart& started, const WorkItem& noted) const {
+    const ItemRows<General> where(args, item);
     const int step  = item.step;
     const int first = item.begin + (shared_tiles ? 0 : team.team_rank() * int(Fragment::tile_tokens));
     if constexpr (many_heads) {
       for (int h = 0; h < heads(); ++h) {
-        const TileRows<All> rows(args, item, h);
+        const TileRows<General> rows(args, item, h);
         fragment.select(h);
-        fragment.load_queries(rows, ScoreChange<Fragment, All>(args, item, rows, fragment).query_scale);
+        fragment.load_queries(rows, ScoreChange<Fragment, General>(args, item, rows, fragment).query_scale);
       }
       for (int u = first; u < item.end; u += step) {
         fragment.locate(where, u, item.end);
         for (int h = 0; h < heads(); ++h) {
           fragment.select(h);
-          const ScoreChange<Fragment, All> score(args, item, TileRows<All>(args, item, h), fragment);
+          const ScoreChange<Fragment, General> score(args, item, TileRows<General>(args, item, h), fragment);
           multiply(fragment, score, where, u, item.end);
         }
       }
     } else {
-      const TileRows<All> rows(args, item);
-      const ScoreChange<Fragment, All> score(args, item, rows, fragment);
-      if constexpr (foresees) {
-        if (!foreseen.queries) {
+      const TileRows<General> rows(args, item);
+      const ScoreChange<Fragment, General> score(args, item, rows, fragment);
+      if constexpr (starts_speculatively) {
+        if (!started.queries) {
           fragment.forget_queries();
           fragment.load_queries(rows, score.query_scale);
         }
-        fragment.begin(where, first, step, item.end, foreseen.pages, foreseen.page);
+        fragment.begin(where, first, step, item.end, started.pages, started.page);
       } else {
-        if constexpr (!All) fragment.begin(where, first, step, item.end);  // what takes longest, first
+        if constexpr (!General) fragment.begin(where, first, step, item.end);  // what takes longest, first
         fragment.load_queries(rows, score.query_scale);
-        if constexpr (All) fragment.begin(where, first, step, item.end);
+        if constexpr (General) fragment.begin(where, first, step, item.end);
       }
       const int end = item.end;
       for (int u = first; u < end; u += least(step, end - u)) multiply(fragment, score, where, u, end);
@@ -251,19 +254,19 @@ struct DecodeKernel {
   }
 
   /// A tile of tokens from u on.
-  KOKKOS_FUNCTION static void multiply(Fragment& fragment, const ScoreChange<Fragment, All>& score,
-                                       const ItemRows<All>& where, int u, int end) {
+  KOKKOS_FUNCTION static void multiply(Fragment& fragment, const ScoreChange<Fragment, General>& score,
+                                       const ItemRows<General>& where, int u, int end) {
     const int count  = least(int(Fragment::tile_tokens), end - u);
     const bool hides = score.hides(where.token(u), where.token(u + count - 1));
     fragment.multiply_keys(where, u, end);
-    if constexpr (All)
+    if constexpr (General)
       if (hides || score.changes)
         fragment.for_each_score(count, [&](int j, int n, Acc& s) { score(j, where.token(u + n), s); });
     fragment.softmax(hides);
     fragment.multiply_values(where, u, end, hides);
   }
 
-  /// Partial states from a slot on, every step-th; level 0: of pieces, 1: of groups.
+  /// Partial states from a slot on, every step-th; level 0: of splits, 1: of groups.
   KOKKOS_FUNCTION StateArray<Acc> partials(int slot, int level, int step) const {
     const int tile = args.row_tile.value, rows = tile * heads(), at = slot * rows;
     return {static_cast<RowState<Acc>*>(args.partial_state) + (level * args.slots * rows + at),
@@ -290,12 +293,12 @@ struct DecodeKernel {
   /// The sink is one more token, without a value. A sum that is NaN is stored as NaN; only a sum of 0 means that the
   /// row sees nothing.
   template <int Quads>
-  KOKKOS_FUNCTION void store_row(const TileRows<All>& rows, int r, int d, int step, RowState<Acc> s,
+  KOKKOS_FUNCTION void store_row(const TileRows<General>& rows, int r, int d, int step, RowState<Acc> s,
                                  const Acc (&x)[Quads][4]) const {
     constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>, log2e = Kokkos::numbers::log2e_v<Acc>;
     Acc kept        = Acc(1);
     const bool seen = !(s.sum == Acc(0));
-    if constexpr (All) {
+    if constexpr (General) {
       const Acc sink = rows.template sink<Acc>(r) * log2e;
       if (!(sink == -infinity)) {
         const Acc most = greatest(s.most, sink);
@@ -305,7 +308,7 @@ struct DecodeKernel {
     }
     const bool any = !(s.sum == Acc(0));
     Acc weight     = any ? kept * reciprocal(s.sum) : Acc(0);
-    if constexpr (is_scaled<Fragment>)
+    if constexpr (Fragment::scaled)
       if (seen) weight *= args.v_scale.of_head(rows.kv_head());  // a scale that no token uses may be NaN
     Acc out[Quads][4];
     PAGODA_UNROLL_ALL

@@ -13,15 +13,15 @@
 
 namespace pagoda::detail {
 
-/// One piece of work: the query rows of one tile over a range of visible tokens, and where the result goes.
+/// One split of work: the query rows of one tile over a range of visible tokens, and where the result goes.
 struct WorkItem {
-  int batch;          ///< batch entry
-  int kv_head;        ///< the first of KernelArgs::heads_per_item, as many of which make an item
-  int row_tile;       ///< which tile of the entry's query rows (query token x head of the group)
-  int begin, end;     ///< visible-token indices
-  int step;           ///< workers take a tile each from begin on, and again from begin + step on, up to end
-  int piece, pieces;  ///< which of the row's pieces this is; pieces == 1: the rows are whole and go to the output
-  int slot;           ///< partial state of the row's first piece; the others follow
+  int batch;              ///< batch entry
+  int kv_head;            ///< the first of KernelArgs::heads_per_item, as many of which make an item
+  int row_tile;           ///< which tile of the entry's query rows (query token x head of the group)
+  int begin, end;         ///< visible-token indices
+  int step;               ///< workers take a tile each from begin on, and again from begin + step on, up to end
+  int split, num_splits;  ///< which of the row's splits this is; splits == 1: the rows are whole and go to the output
+  int slot;               ///< partial state of the row's first split; the others follow
 };
 
 /// Counters of one decode that hands out its items: zero between decodes.
@@ -109,7 +109,7 @@ struct KernelArgs {
   int batch, heads_per_item;
   int tiles_per_head;       ///< of an entry of one query token
   Divisor tiles_per_entry;  ///< the same
-  Divisor grid_pieces;      ///< of every row of an even batch, see Share
+  Divisor grid_splits;      ///< of every row of an even batch, see Share
   Divisor page_size;
   int table_row_stride, table_page_stride;
   int table_pages;                  ///< entries of a row of a dense table
@@ -138,7 +138,7 @@ struct KernelArgs {
   // Outputs and workspace.
   DeviceArray out, lse;
   TeamCounters* teams;
-  int* arrived;          ///< [2][slots]: pieces of a group, groups of a row; zero between decodes
+  int* arrived;          ///< [2][slots]: splits of a group, groups of a row; zero between decodes
   void* partial_state;   ///< accumulator type, [2][slot][head of the item][row of the tile][2]: maximum in base 2, sum
   void* partial_values;  ///< accumulator type, [slot][head][row][value_stride], not normalised
   int slots, value_stride;
@@ -248,13 +248,7 @@ using KernelArgsWith =
 template <class T>
 using KernelArgsOf = KernelArgsWith<is_quantized_v<T>, (block_dims_v<T> > 0)>;
 
-/// A fragment for a quantized cache says `scaled = true`, one for block scales `block_dims` as well: they take more
-/// args.
 template <class Fragment>
-inline constexpr bool is_scaled = requires { requires Fragment::scaled; };
-template <class Fragment>
-inline constexpr bool is_block_scaled = requires { requires(Fragment::block_dims > 0); };
-template <class Fragment>
-using KernelArgsFor = KernelArgsWith<is_scaled<Fragment>, is_block_scaled<Fragment>>;
+using KernelArgsFor = KernelArgsWith<Fragment::scaled, (Fragment::block_dims > 0)>;
 
 }  // namespace pagoda::detail

@@ -8,10 +8,11 @@
 ///   Fragments<T>                          how tiles are read and multiplied: a list in order of preference, of which a
 ///                                         plan takes the first that can_run (interface: PortableFragment)
 ///   Vec, key_width, ...                   what a lane of the portable fragment works on together, and how wide
-///   lane, lane_sum, lane_scan, tell ...   what the lanes of a worker tell each other
+///   lane, lane_sum, lane_max, lane_scan,
+///   first_lane, broadcast                 collectives over the lanes of a worker
 ///   sync_worker, arrive, exp2             order scratch within a worker, count arrivals of teams, arithmetic
-///   max_workers, min_piece, max_piece, waves, deals_tiles, teams_resident<Fragment>, scratch_level, scratch_limit
-///                                         what a planner asks
+///   max_workers, min_split_tokens, max_split_tokens, waves, deals_tiles, teams_resident<Fragment>, scratch_level,
+///   scratch_limit                         what a planner asks
 
 namespace pagoda::detail {
 

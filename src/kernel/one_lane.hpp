@@ -5,8 +5,8 @@
 
 namespace pagoda::detail {
 
-/// What the lanes of a worker tell each other (machine.hpp) where a worker is one lane, which has nobody to tell: on
-/// hosts, and in the pass over a GPU's kernels that compiles for the host and is never run.
+/// Single-lane stand-ins for the warp collectives (machine.hpp): on hosts, and in the host pass over a GPU's kernels,
+/// which is compiled and never run.
 struct OneLane {
   template <class Member>
   KOKKOS_FUNCTION static constexpr int lane(const Member&) {
@@ -20,7 +20,7 @@ struct OneLane {
   KOKKOS_FUNCTION static int lane_max(int x) { return x; }
   KOKKOS_FUNCTION static int lane_scan(int x) { return x; }
   KOKKOS_FUNCTION static int first_lane(bool is) { return is ? 0 : -1; }
-  KOKKOS_FUNCTION static int tell(int x, int) { return x; }
+  KOKKOS_FUNCTION static int broadcast(int x, int) { return x; }
 };
 
 }  // namespace pagoda::detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
 #include "src/kernel/rows.hpp"
 #include "src/kernel/unroll.hpp"
@@ -38,16 +39,16 @@ KOKKOS_INLINE_FUNCTION Vec load_dims(const T* row, int d, std::int64_t dim_strid
 /// matrix instructions, of SIMD) have to offer instead is the public interface of this class: their accumulators may be
 /// laid out in any way.
 template <class Machine, class T, int R, bool Wide>
-class PortableFragment {
+class PortableFragment : public FragmentDefaults<T> {
  public:
   using Acc    = accumulator_t<T>;
   using Member = typename Machine::Member;
   template <bool>
-  using Instance                         = PortableFragment;
-  static constexpr bool all_only         = !Wide;  ///< one instance will do: the slower path
-  static constexpr bool any_query        = true;   ///< queries of any type, in the instance without score options too
-  static constexpr bool scaled           = is_quantized_v<T>;
-  static constexpr int block_dims        = block_dims_v<T>;
+  using Instance                     = PortableFragment;
+  static constexpr bool general_only = !Wide;  ///< one instance will do: the slower path
+  static constexpr bool any_query    = true;   ///< queries of any type, in the instance without score options too
+  using FragmentDefaults<T>::scaled;
+  using FragmentDefaults<T>::block_dims;
   static constexpr int rows              = R;
   static constexpr int lane_rows         = R;  ///< rows that one lane holds scores of
   static constexpr int tile_tokens       = Machine::tile_tokens;
@@ -104,7 +105,8 @@ class PortableFragment {
   KOKKOS_FUNCTION static constexpr int lane_row(int j) { return j; }
 
   /// Team-wide, after load_queries. This worker's tiles of tokens begin at u, u + step ... before end: whoever loads
-  /// ahead may begin. A fragment that `foresees` may get the queries before the lengths are known, and page ids here.
+  /// ahead may begin. A fragment that `starts_speculatively` may get the queries before the lengths are known, and page
+  /// ids here.
   template <class Where>
   KOKKOS_FUNCTION void begin(const Where&, int, int, int) {}
 

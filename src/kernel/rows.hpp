@@ -44,8 +44,8 @@ struct TokenRow {
 };
 
 /// Tokens of a work item: where the row of visible token u lies. Asked for in two steps, so that a machine can have the
-/// page table's answer in flight while it does something else. All: as in DecodeKernel.
-template <bool All>
+/// page table's answer in flight while it does something else. General: as in DecodeKernel.
+template <bool General>
 struct ItemRows {
   const KernelArgs& args;
   VisibleTokens visible;
@@ -54,19 +54,19 @@ struct ItemRows {
 
   KOKKOS_FUNCTION ItemRows(const KernelArgs& a, const WorkItem& item)
       : args(a),
-        visible(a.score, All ? a.seq_len(item.batch) : 0, All ? a.query_len(item.batch) : 0),
+        visible(a.score, General ? a.seq_len(item.batch) : 0, General ? a.query_len(item.batch) : 0),
         sequence(a.sequence(item.batch)),
         kv_head(item.kv_head),
         pages(a.pages_of(sequence)) {}
 
-  KOKKOS_FUNCTION int token(int u) const { return All ? visible.token(u) : u; }
+  KOKKOS_FUNCTION int token(int u) const { return General ? visible.token(u) : u; }
   KOKKOS_FUNCTION PagePlace place(int u) const {
     const int t = token(u), index = args.page_size.divide(t);
     return {args.paged ? args.page(pages, index) : sequence, t - index * args.page_size.value};
   }
   /// Whether runs of so many tokens, from multiples of their length on, never cross an edge of a page.
   KOKKOS_FUNCTION bool in_pages(int tokens) const {
-    return (!args.paged || args.page_size.value % tokens == 0) && (!All || args.score.window_left < 0);
+    return (!args.paged || args.page_size.value % tokens == 0) && (!General || args.score.window_left < 0);
   }
   KOKKOS_FUNCTION TokenRow row(const PagePlace& p) const {
     const std::int64_t page = p.page;
@@ -76,8 +76,8 @@ struct ItemRows {
 };
 
 /// Query rows of a tile: row r is (query token, q head), counted over the tokens of a batch entry and the heads of a
-/// group. All: as in DecodeKernel.
-template <bool All>
+/// group. General: as in DecodeKernel.
+template <bool General>
 struct TileRows {
   const KernelArgs& args;
   int query_begin, first, count, head0;
@@ -85,18 +85,18 @@ struct TileRows {
   /// Of the item's h-th kv head.
   KOKKOS_FUNCTION TileRows(const KernelArgs& a, const WorkItem& item, int h = 0)
       : args(a),
-        query_begin(All ? a.query_begin(item.batch) : item.batch),
+        query_begin(General ? a.query_begin(item.batch) : item.batch),
         first(item.row_tile * a.row_tile.value),
-        count(least(a.row_tile.value, (All ? a.query_len(item.batch) : 1) * a.group.value - first)),
+        count(least(a.row_tile.value, (General ? a.query_len(item.batch) : 1) * a.group.value - first)),
         head0((item.kv_head + h) * a.group.value) {}
 
   KOKKOS_FUNCTION int kv_head() const { return args.group.divide(head0); }
   KOKKOS_FUNCTION bool valid(int r) const { return r < count; }
   /// Which of the entry's query tokens row r is.
-  KOKKOS_FUNCTION int query(int r) const { return All ? args.group.divide(first + r) : 0; }
+  KOKKOS_FUNCTION int query(int r) const { return General ? args.group.divide(first + r) : 0; }
   KOKKOS_FUNCTION int head(int r) const { return head0 + first + r - query(r) * args.group.value; }
   /// Of an element, from the first. Without options queries and outputs are known to be small: cheap arithmetic.
-  using Offset = std::conditional_t<All, std::int64_t, int>;
+  using Offset = std::conditional_t<General, std::int64_t, int>;
   KOKKOS_FUNCTION static Offset dims(const DeviceArray& a, int d) { return d * static_cast<Offset>(a.stride2); }
   KOKKOS_FUNCTION Offset offset(const DeviceArray& a, int r) const {
     return (query_begin + query(r)) * static_cast<Offset>(a.stride0) + head(r) * static_cast<Offset>(a.stride1);

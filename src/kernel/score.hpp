@@ -13,7 +13,7 @@ namespace pagoda::detail {
 template <class Fragment, class Args, class Rows>
 KOKKOS_INLINE_FUNCTION typename Fragment::Acc scale_of_queries(const Args& args, [[maybe_unused]] const Rows& rows) {
   auto scale = args.template softmax_scale_as<typename Fragment::Acc>();
-  if constexpr (is_scaled<Fragment>) scale *= args.k_scale.of_head(rows.kv_head());
+  if constexpr (Fragment::scaled) scale *= args.k_scale.of_head(rows.kv_head());
   return scale;
 }
 

@@ -33,11 +33,11 @@ struct SimtMachine {
   using Vec = ArrayVec<Acc, W>;
 
   static constexpr int prefetch_distance = 0;  ///< other warps hide the latency
-  static constexpr int min_piece         = 64;
-  static constexpr bool deals_tiles      = true;   ///< a piece is every so many-th tile: nobody need know how many
-  static constexpr int even_waves = 1, waves = 2;  ///< see limit_pieces
-  static constexpr int join_block = 8;             ///< states that are loaded before the first is used
-  static constexpr int max_piece  = 1 << 24;
+  static constexpr int min_split_tokens  = 64;
+  static constexpr bool deals_tiles      = true;   ///< a split is every so many-th tile: nobody need know how many
+  static constexpr int even_waves = 1, waves = 2;  ///< see limit_splits
+  static constexpr int join_block       = 8;       ///< states that are loaded before the first is used
+  static constexpr int max_split_tokens = 1 << 24;
 
   /// In order of preference, where a query takes as few passes.
   template <class T>

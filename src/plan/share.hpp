@@ -28,24 +28,24 @@ struct VisibleTokens {
   KOKKOS_FUNCTION int token(int index) const { return index < head ? index : index - head + tail; }
 };
 
-/// The plan as a worker sees it: the items of a batch in order (batch entry, kv head, row tile, piece), worked out from
+/// The plan as a worker sees it: the items of a batch in order (batch entry, kv head, row tile, split), worked out from
 /// the lengths as they are when the kernel runs. Items are asked for in rising order. Every worker does this for
 /// itself, lanes over batch entries, so that nobody waits and no list is written. What stands here runs before the
 /// first load of every team: few instructions count.
 ///
-/// A row that sees no token is one item without tokens, so that its output is written. All: entries may have several
-/// query tokens and see only some of theirs (see DecodeKernel). Deals: pieces are dealt out in rounds of the workers;
-/// otherwise they are runs of tokens.
-template <class Machine, bool All, bool Deals>
+/// A row that sees no token is one item without tokens, so that its output is written. General: entries may have
+/// several query tokens and see only some of theirs (see DecodeKernel). Deals: splits are dealt out in rounds of the
+/// workers; otherwise they are runs of tokens.
+template <class Machine, bool General, bool Deals>
 class Share {
  public:
   using Member = typename Machine::Member;
   /// Rows of even batches are cut alike, so that a team knows where its item lies before it knows any length.
-  static constexpr bool has_grid = Deals && !All;
+  static constexpr bool has_grid = Deals && !General;
 
   /// What is kept from one item to the next: how rows are cut, and how far the search has come.
   struct State {
-    PieceLimit limit;
+    SplitLimit limit;
     int first_entry, first_item, first_slot;
     bool one_round;  ///< no team has more than one item, and items' own numbers do as slots
     bool grid;       ///< rows are even, and items are what guess() says
@@ -88,25 +88,25 @@ class Share {
     }
     if (args.batch > 1) {
       t        = sum_over_lanes(t);
-      all_rows = All ? Machine::lane_sum(all_rows) : args.batch * args.tiles_per_entry.value;
+      all_rows = General ? Machine::lane_sum(all_rows) : args.batch * args.tiles_per_entry.value;
     } else {
-      const int rows = Machine::tell(t.rows, 0), longest = Machine::tell(t.longest, 0);
+      const int rows = Machine::broadcast(t.rows, 0), longest = Machine::broadcast(t.longest, 0);
       t        = {std::int64_t(longest) * rows, rows, longest};
-      all_rows = Machine::tell(all_rows, 0);
+      all_rows = Machine::broadcast(all_rows, 0);
     }
     if (has_grid && even(t)) {
       s_.grid      = true;
-      s_.one_round = args.grid_pieces.value * all_rows <= args.split.teams;
+      s_.one_round = args.grid_splits.value * all_rows <= args.split.teams;
       return;
     }
-    s_.limit     = limit_pieces(t, args.split);
+    s_.limit     = limit_splits(t, args.split);
     s_.one_round = all_rows + s_.limit.cuts <= args.split.teams;
   }
 
-  /// Which query rows item i of an even batch would be of, and which of their pieces; false: there is no such item.
+  /// Which query rows item i of an even batch would be of, and which of their splits; false: there is no such item.
   KOKKOS_FUNCTION static bool guess(const KernelArgs& args, int i, WorkItem& item) {
-    const int row  = args.grid_pieces.divide(i);
-    item.piece     = i - row * args.grid_pieces.value;
+    const int row  = args.grid_splits.divide(i);
+    item.split     = i - row * args.grid_splits.value;
     item.batch     = args.tiles_per_entry.divide(row);
     const int tile = row - item.batch * args.tiles_per_entry.value;
     place(args, tile, args.tiles_per_head, item);
@@ -126,25 +126,25 @@ class Share {
         const int b = s_.first_entry + lane_;
         if (b < args_.batch) e = entry(b, args_.seq_len(b));
       }
-      int pieces      = pieces_of(e.chunks, s_.limit, args_.split);
-      const int items = e.tiles * pieces;
+      int num_splits  = num_splits_of(e.chunks, s_.limit, args_.split);
+      const int items = e.tiles * num_splits;
       int upto        = items;  // the lane's own included
       if (args_.batch > 1) upto = Machine::lane_scan(items);
       const int owner = Machine::first_lane(i < s_.first_item + upto);
       // Slots are counted over cut rows alone; where all items fit one round, their own numbers will do.
       int slots = 0;
-      if (!s_.one_round) slots = Machine::lane_scan(pieces > 1 ? items : 0);
+      if (!s_.one_round) slots = Machine::lane_scan(num_splits > 1 ? items : 0);
       if (owner >= 0) {
-        const int local = i - s_.first_item - Machine::tell(upto - items, owner);
-        const int slot  = s_.one_round ? i - local : Machine::tell(s_.first_slot + slots - items, owner);
-        e.tokens        = Machine::tell(e.tokens, owner);
-        if constexpr (All) e.tiles = Machine::tell(e.tiles, owner);
-        pieces = Machine::tell(pieces, owner);
-        make(s_.first_entry + owner, local, slot, e, pieces, item);
+        const int local = i - s_.first_item - Machine::broadcast(upto - items, owner);
+        const int slot  = s_.one_round ? i - local : Machine::broadcast(s_.first_slot + slots - items, owner);
+        e.tokens        = Machine::broadcast(e.tokens, owner);
+        if constexpr (General) e.tiles = Machine::broadcast(e.tiles, owner);
+        num_splits = Machine::broadcast(num_splits, owner);
+        make(s_.first_entry + owner, local, slot, e, num_splits, item);
         return true;
       }
-      s_.first_item += Machine::tell(upto, lanes_ - 1);
-      if (!s_.one_round) s_.first_slot += Machine::tell(slots, lanes_ - 1);
+      s_.first_item += Machine::broadcast(upto, lanes_ - 1);
+      if (!s_.one_round) s_.first_slot += Machine::broadcast(slots, lanes_ - 1);
     }
     return false;
   }
@@ -170,10 +170,10 @@ class Share {
   };
 
   /// Lengths a lane asks for before it waits: before all else, and later.
-  static constexpr int at_first = All ? 1 : 2, at_once = All ? 1 : 4;
+  static constexpr int at_first = General ? 1 : 2, at_once = General ? 1 : 4;
 
   KOKKOS_FUNCTION Entry entry(int b, int seq_len) const {
-    if constexpr (!All) return {seq_len, chunks(seq_len), args_.tiles_per_entry.value};
+    if constexpr (!General) return {seq_len, chunks(seq_len), args_.tiles_per_entry.value};
     const int queries = args_.query_len(b), visible = VisibleTokens(args_.score, seq_len, queries).count;
     const int per_head = args_.row_tile.divide(queries * args_.group.value + args_.row_tile.value - 1);
     return {visible, chunks(visible), args_.head_groups * per_head};
@@ -183,20 +183,20 @@ class Share {
     return (tokens >> shift) + ((tokens & ((1 << shift) - 1)) != 0);
   }
   /// The entry's local-th item; slot: of the entry's first.
-  KOKKOS_FUNCTION void make(int b, int local, int slot, const Entry& e, int pieces, WorkItem& item) const {
-    const int tile = pieces == 1 ? local : quotient(local, pieces);
-    item.batch     = b;
-    item.piece     = local - tile * pieces;
-    item.pieces    = pieces;
-    item.slot      = slot + tile * pieces;
-    place(args_, tile, All ? quotient(e.tiles, args_.head_groups) : args_.tiles_per_head, item);
+  KOKKOS_FUNCTION void make(int b, int local, int slot, const Entry& e, int num_splits, WorkItem& item) const {
+    const int tile  = num_splits == 1 ? local : quotient(local, num_splits);
+    item.batch      = b;
+    item.split      = local - tile * num_splits;
+    item.num_splits = num_splits;
+    item.slot       = slot + tile * num_splits;
+    place(args_, tile, General ? quotient(e.tiles, args_.head_groups) : args_.tiles_per_head, item);
     if constexpr (Deals) {
-      deal(e.tokens, pieces, item);
+      deal(e.tokens, num_splits, item);
     } else {
       const int shift        = args_.split.chunk_shift;
-      const PieceRange range = piece_range(chunks(e.tokens), pieces, item.piece);
+      const SplitRange range = split_range(chunks(e.tokens), num_splits, item.split);
       item.begin             = range.first << shift;
-      item.end               = item.piece + 1 == pieces ? e.tokens : (range.first + range.count) << shift;
+      item.end               = item.split + 1 == num_splits ? e.tokens : (range.first + range.count) << shift;
       item.step              = 1 << (shift + args_.split.round_shift);
     }
   }
@@ -207,25 +207,25 @@ class Share {
     item.row_tile   = tile - heads * tiles_per_head;
   }
   /// Every step-th round of the workers.
-  KOKKOS_FUNCTION void deal(int tokens, int pieces, WorkItem& item) const {
+  KOKKOS_FUNCTION void deal(int tokens, int num_splits, WorkItem& item) const {
     const int shift = args_.split.chunk_shift + args_.split.round_shift;
-    item.begin      = item.piece << shift;
+    item.begin      = item.split << shift;
     item.end        = tokens;
-    item.step       = pieces << shift;
+    item.step       = num_splits << shift;
   }
   KOKKOS_FUNCTION bool find_in_grid(int i, WorkItem& item) const {
     if (!guess(args_, i, item)) return false;
     int tokens = 0;
     if (counted_ && item.batch < lanes_) {
-      tokens = Machine::tell(mine_.tokens, item.batch);
+      tokens = Machine::broadcast(mine_.tokens, item.batch);
     } else {
       tokens = args_.seq_len(item.batch);
     }
-    const int grid = args_.grid_pieces.value;
-    item.slot      = i - item.piece;
-    item.pieces    = grid_pieces_of(chunks(tokens), grid, args_.split);
+    const int grid  = args_.grid_splits.value;
+    item.slot       = i - item.split;
+    item.num_splits = grid_splits_of(chunks(tokens), grid, args_.split);
     deal(tokens, grid, item);
-    return item.piece < item.pieces;
+    return item.split < item.num_splits;
   }
 
   const KernelArgs& args_;

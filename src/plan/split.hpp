@@ -4,7 +4,7 @@
 #include <pagoda/plan.hpp>
 
 #include "src/kernel/arithmetic.hpp"
-#include "src/plan/launched.hpp"
+#include "src/plan/team_count.hpp"
 
 #include <Kokkos_Core.hpp>
 
@@ -23,9 +23,9 @@ struct RowTotals {
   int longest;          ///< chunks
 };
 
-/// How rows are cut: into 1 + chunks * density pieces, but none shorter than SplitBounds says, nor longer than
+/// How rows are cut: into 1 + chunks * density splits, but none shorter than SplitBounds says, nor longer than
 /// max_chunks.
-struct PieceLimit {
+struct SplitLimit {
   int cuts;  ///< in all, at most
   float density;
   int max_chunks;
@@ -34,22 +34,22 @@ struct PieceLimit {
 /// No row is much longer than the others.
 KOKKOS_INLINE_FUNCTION bool even(const RowTotals& t) { return even_lengths(t.longest, t.rows, t.chunks); }
 
-///  - Even rows, as most batches have: as many pieces as fit `even_waves` rounds of the resident teams; none are cut
+///  - Even rows, as most batches have: as many splits as fit `even_waves` rounds of the resident teams; none are cut
 ///    where there are enough rows, since a cut costs a merge and buys nothing.
 ///  - Uneven rows are cut to a share of `waves` rounds, so that no row is left to run alone at the end.
 /// The workspace has room for max_cuts, whatever the lengths.
 ///
 /// Quotients are products with reciprocals: a precise division contains a call on GPUs, and after a call the compiler
 /// keeps addresses that all lanes share in a register of each lane (2 to 4% of a latent decode of 128 heads).
-KOKKOS_INLINE_FUNCTION PieceLimit limit_pieces(const RowTotals& t, const SplitBounds& bounds) {
+KOKKOS_INLINE_FUNCTION SplitLimit limit_splits(const RowTotals& t, const SplitBounds& bounds) {
   const float chunks = static_cast<float>(t.chunks);
   const int room     = even(t) ? bounds.even_waves * bounds.teams - t.rows : bounds.waves * bounds.teams;
-  PieceLimit limit{least(greatest(room, 0), bounds.max_cuts), 0.0f, bounds.max_chunks};
-  if (t.longest > bounds.max_chunks) {  // every piece of max_chunks ends in a cut
+  SplitLimit limit{least(greatest(room, 0), bounds.max_cuts), 0.0f, bounds.max_chunks};
+  if (t.longest > bounds.max_chunks) {  // every split of max_chunks ends in a cut
     const float long_cuts = chunks * reciprocal(static_cast<float>(bounds.max_chunks));
     const float left      = static_cast<float>(bounds.max_cuts - limit.cuts);
     limit.cuts            = long_cuts < left ? limit.cuts + static_cast<int>(long_cuts) : bounds.max_cuts;
-    // Rounded up a little: longer pieces make fewer cuts.
+    // Rounded up a little: longer splits make fewer cuts.
     if (long_cuts > static_cast<float>(bounds.max_cuts))
       limit.max_chunks = static_cast<int>(1.000001f * chunks * reciprocal(static_cast<float>(bounds.max_cuts))) + 1;
   }
@@ -65,7 +65,7 @@ KOKKOS_INLINE_FUNCTION PieceLimit limit_pieces(const RowTotals& t, const SplitBo
 ///    those that are left work alone. Where teams of fewer workers, which are more, take all rows at once, or in two
 ///    full rounds, they do.
 ///  - Where rows stay whole, their last round may leave many teams idle; two for each multiprocessor then run faster.
-inline SplitBounds manned(std::int64_t rows, const SplitBounds& bounds) {
+inline SplitBounds fit_teams_to_rows(std::int64_t rows, const SplitBounds& bounds) {
   if (2 * rows <= bounds.teams) return bounds;
   const auto busy       = [&](double teams) { return rows / (teams * std::ceil(rows / teams)); };
   const auto least_idle = [&](SplitBounds b) {
@@ -83,42 +83,42 @@ inline SplitBounds manned(std::int64_t rows, const SplitBounds& bounds) {
   return least_idle(bounds);
 }
 
-/// Into how many pieces a row is cut. At most chunks * density cuts, or chunks / max_chunks where that asks for more.
-KOKKOS_INLINE_FUNCTION int pieces_of(int chunks, const PieceLimit& limit, const SplitBounds& bounds) {
+/// Into how many splits a row is cut. At most chunks * density cuts, or chunks / max_chunks where that asks for more.
+KOKKOS_INLINE_FUNCTION int num_splits_of(int chunks, const SplitLimit& limit, const SplitBounds& bounds) {
   const int wanted = 1 + static_cast<int>(static_cast<float>(chunks) * limit.density);
-  int pieces       = least(wanted, greatest(chunks >> bounds.piece_shift, 1));
-  if (chunks > limit.max_chunks) pieces = greatest(pieces, ceil_div(chunks, limit.max_chunks));
-  return pieces;
+  int num_splits   = least(wanted, greatest(chunks >> bounds.split_shift, 1));
+  if (chunks > limit.max_chunks) num_splits = greatest(num_splits, ceil_div(chunks, limit.max_chunks));
+  return num_splits;
 }
 
-/// The other way to cut even rows, on machines that deal out tiles: each into the same number of pieces, `grid`, which
-/// follows from the number of rows alone; piece n has every grid-th round of a team's workers from the n-th on. Rows of
-/// fewer rounds make fewer pieces.
-KOKKOS_INLINE_FUNCTION int grid_pieces_of(int chunks, int grid, const SplitBounds& bounds) {
+/// The other way to cut even rows, on machines that deal out tiles: each into the same number of splits, `grid`, which
+/// follows from the number of rows alone; split n has every grid-th round of a team's workers from the n-th on. Rows of
+/// fewer rounds make fewer splits.
+KOKKOS_INLINE_FUNCTION int grid_splits_of(int chunks, int grid, const SplitBounds& bounds) {
   return greatest(least((chunks + (1 << bounds.round_shift) - 1) >> bounds.round_shift, grid), 1);
 }
 inline int grid_for(std::int64_t rows, int teams) {
   return static_cast<int>(greatest<std::int64_t>(rows > 0 ? teams / rows : 1, 1));
 }
 
-/// Chunks of a piece.
-struct PieceRange {
+/// Chunks of a split.
+struct SplitRange {
   int first, count;
 };
 
-/// The piece-th of even pieces: the first ones are a chunk longer where the row does not divide.
-KOKKOS_INLINE_FUNCTION PieceRange piece_range(int chunks, int pieces, int piece) {
-  if (pieces == 1) return {0, chunks};
-  const int length = quotient(chunks, pieces), longer = chunks - length * pieces;
-  return {piece * length + least(piece, longer), length + (piece < longer)};
+/// The split-th of even splits: the first ones are a chunk longer where the row does not divide.
+KOKKOS_INLINE_FUNCTION SplitRange split_range(int chunks, int num_splits, int split) {
+  if (num_splits == 1) return {0, chunks};
+  const int length = quotient(chunks, num_splits), longer = chunks - length * num_splits;
+  return {split * length + least(split, longer), length + (split < longer)};
 }
 
-/// Pieces of a row are joined in groups, and the groups' states again: so many in a group. Loads of a group's states
+/// Splits of a row are joined in groups, and the groups' states again: so many in a group. Loads of a group's states
 /// are in flight together, so what counts is how many rounds of arrivals follow each other.
-KOKKOS_INLINE_FUNCTION int merge_group(int pieces) {
-  if (pieces <= 24) return pieces;
+KOKKOS_INLINE_FUNCTION int merge_group(int num_splits) {
+  if (num_splits <= 24) return num_splits;
   int group = 16;
-  while (group * group < pieces) group *= 2;
+  while (group * group < num_splits) group *= 2;
   return group;
 }
 

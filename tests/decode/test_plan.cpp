@@ -19,7 +19,7 @@ TYPED_TEST(Plans, FewLongRowsAreCut) {
   EXPECT_TRUE(scene.right());
 }
 
-// No machine cuts pieces this short.
+// No machine cuts splits this short.
 TYPED_TEST(Plans, ManyShortRowsAreWhole) {
   using T = typename TypeParam::type;
   const Sample<T> sample({.lengths = std::vector<int>(200, 40), .num_q_heads = 16, .num_kv_heads = 8, .head_dim = 16});
@@ -96,7 +96,7 @@ TYPED_TEST(Plans, OtherCachesOfTheSameShape) {
 }
 
 // max_seq_len tunes, and never truncates: the workspace that it sized must do for any cut of what comes. (Coarse
-// outputs: the longer pieces of an untuned plan may round a little more.)
+// outputs: the longer splits of an untuned plan may round a little more.)
 TYPED_TEST(Plans, LongerThanPlanned) {
   using T = typename TypeParam::type;
   const Sample<T> sample({.lengths = {17000, 40}, .num_q_heads = 16, .num_kv_heads = 16, .head_dim = 16});
@@ -119,7 +119,7 @@ TYPED_TEST(Plans, RowsToldToBeShortStayWhole) {
   EXPECT_TRUE(scene.right());
 }
 
-// Same numbers in, same bits out: pieces are joined in their order, whoever carries them out.
+// Same numbers in, same bits out: splits are joined in their order, whoever carries them out.
 TYPED_TEST(Plans, RepeatsBitForBit) {
   using T = typename TypeParam::type;
   const Sample<T> sample(

@@ -30,7 +30,7 @@ std::vector<Batch> batches() {
                       .even_waves  = 1 + up_to(2),
                       .waves       = 1 + up_to(4),
                       .chunk_shift = 4,
-                      .piece_shift = i % 2,
+                      .split_shift = i % 2,
                       .max_chunks  = i % 3 == 0 ? 1 + up_to(64) : 1 << 18,
                       .max_cuts    = 1 + up_to(i % 5 == 0 ? 10 : 2000)};
     const int rows = 1 + up_to(i % 2 == 0 ? 8 : 2000), longest = 1 + up_to(i % 7 == 0 ? 3 : 3000);
@@ -49,10 +49,10 @@ RowTotals totals(const std::vector<int>& chunks) {
 
 TEST(Split, CutsFitTheWorkspace) {
   for (const Batch& b : batches()) {
-    const PieceLimit limit = limit_pieces(totals(b.chunks), b.bounds);
+    const SplitLimit limit = limit_splits(totals(b.chunks), b.bounds);
     ASSERT_LE(limit.cuts, b.bounds.max_cuts);
     std::int64_t cuts = 0;
-    for (const int n : b.chunks) cuts += pieces_of(n, limit, b.bounds) - 1;
+    for (const int n : b.chunks) cuts += num_splits_of(n, limit, b.bounds) - 1;
     ASSERT_LE(cuts, limit.cuts) << b.chunks.size() << " rows, " << b.bounds.teams << " teams";
   }
 }
@@ -66,10 +66,10 @@ TEST(Split, MoreChunksThanAnIntCounts) {
   constexpr int tiles = 1 << 17;
   for (const int n : lengths) t.chunks += std::int64_t(n) * tiles, t.rows += tiles, t.longest = std::max(t.longest, n);
   ASSERT_GT(t.chunks, std::int64_t(1) << 31);
-  const PieceLimit limit = limit_pieces(t, bounds);
+  const SplitLimit limit = limit_splits(t, bounds);
   ASSERT_GE(limit.cuts, 0);
   std::int64_t cuts = 0;
-  for (const int n : lengths) cuts += std::int64_t(pieces_of(n, limit, bounds) - 1) * tiles;
+  for (const int n : lengths) cuts += std::int64_t(num_splits_of(n, limit, bounds) - 1) * tiles;
   EXPECT_LE(cuts, bounds.max_cuts);
 }
 
@@ -94,7 +94,7 @@ TEST(Split, SharesOfMoreChunksThanAnIntCounts) {
   Share<OneLaneMachine, true, false> share(team, args, nullptr);
   share.count();
   // 2^18 tiles of 2^16 chunks, 8 heads: each row stays whole, and the last item is the last entry's.
-  EXPECT_EQ(pieces_of(1 << 16, share.state().limit, args.split), 1);
+  EXPECT_EQ(num_splits_of(1 << 16, share.state().limit, args.split), 1);
   constexpr int items = ((1 << 18) + 1) * 8;
   WorkItem item{};
   ASSERT_TRUE(share.find(items - 1, item));
@@ -103,42 +103,42 @@ TEST(Split, SharesOfMoreChunksThanAnIntCounts) {
   EXPECT_FALSE(share.find(items, item));
 }
 
-TEST(Split, PiecesCoverTheRowInOrderAndNoneIsShort) {
+TEST(Split, SplitsCoverTheRowInOrderAndNoneIsShort) {
   for (const Batch& b : batches()) {
-    const PieceLimit limit = limit_pieces(totals(b.chunks), b.bounds);
+    const SplitLimit limit = limit_splits(totals(b.chunks), b.bounds);
     for (const int n : b.chunks) {
-      const int pieces = pieces_of(n, limit, b.bounds);
-      ASSERT_GE(pieces, 1);
+      const int num_splits = num_splits_of(n, limit, b.bounds);
+      ASSERT_GE(num_splits, 1);
       int end = 0, shortest = n, longest = 0;
-      for (int p = 0; p < pieces; ++p) {
-        const PieceRange range = piece_range(n, pieces, p);
-        ASSERT_EQ(range.first, end) << n << " chunks in " << pieces;
+      for (int p = 0; p < num_splits; ++p) {
+        const SplitRange range = split_range(n, num_splits, p);
+        ASSERT_EQ(range.first, end) << n << " chunks in " << num_splits;
         end += range.count;
         shortest = std::min(shortest, range.count), longest = std::max(longest, range.count);
       }
       ASSERT_EQ(end, n);
-      ASSERT_LE(longest - shortest, 1) << n << " chunks in " << pieces;
+      ASSERT_LE(longest - shortest, 1) << n << " chunks in " << num_splits;
       ASSERT_LE(longest, std::max(limit.max_chunks, 1));
-      if (pieces > 1) {
-        ASSERT_GE(shortest, n <= limit.max_chunks ? 1 << b.bounds.piece_shift : 1);
+      if (num_splits > 1) {
+        ASSERT_GE(shortest, n <= limit.max_chunks ? 1 << b.bounds.split_shift : 1);
       }
     }
   }
 }
 
-TEST(Split, AGridOfPiecesFillsOneRoundAndNoPieceIsWithoutTokens) {
+TEST(Split, AGridOfSplitsFillsOneRoundAndNoSplitIsWithoutTokens) {
   const SplitBounds bounds{.round_shift = 2};
   for (int rows = 1; rows < 1000; ++rows) {
     const int grid = grid_for(rows, 396);
     ASSERT_GE(grid, 1);
     ASSERT_LE(rows * grid, std::max(rows, 396));
     for (const int chunks : {0, 1, 3, 4, 5, 17, 100, 5000}) {
-      const int pieces = grid_pieces_of(chunks, grid, bounds), rounds = (chunks + 3) / 4;
-      ASSERT_GE(pieces, 1);
-      ASSERT_LE(pieces, grid);
-      ASSERT_LE(pieces, std::max(rounds, 1)) << "piece n begins with round n";
-      if (pieces < grid) {
-        ASSERT_EQ(pieces, std::max(rounds, 1)) << "of one round each";
+      const int num_splits = grid_splits_of(chunks, grid, bounds), rounds = (chunks + 3) / 4;
+      ASSERT_GE(num_splits, 1);
+      ASSERT_LE(num_splits, grid);
+      ASSERT_LE(num_splits, std::max(rounds, 1)) << "split n begins with round n";
+      if (num_splits < grid) {
+        ASSERT_EQ(num_splits, std::max(rounds, 1)) << "of one round each";
       }
     }
   }
@@ -149,16 +149,16 @@ const SplitBounds bounds{.teams       = 396,
                          .even_waves  = 1,
                          .waves       = 2,
                          .chunk_shift = 6,
-                         .piece_shift = 0,
+                         .split_shift = 0,
                          .max_chunks  = 1 << 18,
                          .max_cuts    = 792};
 
 TEST(Split, FewEvenRowsFillOneRound) {
   for (const int rows : {1, 2, 8, 33, 128}) {
-    const PieceLimit limit = limit_pieces(totals(std::vector<int>(rows, 2048)), bounds);
-    const int pieces       = rows * pieces_of(2048, limit, bounds);
-    EXPECT_LE(pieces, 396) << rows;
-    EXPECT_GT(pieces, 396 - rows - 60) << rows;  // whole pieces for each row, each of whole chunks
+    const SplitLimit limit = limit_splits(totals(std::vector<int>(rows, 2048)), bounds);
+    const int num_splits   = rows * num_splits_of(2048, limit, bounds);
+    EXPECT_LE(num_splits, 396) << rows;
+    EXPECT_GT(num_splits, 396 - rows - 60) << rows;  // whole splits for each row, each of whole chunks
   }
 }
 
@@ -166,7 +166,7 @@ TEST(Split, RowsThatOutnumberTeamsOfAllWorkersRunAtOnceInSmallerOnes) {
   SplitBounds dealt = bounds;
   dealt.deals_tiles = true, dealt.round_shift = 2;
   for (int rows = 1; rows < 5000; ++rows) {
-    const SplitBounds b = manned(rows, dealt);
+    const SplitBounds b = fit_teams_to_rows(rows, dealt);
     const int workers   = 4 >> (2 - b.round_shift);
     ASSERT_LE(b.teams * workers, 4 * 396) << rows;
     if (rows <= 396 || rows > 8 * 396) {
@@ -177,18 +177,18 @@ TEST(Split, RowsThatOutnumberTeamsOfAllWorkersRunAtOnceInSmallerOnes) {
       ASSERT_LE(rows, 2 * b.teams) << rows;
     }
   }
-  EXPECT_EQ(manned(512, dealt).teams, 528);
-  EXPECT_EQ(manned(1024, dealt).teams, 1056);
-  EXPECT_EQ(manned(2048, dealt).teams, 1056);
-  EXPECT_EQ(manned(1600, dealt).round_shift, dealt.round_shift);
-  EXPECT_EQ(manned(1024, bounds).round_shift, bounds.round_shift);
+  EXPECT_EQ(fit_teams_to_rows(512, dealt).teams, 528);
+  EXPECT_EQ(fit_teams_to_rows(1024, dealt).teams, 1056);
+  EXPECT_EQ(fit_teams_to_rows(2048, dealt).teams, 1056);
+  EXPECT_EQ(fit_teams_to_rows(1600, dealt).round_shift, dealt.round_shift);
+  EXPECT_EQ(fit_teams_to_rows(1024, bounds).round_shift, bounds.round_shift);
 }
 
 TEST(Split, ManyEvenRowsStayWholeAndUnevenOnesDoNot) {
   std::vector<int> rows(512, 128);
-  EXPECT_EQ(pieces_of(128, limit_pieces(totals(rows), bounds), bounds), 1);
+  EXPECT_EQ(num_splits_of(128, limit_splits(totals(rows), bounds), bounds), 1);
   rows[7] = 100000;
-  EXPECT_GT(pieces_of(100000, limit_pieces(totals(rows), bounds), bounds), 100);
+  EXPECT_GT(num_splits_of(100000, limit_splits(totals(rows), bounds), bounds), 100);
 }
 
 TEST(Split, QuotientsAreExact) {

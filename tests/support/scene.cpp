@@ -540,16 +540,16 @@ Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
     totals.longest = std::max(totals.longest, chunks[b]);
   }
   const std::int64_t rows          = std::accumulate(tiles.begin(), tiles.end(), std::int64_t(0));
-  const detail::SplitBounds bounds = detail::manned(rows, s.split);
+  const detail::SplitBounds bounds = detail::fit_teams_to_rows(rows, s.split);
   int grid                         = 0;  // of even batches on machines that deal out tiles
   if (s.split.deals_tiles && !s.all && detail::even(totals))
     grid = detail::grid_for(rows, bounds.teams * bounds.even_waves);
   Cuts cuts;
   for (int b = 0; b < sample_.batch(); ++b) {
-    const int pieces = grid > 0 ? detail::grid_pieces_of(chunks[b], grid, bounds)
-                                : detail::pieces_of(chunks[b], detail::limit_pieces(totals, bounds), bounds);
-    cuts.items += tiles[b] * pieces * s.heads_per_item;
-    cuts.merges += pieces > 1 ? tiles[b] * s.heads_per_item : 0;
+    const int num_splits = grid > 0 ? detail::grid_splits_of(chunks[b], grid, bounds)
+                                    : detail::num_splits_of(chunks[b], detail::limit_splits(totals, bounds), bounds);
+    cuts.items += tiles[b] * num_splits * s.heads_per_item;
+    cuts.merges += num_splits > 1 ? tiles[b] * s.heads_per_item : 0;
   }
   return cuts;
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backends/cuda/tuned/decode.hpp"
-#include "src/plan/launched.hpp"
+#include "src/plan/team_count.hpp"
 
 #include <algorithm>
 #include <cstdint>

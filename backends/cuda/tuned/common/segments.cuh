@@ -3,7 +3,7 @@
 
 #include "backends/cuda/ptx.cuh"
 #include "backends/cuda/tuned/common/args.hpp"
-#include "src/plan/launched.hpp"
+#include "src/plan/team_count.hpp"
 
 /// Which tiles a block reads. Every warp works it out for itself from the lengths, when the kernel runs.
 ///

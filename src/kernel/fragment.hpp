@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pagoda/types.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+/// What the generic kernel needs to know of a fragment: how tiles of queries, keys and values are multiplied on a
+/// machine. PortableFragment is the one to read first.
+namespace pagoda::detail {
+
+struct FragmentShape;
+
+/// Base of the fragments for caches of T. A fragment defines those of these members in which it differs.
+template <class T>
+struct FragmentDefaults {
+  /// The cache has scales, and scales of blocks of dims: the kernel takes more arguments.
+  static constexpr bool scaled    = is_quantized_v<T>;
+  static constexpr int block_dims = block_dims_v<T>;
+  /// Type of queries that the instance without options takes as they are.
+  static constexpr DType query_type = dtype_v<T>;
+  /// There is no instance without options: the general one is used throughout.
+  static constexpr bool general_only = false;
+  /// All workers of a team take each tile together, so a team has one state. finish(first) then returns part_rows rows
+  /// at a time, and the fragment defines join_block, join_quads, part_rows, part_quads and RowQuads.
+  static constexpr bool shared_tiles = false;
+  /// A tile of tokens is taken through several kv heads: locate() and select().
+  static constexpr bool many_heads = false;
+  /// Values are a prefix of the keys, in the same memory.
+  static constexpr bool values_in_keys = false;
+  /// Queries can be loaded and page ids be asked for before the lengths are known; see begin() and forget_queries().
+  static constexpr bool starts_speculatively = false;
+  /// Number of splits that are joined at once where a row has many; 0: as few as the machine says.
+  static constexpr int many_joined = 0;
+  /// Teams of max_workers on a multiprocessor, for the launch bounds of the kernel; 0: it has none.
+  static constexpr int teams_per_sm = 0;
+};
+
+/// The members that a plan reads and every fragment defines. Members that run on the device are templates and are
+/// checked when a kernel is compiled.
+template <class F>
+concept Fragment = requires(const FragmentShape& shape) {
+  typename F::Acc;                      // sums: float or double
+  typename F::template Instance<true>;  // the fragment with options, and without
+  typename F::template Instance<false>;
+  requires F::rows > 0;         // query rows that share one pass over the keys
+  requires F::lane_rows > 0;    // rows that a lane holds scores of
+  requires F::tile_tokens > 0;  // tokens that are multiplied together
+  requires F::scratch_alignment > 0;
+  { F::any_query } -> std::convertible_to<bool>;          // takes queries of any type without options, too
+  { F::probability_type } -> std::convertible_to<DType>;  // what probabilities are rounded to
+  { F::row_alignment } -> std::convertible_to<int>;       // bytes; 0: rows of any strides, read one element at a time
+  { F::max_row_units } -> std::convertible_to<std::int64_t>;
+  { F::can_run(shape) } -> std::same_as<bool>;
+  { F::scratch_bytes(int(), int(), int(), int()) } -> std::convertible_to<std::size_t>;
+  { F::general_only } -> std::convertible_to<bool>;  // and the other defaults
+};
+
+}  // namespace pagoda::detail

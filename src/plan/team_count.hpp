@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/kernel/anywhere.hpp"
+
+#include <cstdint>
+
+/// Rules that the generic and the tuned kernels share. They need no Kokkos.
+namespace pagoda::detail {
+
+/// Whether no row is much longer than the others. longest: its length; rows: those that see any token; sum: of all
+/// lengths.
+PAGODA_ANYWHERE bool even_lengths(int longest, int rows, std::int64_t sum) {
+  return static_cast<float>(longest) * static_cast<float>(rows) <= 1.25f * static_cast<float>(sum);
+}
+
+/// Number of teams (or blocks) to launch for the work items of an even batch. teams: those that can run at the same
+/// time. Idle teams cost time on a GPU: the system places several of them on one multiprocessor, which then reads
+/// nothing (4 us of 240 where 8 of 264 teams were idle). So none is idle, unless fewer teams would leave much of the
+/// machine unused should the batch turn out uneven.
+constexpr int teams_launched(std::int64_t items, int teams) {
+  return 4 * items >= 3 * std::int64_t(teams) && items < teams ? static_cast<int>(items) : teams;
+}
+
+}  // namespace pagoda::detail
