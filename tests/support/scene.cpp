@@ -18,7 +18,7 @@ namespace pagoda::test {
 namespace {
 
 constexpr std::size_t workspace_guard = 256;
-constexpr DType byte                  = DType::int8;  // block scales, of whichever type, as bytes
+constexpr DType byte_type             = DType::int8;  // block scales, of whichever type, as bytes
 constexpr int spare_tokens = 2, spare_pages = 3;
 
 template <class Space>
@@ -66,8 +66,8 @@ Scene<Space, T>::Scene(const Sample<T>& sample, const Placement& placement, cons
       v_(dtype_v<T>, {0}, Strides::dense),
       k_scale_(DType::fp32, {0}, Strides::dense),
       v_scale_(DType::fp32, {0}, Strides::dense),
-      k_blocks_(byte, {0}, Strides::dense),
-      v_blocks_(byte, {0}, Strides::dense),
+      k_blocks_(byte_type, {0}, Strides::dense),
+      v_blocks_(byte_type, {0}, Strides::dense),
       q_(sample.q_type(), {sample.query_tokens(), sample.shape().num_q_heads, sample.shape().head_dim}, placement.io),
       out_(placement.out_type.value_or(io_type_v<T>),
            {sample.query_tokens(), sample.shape().num_q_heads, sample.head_dim_v()},
@@ -174,7 +174,8 @@ Array<Space> Scene<Space, T>::make_block_array(int dims) const {
   static_assert(block_dims_v<T> == 0 || sizeof(typename Sample<T>::BlockScale) == 1);
   const int heads = sample_.shape().num_kv_heads;
   const bool nhd  = placement_.scale_order == KVOrder::NHD;
-  return Array<Space>(byte, {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_, Sample<T>::blocks(dims)},
+  return Array<Space>(byte_type,
+                      {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_, Sample<T>::blocks(dims)},
                       placement_.scale_strides.value_or(placement_.strides));
 }
 
