@@ -29,9 +29,9 @@ double leeway(DType out) { return size_of(out) == 2 ? 2 : 4; }
 /// A NaN with these bits of mantissa and sign.
 template <class T>
 T nan_of(std::uint64_t payload) {
-  constexpr int bits               = 8 * sizeof(T);
-  constexpr int mantissa           = -std::ilogb(unit_roundoff(dtype_v<T>)) - 1;
-  constexpr std::uint64_t fraction = (std::uint64_t(1) << mantissa) - 1, sign = std::uint64_t(1) << (bits - 1);
+  constexpr int bits           = 8 * sizeof(T);
+  const int mantissa           = -std::ilogb(unit_roundoff(dtype_v<T>)) - 1;
+  const std::uint64_t fraction = (std::uint64_t(1) << mantissa) - 1, sign = std::uint64_t(1) << (bits - 1);
   std::uint64_t all = (sign - 1) & ~fraction;              // the exponent
   if (std::is_same_v<T, fp8_e4m3_t>) payload |= fraction;  // has no other NaN
   all |= (payload & fraction) != 0 ? payload & fraction : 1;
