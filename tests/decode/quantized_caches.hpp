@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "tests/support/refusal.hpp"
 #include "tests/support/spaces.hpp"
 
 #include <pagoda/pagoda.hpp>
@@ -8,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <Kokkos_Core.hpp>
 
+#include <initializer_list>
 #include <string>
 
 namespace pagoda::test {
@@ -49,6 +51,11 @@ struct QuantizedCaches : testing::Test {
     } else {
       return cache(dims).with_scales(per_head_scales(floats(4), floats(4)));
     }
+  }
+  /// A plan of the cache is refused in these words.
+  static void expect_plan_refused(const CacheRef& kv, std::initializer_list<const char*> words) {
+    const DecodeOptions<Memory> options{.num_q_heads = 4};
+    expect_refusal([&] { detail::make_plan_state(typename Param::space(), kv, options); }, words);
   }
 };
 

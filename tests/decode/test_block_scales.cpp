@@ -149,21 +149,16 @@ TYPED_TEST(BlockScalesErrors, MissingScales) {
 
 // Nothing that a View can say, but other callers of the erased boundary can.
 TYPED_TEST(BlockScalesErrors, AtTheErasedBoundary) {
-  using Space       = typename TypeParam::space;
-  const auto refuse = [&](const CacheRef& kv, std::initializer_list<const char*> words) {
-    const DecodeOptions<typename Space::memory_space> options{.num_q_heads = 4};
-    expect_refusal([&] { detail::make_plan_state(Space(), kv, options); }, words);
-  };
   CacheRef kv                = this->scaled(32).ref();
   kv.v_scale.block_stride[0] = std::int64_t(1) << 32;
-  refuse(kv, {"the block scales of v", "stride of 4294967296", "2^32 - 1"});
+  this->expect_plan_refused(kv, {"the block scales of v", "stride of 4294967296", "2^32 - 1"});
   kv                   = this->scaled(32).ref();
   kv.k_scale.stride[2] = 1;
-  refuse(kv, {"the float of k", "one for the tensor"});
+  this->expect_plan_refused(kv, {"the float of k", "one for the tensor"});
   kv        = this->scaled(32).ref();
   kv.k.type = kv.v.type = dtype_v<AnyType>;
   kv.k_scale.data = kv.v_scale.data = nullptr;
-  refuse(kv, {"k has block scales and elements of", name_of(dtype_v<AnyType>)});
+  this->expect_plan_refused(kv, {"k has block scales and elements of", name_of(dtype_v<AnyType>)});
 }
 
 }  // namespace

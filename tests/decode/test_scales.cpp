@@ -169,17 +169,12 @@ TYPED_TEST(FloatScalesErrors, IntegersWithoutScales) {
 // Scales of a cache that has no use for them, and strides beyond what a kernel carries: nothing that a View can say,
 // but other callers of the erased boundary can.
 TYPED_TEST(FloatScalesErrors, AtTheErasedBoundary) {
-  using Space       = typename TypeParam::space;
-  const auto refuse = [&](const CacheRef& kv, std::initializer_list<const char*> words) {
-    const DecodeOptions<typename Space::memory_space> options{.num_q_heads = 4};
-    expect_refusal([&] { detail::make_plan_state(Space(), kv, options); }, words);
-  };
   CacheRef kv          = this->scaled(32).ref();
   kv.v_scale.stride[1] = std::int64_t(1) << 32;
-  refuse(kv, {"the scales of v", "stride of 4294967296", "2^32 - 1"});
+  this->expect_plan_refused(kv, {"the scales of v", "stride of 4294967296", "2^32 - 1"});
   kv        = this->scaled(32).ref();
   kv.k.type = kv.v.type = dtype_v<AnyType>;
-  refuse(kv, {"k has scales", name_of(dtype_v<AnyType>), "fp8_e4m3"});
+  this->expect_plan_refused(kv, {"k has scales", name_of(dtype_v<AnyType>), "fp8_e4m3"});
 }
 
 }  // namespace
