@@ -2,8 +2,8 @@
 #pragma once
 
 #include "backends/cuda/primitives.hpp"
-#include "src/kernel/arithmetic.hpp"
-#include "src/kernel/unroll.hpp"
+#include "src/base/arithmetic.hpp"
+#include "src/base/unroll.hpp"
 
 #include <pagoda/types.hpp>
 

@@ -3,10 +3,10 @@
 
 #include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
+#include "src/base/unroll.hpp"
 #include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
 #include "src/kernel/rows.hpp"
-#include "src/kernel/unroll.hpp"
 
 #include <pagoda/types.hpp>
 

@@ -36,7 +36,7 @@ struct CudaLanes {
     }
     return x;
   }
-  /// -1: none.
+  /// The first lane with `is`; -1 if there is none.
   __device__ static int first_lane(bool is) { return __ffs(static_cast<int>(__ballot_sync(~0u, is))) - 1; }
   __device__ static int broadcast(int x, int lane) { return __shfl_sync(~0u, x, lane); }
 };
@@ -45,6 +45,7 @@ using CudaLanes = OneLane;
 #endif
 
 struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine>, CudaLanes {
+  using Stream                     = CudaStream;
   static constexpr int tile_tokens = 32;
 
   template <class T>

@@ -7,11 +7,11 @@
 #include "backends/cuda/mma_storage.hpp"
 #include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
-#include "src/kernel/arithmetic.hpp"
+#include "src/base/arithmetic.hpp"
+#include "src/base/unroll.hpp"
 #include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
 #include "src/kernel/rows.hpp"
-#include "src/kernel/unroll.hpp"
 
 #include <pagoda/types.hpp>
 

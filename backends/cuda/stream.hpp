@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 #include <Kokkos_Core.hpp>
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/hip/stream.hpp"
 #include "src/kernel/one_lane.hpp"
 #include "src/kernel/simt_machine.hpp"
 
@@ -24,7 +25,7 @@ struct HipLanes {
     for (int d = 1; d < static_cast<int>(blockDim.x); d *= 2) x = Kokkos::max(x, __shfl_xor(x, d));
     return x;
   }
-  /// Of this lane and those before it.
+  /// Sum over this lane and those before it.
   __device__ static int lane_scan(int x) {
     for (int d = 1; d < static_cast<int>(blockDim.x); d *= 2) {
       const int below = __shfl_up(x, d);
@@ -32,7 +33,7 @@ struct HipLanes {
     }
     return x;
   }
-  /// -1: none.
+  /// The first lane with `is`; -1 if there is none.
   __device__ static int first_lane(bool is) { return __ffsll(static_cast<unsigned long long>(__ballot(is))) - 1; }
   __device__ static int broadcast(int x, int lane) { return __shfl(x, lane); }
 };
@@ -41,13 +42,14 @@ using HipLanes = OneLane;
 #endif
 
 struct HipMachine : SimtMachine<Kokkos::HIP, HipMachine>, HipLanes {
+  using Stream                     = HipStream;
   static constexpr int tile_tokens = 64;  // one token per lane of wave64, two of wave32
 
   template <class T>
   using Fragments = PortableFragments<T>;
 
-  /// Orders this worker's scratch writes before its other lanes' reads. Lanes run in lock-step; the compiler does not
-  /// know that without being told.
+  /// Orders this worker's scratch writes before its other lanes' reads. Lanes run in lock-step, but the compiler may
+  /// reorder memory operations without this.
   KOKKOS_FUNCTION static void sync_worker(const Member&) {
     KOKKOS_IF_ON_DEVICE((__builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront"); __builtin_amdgcn_wave_barrier();))
   }

@@ -13,6 +13,7 @@
 #endif
 #endif
 #include "src/kernel/fragment_list.hpp"
+#include "src/kernel/machine.hpp"
 #include "src/kernel/one_lane.hpp"
 #include "src/kernel/portable_fragment.hpp"
 
@@ -26,7 +27,7 @@ namespace pagoda::detail {
 
 /// A worker is a thread, alone in its team.
 template <class ExecutionSpace>
-struct HostMachine : OneLane {
+struct HostMachine : MachineDefaults<ExecutionSpace>, OneLane {
   using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::Schedule<Kokkos::Dynamic>>;
   using Member = typename Policy::member_type;
 
@@ -39,8 +40,7 @@ struct HostMachine : OneLane {
   template <int R>
   static constexpr int score_width = R > 16 ? R : 16;
 #if defined(__NVCC__)
-  // nvcc looks at host kernels too and refuses vector types in them: a CUDA build's host backend is left to the
-  // compiler.
+  // nvcc parses host kernels too and rejects vector types in them. In a CUDA build the compiler vectorizes.
   template <class Acc, int W>
   using Vec = ArrayVec<Acc, W>;
 #else
@@ -48,8 +48,8 @@ struct HostMachine : OneLane {
   using Vec = SimdVec<Acc, W>;
 #endif
 
-  /// Rows of one head lie a page of memory apart in the usual NHD order, where no hardware prefetcher follows. So many
-  /// tokens ahead hide the latency (and the walk of the page table).
+  /// In NHD order rows of one head lie about a page of memory apart, and hardware prefetchers do not cross pages. This
+  /// distance hides the latency, the walk of the page table included.
   static constexpr int prefetch_distance = 16;
   template <class T>
   KOKKOS_FUNCTION static void prefetch([[maybe_unused]] const T* row, [[maybe_unused]] int dims) {
@@ -59,15 +59,13 @@ struct HostMachine : OneLane {
   }
 
   static constexpr int min_split_tokens = 256;
-  static constexpr bool deals_tiles     = false;   ///< a split is a run of tokens, as a host's prefetchers want it
-  static constexpr int even_waves = 1, waves = 2;  ///< see limit_splits
-  static constexpr int join_block = 4;             ///< states that are loaded before the first is used
+  static constexpr int join_block       = 4;
   /// Bounds the length of a float32 running sum, and with it the rounding (about eps * sqrt(tiles)).
   static constexpr int max_split_tokens = 4096;
 
   static constexpr int walked_bytes = 8192;  ///< see SimdFragment
-  /// Into the second-level cache: prefetches to the first hold its few miss registers, and work waits for them.
-  /// Inlined early: GCC takes a function that only prefetches for one without effect.
+  /// Prefetches into the second-level cache. The first-level cache has few miss registers, and loads would wait for
+  /// them. Always inlined: GCC removes calls of a function that only prefetches.
   [[gnu::always_inline]] static void prefetch_line(const void* line) { __builtin_prefetch(line, 0, 2); }
   [[gnu::always_inline]] static void prefetch_near(const void* line) { __builtin_prefetch(line, 0, 3); }
 
@@ -83,21 +81,17 @@ struct HostMachine : OneLane {
                                  PortableFragment<HostMachine, T, 4, false>>;
 
   KOKKOS_FUNCTION static void sync_worker(const Member&) {}
-  template <class Acc>
-  KOKKOS_FUNCTION static Acc exp2(Acc x) {
-    return Kokkos::exp2(x);
-  }
-  /// Acquires and releases by the atomic itself: thread sanitizers do not know of fences.
+  /// The atomic itself acquires and releases: thread sanitizers do not understand fences.
   KOKKOS_FUNCTION static int arrive([[maybe_unused]] int* counter) {
     int before = 0;
     KOKKOS_IF_ON_HOST((before = std::atomic_ref<int>(*counter).fetch_add(1, std::memory_order_acq_rel);))
     return before;
   }
 
-  /// Level 0 is as large as Kokkos supposes a first-level cache to be; on a host, level 1 is memory like any other.
+  /// Kokkos limits level 0 to the size of a first-level cache. On a host, level 1 is ordinary memory.
   static constexpr int scratch_level = 1;
   static std::size_t scratch_limit() { return std::size_t(20) << 20; }  // what every Kokkos from 4.6 on grants
-  /// More splits than threads, so that whoever is done first takes another.
+  /// More teams than threads: a thread that finishes early takes another one.
   template <class Fragment>
   static int teams_resident(const ExecutionSpace& exec, int, std::size_t) {
     return 4 * exec.concurrency();

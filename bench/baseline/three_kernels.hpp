@@ -5,7 +5,7 @@
 #include <pagoda/kv_layout.hpp>
 #include <pagoda/types.hpp>
 
-#include "src/kernel/unroll.hpp"
+#include "src/base/unroll.hpp"
 
 #include <Kokkos_Core.hpp>
 

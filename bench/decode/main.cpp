@@ -8,7 +8,7 @@
 #include "bench/decode/fma_peak.hpp"
 #endif
 #include "bench/common/harness.hpp"
-#include "src/dispatch/by_type.hpp"
+#include "src/base/by_type.hpp"
 
 #include <pagoda/decode.hpp>
 #include <pagoda/error.hpp>

@@ -4,7 +4,7 @@
 #include "bench/serve/server.hpp"
 #include "bench/serve/text.hpp"
 #include "bench/stream/stream_read.hpp"
-#include "src/dispatch/by_type.hpp"
+#include "src/base/by_type.hpp"
 
 #include <pagoda/kv_capacity.hpp>
 #include <pagoda/kv_pool.hpp>

@@ -44,11 +44,12 @@ template <class ExecutionSpace, class Q, KVLayout KV>
 void check(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Q& q, const KV& kv) {
   static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename KV::memory_space>::accessible,
                 "the cache must lie in memory that the execution space can read");
-  const detail::PlanState& state = plan.state();
-  detail::require(kv.batch() < state.cu_seqlens_entries || !state.cu_seqlens_q, "pagoda::check: the cache's batch is ",
-                  kv.batch(), "; allowed: fewer than the ", state.cu_seqlens_entries,
-                  " entries of the plan's cu_seqlens_q");
-  detail::check(exec, kv.ref(), {state.cu_seqlens_q, static_cast<std::int64_t>(q.extent(0)), state.max_query_len});
+  const detail::Schedule& schedule = plan.schedule();
+  const int* const cu_seqlens_q    = schedule.options.cu_seqlens_q;
+  const int entries                = schedule.bounds.cu_seqlens_entries;
+  detail::require(kv.batch() < entries || !cu_seqlens_q, "pagoda::check: the cache's batch is ", kv.batch(),
+                  "; allowed: fewer than the ", entries, " entries of the plan's cu_seqlens_q");
+  detail::check(exec, kv.ref(), {cu_seqlens_q, static_cast<std::int64_t>(q.extent(0)), schedule.bounds.max_query_len});
 }
 
 }  // namespace pagoda

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/detail/schedule.hpp>
 #include <pagoda/export.hpp>
 #include <pagoda/kv_layout.hpp>
 #include <pagoda/problem.hpp>
@@ -8,7 +9,6 @@
 #include <Kokkos_Core.hpp>
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -70,72 +70,6 @@ struct DecodeOptions {
 
 namespace detail {
 
-/// Parameters of the split of rows over the machine. A "split" in these names is a split: a part of a row's tokens.
-struct SplitBounds {
-  int teams{};         ///< that are resident on the machine at the same time
-  int even_waves{};    ///< rounds of splits for rows of equal lengths
-  int waves{};         ///< rounds of splits for rows of unequal lengths
-  int chunk_shift{};   ///< splits are multiples of a chunk, 2^chunk_shift tokens
-  int split_shift{};   ///< a split has at least 2^split_shift chunks, if the row is that long
-  int round_shift{};   ///< the workers of a team take 2^round_shift chunks in a round
-  bool deals_tiles{};  ///< splits interleave rounds; otherwise they are runs of tokens
-  int max_chunks{};    ///< of a split
-  int max_cuts{};      ///< most splits beyond one for each row; the workspace has room for these
-};
-
-/// Byte offsets of the parts of a workspace. Computing them answers the size query too.
-struct WorkspaceLayout {
-  std::size_t states = 0, values = 0, bytes = 0;
-};
-
-/// Byte offsets of the parts of a plan's own memory: counters of the generic kernel, which are zero between decodes,
-/// and the records of the hand-tuned kernels, which hold a sentinel between decodes.
-struct PersistentLayout {
-  std::size_t team_counters = 0, arrived = 0, tuned = 0, bytes = 0;
-};
-
-/// Which kernels run a decode.
-enum class Backend { tuned, generic };
-
-/// Everything that a plan has decided. Does not depend on the type of the execution space.
-struct PlanState {
-  // the problem's shape
-  DType kv_type{};
-  int num_q_heads{}, num_kv_heads{}, head_dim{}, head_dim_v{};
-  int max_batch{}, max_seq_len{}, max_query_len{}, max_query_tokens{};
-  double softmax_scale{};
-  ScoreOptions score{};
-  const int* cu_seqlens_q{};
-  int cu_seqlens_entries{};  ///< of cu_seqlens_q
-  // how it is carried out
-  int fragment{};                ///< index in the machine's list of fragments
-  DType query_type{};            ///< type of queries that the fragment takes without conversion
-  DType probability_type{};      ///< type that probabilities are rounded to before they multiply the values
-  std::int64_t max_row_units{};  ///< largest distance from the first to the last KV row of a cache (see row_units)
-  bool any_query{};              ///< the plain kernel takes queries of any type
-  bool all{};                    ///< several query tokens a sequence, or some score option is on
-  const char* slow_because{};    ///< why the kernel cannot run at full speed; null if it can
-  bool wide{};                   ///< the fragment reads rows in vectors; false: element by element, of any strides
-  int row_alignment{};           ///< required alignment of every KV row in bytes, if rows are read in vectors
-  bool values_in_keys{};         ///< values are read as the keys' first elements
-  int row_tile{};                ///< query rows that share one pass over the keys
-  int num_workers{};             ///< threads of a team; each processes its own tiles of tokens
-  int heads_per_item{1};         ///< kv heads of a work item
-  SplitBounds split{};
-  int max_slots{};  ///< partial states
-  // by which kernels
-  bool tuned{};  ///< the hand-tuned kernels, if they support the problem of the call
-  const char*
-      generic_is_faster_on{};       ///< batches for which generic was chosen because it is faster; null: other reasons
-  std::optional<Backend> forced{};  ///< by the option or by PAGODA_BACKEND
-  bool programmatic{};              ///< may start before the previous kernel has ended
-  int multiprocessors{};            ///< that the plan's instance may use; 0 on hosts
-  WorkspaceLayout layout{};
-  PersistentLayout persistent{};
-};
-
-PAGODA_EXPORT std::string describe(const PlanState& state);
-
 /// A plan's own device memory, and the order of decodes after its initialization (src/dispatch/plan_memory.hpp).
 template <class ExecutionSpace>
 class PlanMemory;
@@ -159,31 +93,31 @@ class Plan {
   using Workspace       = Kokkos::View<std::byte*, memory_space>;  ///< scratch
 
   /// Used by pagoda::plan.
-  Plan(const detail::PlanState& state, const Options& options, const Workspace& workspace,
+  Plan(const detail::Schedule& schedule, const Options& options, const Workspace& workspace,
        std::shared_ptr<detail::PlanMemory<ExecutionSpace>> memory)
-      : state_(state), options_(options), workspace_(workspace), memory_(std::move(memory)) {}
+      : schedule_(schedule), options_(options), workspace_(workspace), memory_(std::move(memory)) {}
 
   /// Exact bytes of workspace that a decode of this plan may write.
-  std::size_t workspace_bytes() const { return state_.layout.bytes; }
+  std::size_t workspace_bytes() const { return schedule_.workspace.bytes; }
   /// Bytes of device memory that the plan owns besides the workspace.
-  std::size_t persistent_bytes() const { return state_.persistent.bytes; }
-  /// The backend that will run, "tuned" or "generic", if queries and outputs are dense and of the cache's type (fp16
-  /// for a quantized cache).
-  std::string backend() const { return state_.tuned ? "tuned" : "generic"; }
+  std::size_t persistent_bytes() const { return schedule_.persistent.bytes; }
+  /// The name of the backend that will run, if queries and outputs are dense and of the cache's type (fp16 for a
+  /// quantized cache): "tuned" or "generic".
+  std::string backend() const { return schedule_.backend.name; }
   /// One line to read: shape, tiles, bounds, and the reason if the plan cannot run at full speed.
-  std::string describe() const { return detail::describe(state_); }
+  std::string describe() const { return detail::describe(schedule_); }
   /// The options that the plan was made with.
   const Options& options() const { return options_; }
 
   /// For the library.
-  const detail::PlanState& state() const { return state_; }
+  const detail::Schedule& schedule() const { return schedule_; }
   /// The workspace: the caller's, or the one that the plan allocated.
   const Workspace& workspace() const { return workspace_; }
   /// For the library.
   detail::PlanMemory<ExecutionSpace>& memory() const { return *memory_; }
 
  private:
-  detail::PlanState state_;
+  detail::Schedule schedule_;
   Options options_;
   Workspace workspace_;
   std::shared_ptr<detail::PlanMemory<ExecutionSpace>> memory_;
@@ -193,8 +127,8 @@ namespace detail {
 
 /// Checks and decides; launches and allocates nothing.
 template <class ExecutionSpace>
-PAGODA_EXPORT PlanState make_plan_state(const ExecutionSpace& exec, const CacheRef& kv,
-                                        const DecodeOptions<typename ExecutionSpace::memory_space>& options);
+PAGODA_EXPORT Schedule make_schedule(const ExecutionSpace& exec, const CacheRef& kv,
+                                     const DecodeOptions<typename ExecutionSpace::memory_space>& options);
 
 /// The plan behind pagoda::plan; an empty workspace is allocated.
 template <class ExecutionSpace>
@@ -209,7 +143,7 @@ PAGODA_EXPORT Plan<ExecutionSpace> make_plan(const ExecutionSpace& exec, const C
 template <class ExecutionSpace, KVLayout KV>
 std::size_t workspace_bytes(const ExecutionSpace& exec, const KV& kv,
                             const DecodeOptions<typename ExecutionSpace::memory_space>& options) {
-  return detail::make_plan_state(exec, kv.ref(), options).layout.bytes;
+  return detail::make_schedule(exec, kv.ref(), options).workspace.bytes;
 }
 
 /// Makes a plan: decides how decodes of this shape run, from bounds alone. Reads no device memory and fences nothing.

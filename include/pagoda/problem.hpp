@@ -95,19 +95,6 @@ struct CacheRef {
   int head_dim_v() const { return static_cast<int>(v.extent[3]) * dims_per_element(v.type); }
 };
 
-/// What changes a score between the product and the softmax. All of it is off by default and then costs nothing.
-struct ScoreOptions {
-  bool causal               = true;     ///< query token i of n sees tokens up to seq_len - n + i
-  int window_left           = -1;       ///< tokens before the query's own that it sees; -1: all
-  int num_initial_tokens    = 0;        ///< first tokens that stay visible besides the window
-  double logit_soft_cap     = 0.0;      ///< s -> cap * tanh(s / cap); 0: off
-  const float* alibi_slopes = nullptr;  ///< [num_q_heads] adds slope * (token - query position)
-  const float* sinks        = nullptr;  ///< [num_q_heads] logit of an extra token without value
-
-  /// True if any option is on. The causal mask does not count: it hides nothing from a single query token.
-  bool any() const { return window_left >= 0 || logit_soft_cap > 0 || alibi_slopes || sinks; }
-};
-
 /// One call of decode, type-erased: checked by decode, run by a backend.
 struct Problem {
   CacheRef kv;    ///< keys and values

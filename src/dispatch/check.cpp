@@ -2,8 +2,8 @@
 #include <pagoda/check.hpp>
 #include <pagoda/error.hpp>
 
-#include "src/dispatch/checks.hpp"
-#include "src/dispatch/spaces.hpp"
+#include "src/base/checks.hpp"
+#include "src/base/spaces.hpp"
 
 #include <limits>
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pagoda/merge.hpp>
 
-#include "src/dispatch/checks.hpp"
-#include "src/dispatch/spaces.hpp"
+#include "backends/machines.hpp"
+#include "src/base/checks.hpp"
+#include "src/base/spaces.hpp"
 #include "src/kernel/merge.hpp"
 
 namespace pagoda::detail {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/base/unroll.hpp"
+#include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
 #include "src/kernel/kernel_args.hpp"
 #include "src/kernel/machine.hpp"
 #include "src/kernel/rows.hpp"
 #include "src/kernel/score.hpp"
-#include "src/kernel/unroll.hpp"
-#include "src/plan/share.hpp"
+#include "src/kernel/share.hpp"
 
 #include <Kokkos_Core.hpp>
 
@@ -78,7 +79,7 @@ struct DecodeKernel {
         if (again) team.team_barrier();  // all have read the notes
         if (leads(team)) notes->item = item, notes->plan = share.state();
         int next = 0;  // asked for now, needed later
-        if (!share.state().one_round && leads(team)) next = Kokkos::atomic_fetch_add(&args.teams->next, 1);
+        if (!share.state().one_round && leads(team)) next = Kokkos::atomic_fetch_add(&args.team_counters->next, 1);
         carry_out(team, fragment, item, notes, started);
         if (notes->plan.one_round) return;
         team.team_barrier();
@@ -100,7 +101,8 @@ struct DecodeKernel {
 
   KOKKOS_FUNCTION void leave(const Member& team, bool one_round) const {
     if (one_round) return;
-    if (leads(team) && Machine::arrive(&args.teams->left) == team.league_size() - 1) *args.teams = {0, 0};
+    if (leads(team) && Machine::arrive(&args.team_counters->left) == team.league_size() - 1)
+      *args.team_counters = {0, 0};
   }
 
   /// One lane of a team. (Kokkos::single has the lanes of a warp look for each other afterwards; here they always meet

@@ -3,12 +3,14 @@
 
 namespace pagoda::detail {
 
-template <class... Fragments>
+template <class FirstFragment, class... Fragments>
 struct FragmentList {
+  using First = FirstFragment;
   /// f(index, null pointer of the fragment's type) for each.
   template <class F>
   static void for_each(const F& f) {
     int i = 0;
+    f(i++, static_cast<First*>(nullptr));
     (f(i++, static_cast<Fragments*>(nullptr)), ...);
   }
   /// f(null pointer of the type) for the index-th.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/kernel/arithmetic.hpp"
-#include "src/kernel/divisor.hpp"
+#include "src/base/arithmetic.hpp"
+#include "src/base/divisor.hpp"
+#include "src/base/unroll.hpp"
 #include "src/kernel/pack.hpp"
-#include "src/kernel/unroll.hpp"
 
 #include <Kokkos_Core.hpp>
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <pagoda/plan.hpp>
-#include <pagoda/problem.hpp>
+#include <pagoda/detail/schedule.hpp>
+#include <pagoda/types.hpp>
 
-#include "src/kernel/divisor.hpp"
+#include "src/base/divisor.hpp"
 
 #include <Kokkos_Core.hpp>
 
@@ -116,7 +116,7 @@ struct KernelArgs {
   bool paged, near_tokens;          ///< tokens of a page lie less than 2^26 bytes from each other
   bool wide_queries, wide_outputs;  ///< rows can be read or written in aligned vectors
   int head_dim, head_dim_v;
-  float softmax_scale32;  ///< softmax_scale: a GPU would round it again and again
+  float softmax_scale32;  ///< options.softmax_scale, rounded on the host: a GPU would round it again and again
   SplitBounds split;
   Divisor group, row_tile;
   DeviceArray q;
@@ -130,14 +130,11 @@ struct KernelArgs {
   std::int64_t v_page, v_token, v_head, v_dim;
   int num_pages;
   int head_groups;  ///< of heads_per_item kv heads, that an entry has
-  const int* cu_seqlens_q;
-  int uniform_query_len;
-  double softmax_scale;
-  ScoreOptions score;
+  AttentionOptions options;
 
   // Outputs and workspace.
   DeviceArray out, lse;
-  TeamCounters* teams;
+  TeamCounters* team_counters;
   int* arrived;          ///< [2][slots]: splits of a group, groups of a row; zero between decodes
   void* partial_state;   ///< accumulator type, [2][slot][head of the item][row of the tile][2]: maximum in base 2, sum
   void* partial_values;  ///< accumulator type, [slot][head][row][value_stride], not normalised
@@ -153,7 +150,7 @@ struct KernelArgs {
     if constexpr (std::is_same_v<Acc, float>) {
       return softmax_scale32;
     } else {
-      return softmax_scale;
+      return options.softmax_scale;
     }
   }
   KOKKOS_FUNCTION int sequence(int b) const {
@@ -171,9 +168,12 @@ struct KernelArgs {
 #endif
     return tokens;
   }
-  KOKKOS_FUNCTION int query_begin(int b) const { return cu_seqlens_q ? cu_seqlens_q[b] : b * uniform_query_len; }
+  KOKKOS_FUNCTION int query_begin(int b) const {
+    return options.cu_seqlens_q ? options.cu_seqlens_q[b] : b * options.uniform_query_len;
+  }
   KOKKOS_FUNCTION int query_len(int b) const {
-    const int queries = cu_seqlens_q ? cu_seqlens_q[b + 1] - cu_seqlens_q[b] : uniform_query_len;
+    const int* const begins = options.cu_seqlens_q;
+    const int queries       = begins ? begins[b + 1] - begins[b] : options.uniform_query_len;
 #if defined(PAGODA_DEBUG_BOUNDS)
     if (queries < 0 || queries > num_query_tokens - query_begin(b) || query_begin(b) < 0)
       Kokkos::abort("pagoda::decode: cu_seqlens_q falls, or points beyond q");

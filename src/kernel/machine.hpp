@@ -3,52 +3,112 @@
 
 #include <Kokkos_Core.hpp>
 
-/// The machine trait of each execution space. The generic kernels know their machine only through it:
-///   Member, policy, policy_of<Fragment>   how a team is launched
-///   Fragments<T>                          how tiles are read and multiplied: a list in order of preference, of which a
-///                                         plan takes the first that can_run (interface: PortableFragment)
-///   Vec, key_width, ...                   what a lane of the portable fragment works on together, and how wide
-///   lane, lane_sum, lane_max, lane_scan,
-///   first_lane, broadcast                 collectives over the lanes of a worker
-///   sync_worker, arrive, exp2             order scratch within a worker, count arrivals of teams, arithmetic
-///   max_workers, min_split_tokens, max_split_tokens, waves, deals_tiles, teams_resident<Fragment>, scratch_level,
-///   scratch_limit                         what a planner asks
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
 
+/// The machine trait of an execution space. The generic kernels know their machine only through it.
+/// backends/machines.hpp selects the machine of each execution space.
 namespace pagoda::detail {
+
+/// The streams of an execution space whose kernels have ended when their launch returns. There is nothing to order.
+/// CudaStream and HipStream have the same members.
+struct NoStream {
+  template <class ExecutionSpace>
+  static int device(const ExecutionSpace&) {
+    return 0;
+  }
+  /// Two instances of a device with the same handle are the same stream.
+  template <class ExecutionSpace>
+  static std::uintptr_t handle(const ExecutionSpace&) {
+    return 0;
+  }
+  /// Multiprocessors that kernels of the instance may run on; 0 where the space has none.
+  template <class ExecutionSpace>
+  static int multiprocessors(const ExecutionSpace&) {
+    return 0;
+  }
+  template <class ExecutionSpace>
+  static bool capturing(const ExecutionSpace&) {
+    return false;
+  }
+  /// A point in the work of one instance, for which other instances and the host can wait.
+  struct Event {
+    template <class ExecutionSpace>
+    explicit Event(const ExecutionSpace&) {}
+    template <class ExecutionSpace>
+    void record(const ExecutionSpace&) {}
+    template <class ExecutionSpace>
+    void precede(const ExecutionSpace&) const {}
+    bool passed() const { return true; }
+    void synchronize() const {}
+  };
+};
+
+template <class S, class ExecutionSpace>
+concept Stream = requires(const ExecutionSpace& exec, typename S::Event& event) {
+  { S::device(exec) } -> std::same_as<int>;
+  { S::handle(exec) } -> std::same_as<std::uintptr_t>;
+  { S::multiprocessors(exec) } -> std::same_as<int>;
+  { S::capturing(exec) } -> std::same_as<bool>;
+  typename S::Event;
+  event.record(exec);
+  event.precede(exec);
+  { event.passed() } -> std::same_as<bool>;
+  event.synchronize();
+};
+
+/// Base of the machines. A machine defines those of these members in which it differs.
+template <class ExecutionSpaceType>
+struct MachineDefaults {
+  using ExecutionSpace = ExecutionSpaceType;
+  using Stream         = NoStream;
+  /// Rounds of splits for rows of equal and of unequal lengths: see limit_splits.
+  static constexpr int even_waves = 1, waves = 2;
+  /// Splits interleave tiles; otherwise a split is a run of tokens.
+  static constexpr bool deals_tiles = false;
+  /// Tokens that a worker of the portable fragment prefetches ahead (then the machine defines prefetch); 0: none.
+  static constexpr int prefetch_distance = 0;
+  /// Level of the Kokkos scratch memory of a team.
+  static constexpr int scratch_level = 0;
+
+  template <class Acc>
+  KOKKOS_FUNCTION static Acc exp2(Acc x) {
+    return Kokkos::exp2(x);
+  }
+};
+
+/// The members that the host reads and every machine defines. Members that run on the device are checked when a kernel
+/// is compiled:
+///   lane, lanes_of, lane_sum, lane_max,
+///   lane_scan, first_lane, broadcast     collectives over the lanes of a worker (OneLane has those of one lane)
+///   sync_worker, arrive, exp2            order scratch within a worker, count arrivals of teams, arithmetic
+/// The portable fragment also reads Vec, key_width, value_width, score_width and tile_tokens: what a lane processes
+/// together, and how wide.
+template <class M>
+concept Machine = requires(const typename M::ExecutionSpace& exec, std::size_t bytes) {
+  typename M::Member;                     // of the teams that policy launches
+  typename M::template Fragments<float>;  // FragmentList in order of preference: a plan takes the first that can
+  requires Stream<typename M::Stream, typename M::ExecutionSpace>;
+  requires M::max_workers > 0;  // of a team
+  requires M::min_split_tokens > 0;
+  requires M::max_split_tokens >= M::min_split_tokens;
+  requires M::even_waves > 0 && M::waves > 0;
+  requires M::join_block > 0;  // states that are loaded before the first is used
+  { M::deals_tiles } -> std::convertible_to<bool>;
+  { M::scratch_level } -> std::convertible_to<int>;
+  { M::scratch_limit() } -> std::convertible_to<std::size_t>;  // bytes of a team
+  // A policy of `league` teams: of any kernel, and of the decode kernel of a fragment.
+  M::policy(exec, int(), int(), bytes);
+  M::template policy_of<typename M::template Fragments<float>::First>(exec, int(), int(), bytes);
+  // Teams of a fragment that run at the same time, for this many workers and bytes of scratch.
+  { M::template teams_resident<void>(exec, int(), bytes) } -> std::same_as<int>;
+};
 
 template <class ExecutionSpace>
 struct MachineSelector;
 
 template <class ExecutionSpace>
 using MachineOf = typename MachineSelector<ExecutionSpace>::type;
-
-}  // namespace pagoda::detail
-
-#if defined(KOKKOS_ENABLE_CUDA)
-#include "backends/cuda/machine.hpp"
-#endif
-#if defined(KOKKOS_ENABLE_HIP)
-#include "backends/hip/machine.hpp"
-#endif
-#include "backends/host/machine.hpp"
-
-namespace pagoda::detail {
-
-template <class ExecutionSpace>
-struct MachineSelector {
-  using type = HostMachine<ExecutionSpace>;
-};
-#if defined(KOKKOS_ENABLE_CUDA)
-template <>
-struct MachineSelector<Kokkos::Cuda> {
-  using type = CudaMachine;
-};
-#endif
-#if defined(KOKKOS_ENABLE_HIP)
-template <>
-struct MachineSelector<Kokkos::HIP> {
-  using type = HipMachine;
-};
-#endif
 
 }  // namespace pagoda::detail

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/base/unroll.hpp"
 #include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
 #include "src/kernel/rows.hpp"
-#include "src/kernel/unroll.hpp"
 
 #include <pagoda/types.hpp>
 

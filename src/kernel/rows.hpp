@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/kernel/arithmetic.hpp"
+#include "src/base/arithmetic.hpp"
+#include "src/base/unroll.hpp"
 #include "src/kernel/kernel_args.hpp"
 #include "src/kernel/pack.hpp"
-#include "src/kernel/unroll.hpp"
-#include "src/plan/share.hpp"
+#include "src/kernel/share.hpp"
+#include "src/plan/kernel_choice.hpp"
 
 #include <Kokkos_Core.hpp>
 
@@ -14,24 +15,6 @@
 
 /// Where the rows of one work item lie: keys and values, queries and outputs.
 namespace pagoda::detail {
-
-/// What a fragment is asked whether it can do.
-struct FragmentShape {
-  int rows;  ///< query rows of the longest entry that share a kv head
-  int head_dim, head_dim_v;
-  bool dense_dims;         ///< the dims of each row of keys and values lie side by side
-  int row_alignment;       ///< bytes: the largest power of two, at most 256, that divides the address of every row
-  bool values_in_keys;     ///< a token's value is the first head_dim_v elements of its key, in the same memory
-  int heads_in_turn;       ///< kv heads whose rows of a token lie side by side in memory
-  std::int64_t row_units;  ///< to the farthest row of the cache, in units (row_units)
-
-  /// Rows of keys and values are dense, begin on 16 bytes, and have a multiple of 16 elements of type T.
-  template <class T>
-  bool aligned_vectors() const {
-    constexpr int dims = 16 * dims_per_element_v<T>;
-    return dense_dims && row_alignment >= 16 && head_dim % dims == 0 && head_dim_v % dims == 0;
-  }
-};
 
 /// Where a token lies: page, and place in it.
 struct PagePlace {
@@ -54,7 +37,7 @@ struct ItemRows {
 
   KOKKOS_FUNCTION ItemRows(const KernelArgs& a, const WorkItem& item)
       : args(a),
-        visible(a.score, General ? a.seq_len(item.batch) : 0, General ? a.query_len(item.batch) : 0),
+        visible(a.options, General ? a.seq_len(item.batch) : 0, General ? a.query_len(item.batch) : 0),
         sequence(a.sequence(item.batch)),
         kv_head(item.kv_head),
         pages(a.pages_of(sequence)) {}
@@ -66,7 +49,7 @@ struct ItemRows {
   }
   /// Whether runs of so many tokens, from multiples of their length on, never cross an edge of a page.
   KOKKOS_FUNCTION bool in_pages(int tokens) const {
-    return (!args.paged || args.page_size.value % tokens == 0) && (!General || args.score.window_left < 0);
+    return (!args.paged || args.page_size.value % tokens == 0) && (!General || args.options.window_left < 0);
   }
   KOKKOS_FUNCTION TokenRow row(const PagePlace& p) const {
     const std::int64_t page = p.page;
@@ -167,7 +150,7 @@ struct TileRows {
   /// Natural logit of row r's sink, -infinity where there is none.
   template <class Acc>
   KOKKOS_FUNCTION Acc sink(int r) const {
-    return args.score.sinks ? Acc(args.score.sinks[head(r)]) : -Kokkos::Experimental::infinity_v<Acc>;
+    return args.options.sinks ? Acc(args.options.sinks[head(r)]) : -Kokkos::Experimental::infinity_v<Acc>;
   }
 
  private:

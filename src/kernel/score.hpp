@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/kernel/arithmetic.hpp"
+#include "src/base/arithmetic.hpp"
 #include "src/kernel/kernel_args.hpp"
 
 #include <Kokkos_Core.hpp>
@@ -35,7 +35,7 @@ template <class Fragment>
 struct ScoreChange<Fragment, true> {
   using Acc = typename Fragment::Acc;
   Acc query_scale;
-  const ScoreOptions& options;
+  const AttentionOptions& options;
   bool changes;                       ///< a visible token's score is more than the product: soft cap or ALiBi
   Acc unit;                           ///< log2(e), or 1 where query_scale contains it
   int lowest, highest;                ///< positions of the tile's first and last query token in the sequence
@@ -45,10 +45,10 @@ struct ScoreChange<Fragment, true> {
 
   template <class Args, class Rows>
   KOKKOS_FUNCTION ScoreChange(const Args& args, const WorkItem& item, const Rows& rows, const Fragment& fragment)
-      : options(args.score),
-        changes(args.score.logit_soft_cap > 0 || args.score.alibi_slopes != nullptr),
+      : options(args.options),
+        changes(args.options.logit_soft_cap > 0 || args.options.alibi_slopes != nullptr),
         unit(changes ? Kokkos::numbers::log2e_v<Acc> : Acc(1)),
-        cap(static_cast<Acc>(args.score.logit_soft_cap)) {
+        cap(static_cast<Acc>(args.options.logit_soft_cap)) {
     query_scale     = scale_of_queries<Fragment>(args, rows) * (changes ? Acc(1) : Kokkos::numbers::log2e_v<Acc>);
     const int first = args.seq_len(item.batch) - args.query_len(item.batch);
     lowest          = first + rows.query(0);

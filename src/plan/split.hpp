@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <pagoda/plan.hpp>
+#include <pagoda/detail/schedule.hpp>
 
-#include "src/kernel/arithmetic.hpp"
+#include "src/base/arithmetic.hpp"
 #include "src/plan/team_count.hpp"
 
 #include <Kokkos_Core.hpp>
@@ -11,9 +11,9 @@
 #include <cmath>
 #include <cstdint>
 
-/// The plain split: how rows (the query rows that share one pass over a kv head's tokens) are cut so that the machine
-/// is busy whatever the lengths. Pure functions of the lengths' totals, so that every team can work out its own share
-/// and a host can make the same plan.
+/// How rows (the query rows that share one pass over a kv head's tokens) are split so that the machine is busy whatever
+/// the lengths. Pure functions of the lengths' totals: each team computes its own work items from them, and the host
+/// computes the same.
 namespace pagoda::detail {
 
 /// Lengths are counted in chunks of 2^chunk_shift tokens.
@@ -23,27 +23,28 @@ struct RowTotals {
   int longest;          ///< chunks
 };
 
-/// How rows are cut: into 1 + chunks * density splits, but none shorter than SplitBounds says, nor longer than
+/// A row is split into 1 + chunks * density splits. No split is shorter than SplitBounds allows or longer than
 /// max_chunks.
 struct SplitLimit {
-  int cuts;  ///< in all, at most
-  float density;
+  int cuts;       ///< upper bound of the sum over rows of (splits - 1)
+  float density;  ///< cuts per chunk
   int max_chunks;
 };
 
-/// No row is much longer than the others.
+/// Whether no row is much longer than the others.
 KOKKOS_INLINE_FUNCTION bool even(const RowTotals& t) { return even_lengths(t.longest, t.rows, t.chunks); }
 
-///  - Even rows, as most batches have: as many splits as fit `even_waves` rounds of the resident teams; none are cut
-///    where there are enough rows, since a cut costs a merge and buys nothing.
-///  - Uneven rows are cut to a share of `waves` rounds, so that no row is left to run alone at the end.
-/// The workspace has room for max_cuts, whatever the lengths.
+/// Computes how the rows of a batch are split. The number of cuts never exceeds max_cuts, for which the workspace has
+/// room.
+///  - Even rows (most batches): as many splits as fit `even_waves` rounds of the resident teams. If there are enough
+///    rows, they stay whole: a cut costs a join and gains nothing.
+///  - Uneven rows: splits fill `waves` rounds, so that no long row runs alone at the end.
 ///
 /// Quotients are products with reciprocals: a precise division contains a call on GPUs, and after a call the compiler
 /// keeps addresses that all lanes share in a register of each lane (2 to 4% of a latent decode of 128 heads).
 KOKKOS_INLINE_FUNCTION SplitLimit limit_splits(const RowTotals& t, const SplitBounds& bounds) {
   const float chunks = static_cast<float>(t.chunks);
-  const int room     = even(t) ? bounds.even_waves * bounds.teams - t.rows : bounds.waves * bounds.teams;
+  const int room     = even(t) ? bounds.even_waves * bounds.num_teams - t.rows : bounds.waves * bounds.num_teams;
   SplitLimit limit{least(greatest(room, 0), bounds.max_cuts), 0.0f, bounds.max_chunks};
   if (t.longest > bounds.max_chunks) {  // every split of max_chunks ends in a cut
     const float long_cuts = chunks * reciprocal(static_cast<float>(bounds.max_chunks));
@@ -58,32 +59,32 @@ KOKKOS_INLINE_FUNCTION SplitLimit limit_splits(const RowTotals& t, const SplitBo
   return limit;
 }
 
-/// The bounds as they are for so many rows: which teams run. `bounds.teams` are so many of all a team's workers, three
-/// (or any number) for each multiprocessor.
+/// Chooses team count and team size for this number of rows. bounds.num_teams is the number of resident teams that have
+/// all workers, three (or any number) for each multiprocessor.
 ///
-///  - Rows that outnumber them would take turns, and between two rows a team has nothing in flight, while at the end
-///    those that are left work alone. Where teams of fewer workers, which are more, take all rows at once, or in two
-///    full rounds, they do.
-///  - Where rows stay whole, their last round may leave many teams idle; two for each multiprocessor then run faster.
+///  - If there are more rows than teams, teams process one row after another. Between two rows a team has no loads in
+///    flight, and at the end the last teams run alone. Smaller teams, of which more are resident, avoid both if they
+///    take all rows at once or in two full rounds.
+///  - If rows stay whole, the last round may leave many teams idle. Two teams for each multiprocessor are then faster.
 inline SplitBounds fit_teams_to_rows(std::int64_t rows, const SplitBounds& bounds) {
-  if (2 * rows <= bounds.teams) return bounds;
+  if (2 * rows <= bounds.num_teams) return bounds;
   const auto busy       = [&](double teams) { return rows / (teams * std::ceil(rows / teams)); };
   const auto least_idle = [&](SplitBounds b) {
-    const int fewer = 2 * b.teams / 3;
-    if (busy(fewer) > busy(b.teams) + 0.15) b.teams = fewer;
+    const int fewer = 2 * b.num_teams / 3;
+    if (busy(fewer) > busy(b.num_teams) + 0.15) b.num_teams = fewer;
     return b;
   };
   for (int rounds = 1; bounds.deals_tiles && rounds <= 2; ++rounds) {
     SplitBounds b = bounds;
-    for (; b.round_shift > 0 && rows > std::int64_t(rounds) * b.teams; --b.round_shift) b.teams *= 2;
-    if (rows > std::int64_t(rounds) * b.teams) continue;
+    for (; b.round_shift > 0 && rows > std::int64_t(rounds) * b.num_teams; --b.round_shift) b.num_teams *= 2;
+    if (rows > std::int64_t(rounds) * b.num_teams) continue;
     b = least_idle(b);
-    if (rounds == 1 || busy(b.teams) > 0.9) return b;
+    if (rounds == 1 || busy(b.num_teams) > 0.9) return b;
   }
   return least_idle(bounds);
 }
 
-/// Into how many splits a row is cut. At most chunks * density cuts, or chunks / max_chunks where that asks for more.
+/// Number of splits of a row: 1 + chunks * density at most, or chunks / max_chunks if that is more.
 KOKKOS_INLINE_FUNCTION int num_splits_of(int chunks, const SplitLimit& limit, const SplitBounds& bounds) {
   const int wanted = 1 + static_cast<int>(static_cast<float>(chunks) * limit.density);
   int num_splits   = least(wanted, greatest(chunks >> bounds.split_shift, 1));
@@ -91,12 +92,13 @@ KOKKOS_INLINE_FUNCTION int num_splits_of(int chunks, const SplitLimit& limit, co
   return num_splits;
 }
 
-/// The other way to cut even rows, on machines that deal out tiles: each into the same number of splits, `grid`, which
-/// follows from the number of rows alone; split n has every grid-th round of a team's workers from the n-th on. Rows of
-/// fewer rounds make fewer splits.
+/// Number of splits of a row of an even batch, on machines that deal out tiles. All rows have the same number of
+/// splits, `grid`, which depends on the number of rows only. Split n takes every grid-th round of a team's workers,
+/// starting with the n-th. A row of fewer than `grid` rounds has one split for each round.
 KOKKOS_INLINE_FUNCTION int grid_splits_of(int chunks, int grid, const SplitBounds& bounds) {
   return greatest(least((chunks + (1 << bounds.round_shift) - 1) >> bounds.round_shift, grid), 1);
 }
+/// Splits of each row of an even batch.
 inline int grid_for(std::int64_t rows, int teams) {
   return static_cast<int>(greatest<std::int64_t>(rows > 0 ? teams / rows : 1, 1));
 }
@@ -106,15 +108,15 @@ struct SplitRange {
   int first, count;
 };
 
-/// The split-th of even splits: the first ones are a chunk longer where the row does not divide.
+/// Range of a split. Splits are of equal length; if the chunks do not divide, the first splits have one more.
 KOKKOS_INLINE_FUNCTION SplitRange split_range(int chunks, int num_splits, int split) {
   if (num_splits == 1) return {0, chunks};
   const int length = quotient(chunks, num_splits), longer = chunks - length * num_splits;
   return {split * length + least(split, longer), length + (split < longer)};
 }
 
-/// Splits of a row are joined in groups, and the groups' states again: so many in a group. Loads of a group's states
-/// are in flight together, so what counts is how many rounds of arrivals follow each other.
+/// Number of splits in a group. The splits of a row are joined in groups, and then the groups' states are joined. Loads
+/// of a group's states are in flight together, so the number of successive rounds of arrivals determines the time.
 KOKKOS_INLINE_FUNCTION int merge_group(int num_splits) {
   if (num_splits <= 24) return num_splits;
   int group = 16;

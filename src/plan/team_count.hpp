@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/kernel/anywhere.hpp"
+#include "src/base/anywhere.hpp"
 
 #include <cstdint>
 

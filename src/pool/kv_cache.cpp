@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pagoda/kv_cache.hpp>
 
-#include "src/dispatch/spaces.hpp"
+#include "src/base/spaces.hpp"
 #include "src/pool/huge_pages.hpp"
 
 #include <algorithm>

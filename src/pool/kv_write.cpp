@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pagoda/kv_write.hpp>
 
-#include "src/dispatch/by_type.hpp"
-#include "src/dispatch/checks.hpp"
-#include "src/dispatch/spaces.hpp"
+#include "src/base/by_type.hpp"
+#include "src/base/checks.hpp"
+#include "src/base/spaces.hpp"
 #include "src/pool/write_rows.hpp"
 
 #include <limits>

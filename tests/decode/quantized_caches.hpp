@@ -55,7 +55,7 @@ struct QuantizedCaches : testing::Test {
   /// A plan of the cache is refused in these words.
   static void expect_plan_refused(const CacheRef& kv, std::initializer_list<const char*> words) {
     const DecodeOptions<Memory> options{.num_q_heads = 4};
-    expect_refusal([&] { detail::make_plan_state(typename Param::space(), kv, options); }, words);
+    expect_refusal([&] { detail::make_schedule(typename Param::space(), kv, options); }, words);
   }
 };
 

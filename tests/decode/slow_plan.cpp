@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes two plans over caches whose dims do not lie side by side. ctest looks at what is said on standard error.
-#include "src/dispatch/by_type.hpp"
+#include "src/base/by_type.hpp"
 
 #include <pagoda/pagoda.hpp>
 

@@ -102,7 +102,7 @@ TYPED_TEST(LargePool, PagesBeyondTwoToThe31Elements) {
   pagoda::decode(exec, plan, q.template view<const T, 3>(), kv, out.template view<T, 3>(),
                  lse.template view<float, 2>());
   out.download(exec), lse.download(exec);
-  const Comparison difference = compare<Space>(sample, out, &lse, plan.state().probability_type);
+  const Comparison difference = compare<Space>(sample, out, &lse, plan.schedule().kernel.probability_type);
   EXPECT_EQ(difference.wrong, 0) << difference.report;
 }
 
@@ -178,7 +178,7 @@ void expect_right_with(const HugeAxes& huge, std::int64_t step) {
   DType probability{};
   const auto decode = [&](const auto& kv) {
     const auto plan = pagoda::plan(exec, kv, {.num_q_heads = q_heads});
-    probability     = plan.state().probability_type;
+    probability     = plan.schedule().kernel.probability_type;
     pagoda::decode(exec, plan, q, kv, out, lse);
     exec.fence();
   };

@@ -131,7 +131,7 @@ TYPED_TEST(BlockScalesErrors, MissingScales) {
   expect_refusal([&] { pagoda::plan(Space(), bare, options); }, {"pagoda::plan", "k has", name_of(dtype_v<T>), "no "});
   CacheRef kv       = this->scaled(32).ref();
   kv.v_scale.blocks = nullptr;
-  expect_refusal([&] { detail::make_plan_state(Space(), kv, options); }, {"v has elements of", "no block scales"});
+  expect_refusal([&] { detail::make_schedule(Space(), kv, options); }, {"v has elements of", "no block scales"});
 
   const auto with_blocks = bare.with_scales(block_scales(blocks, blocks));
   const auto one         = this->one_float();

@@ -60,7 +60,7 @@ TYPED_TEST(PlanErrors, Bounds) {
 // What fits an int, but nothing else.
 TYPED_TEST(PlanErrors, BoundsAtTheirLimits) {
   const auto plans = [&](const typename TestFixture::Options& options) {
-    return std::visit([&](const auto& kv) { return detail::make_plan_state(this->scene.exec(), kv.ref(), options); },
+    return std::visit([&](const auto& kv) { return detail::make_schedule(this->scene.exec(), kv.ref(), options); },
                       this->scene.cache());
   };
   EXPECT_EQ(plans({.num_q_heads = 8, .max_batch = INT_MAX, .max_seq_len = 1, .max_query_tokens = 1}).max_batch,
@@ -73,7 +73,7 @@ TYPED_TEST(PlanErrors, BoundsAtTheirLimits) {
 TYPED_TEST(PlanErrors, HeadDimsBeyondAnyMemory) {
   CacheRef kv    = std::visit([](const auto& cache) { return cache.ref(); }, this->scene.cache());
   kv.k.extent[3] = kv.v.extent[3] = 1 << 29;
-  expect_refusal([&] { detail::make_plan_state(this->scene.exec(), kv, this->scene.options()); },
+  expect_refusal([&] { detail::make_schedule(this->scene.exec(), kv, this->scene.options()); },
                  {"pagoda::plan", "head_dim is 536870912", "2^24"});
 }
 
@@ -115,7 +115,7 @@ TYPED_TEST(PlanErrors, DimsThatFitNoTeam) {
 TYPED_TEST(PlanErrors, KeysAndValuesOfTwoTypes) {
   CacheRef kv = std::visit([](const auto& cache) { return cache.ref(); }, this->scene.cache());
   kv.v.type   = dtype_v<Other>;
-  expect_refusal([&] { detail::make_plan_state(this->scene.exec(), kv, this->scene.options()); },
+  expect_refusal([&] { detail::make_schedule(this->scene.exec(), kv, this->scene.options()); },
                  {"values are", name_of(dtype_v<Other>), "keys", name_of(dtype_v<T>)});
 }
 
@@ -124,7 +124,7 @@ TYPED_TEST(PlanErrors, TypesWithoutKernels) {
   CacheRef kv = std::visit([](const auto& cache) { return cache.ref(); }, this->scene.cache());
   kv.k.type   = static_cast<DType>(77);
   kv.v.type   = kv.k.type;
-  expect_refusal([&] { detail::make_plan_state(this->scene.exec(), kv, this->scene.options()); },
+  expect_refusal([&] { detail::make_schedule(this->scene.exec(), kv, this->scene.options()); },
                  {"element type is unknown", "allowed in this build:", name_of(dtype_v<T>), "PAGODA_TYPES"});
 }
 
@@ -198,7 +198,7 @@ TYPED_TEST(DecodeErrors, CachesOfAnotherShape) {
 
 // The plan reads rows in vectors. Dims that lie apart cannot be; whether rows may begin anywhere, the machine says.
 TYPED_TEST(DecodeErrors, CachesWithOtherStrides) {
-  const int alignment     = this->plan.state().row_alignment;
+  const int alignment     = this->plan.schedule().kernel.row_alignment;
   const std::string bytes = std::to_string(alignment) + (alignment == 1 ? " byte " : " bytes ");
   this->template refuses_other<T>(shape, {"strides or alignment", bytes.c_str()}, {.strides = Strides::left});
   if (alignment > 1) {

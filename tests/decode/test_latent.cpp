@@ -24,7 +24,7 @@ TYPED_TEST(Latent, Heads) {
     const Sample<typename TestFixture::T> sample(latent_shape(heads, {70, 1, 0, 33}));
     Scene<typename TestFixture::Space, typename TestFixture::T> scene(sample, {.layout = Layout::paged});
     const auto plan = scene.plan();
-    EXPECT_EQ(plan.state().values_in_keys, TestFixture::read_once()) << plan.describe();
+    EXPECT_EQ(plan.schedule().kernel.values_in_keys, TestFixture::read_once()) << plan.describe();
     scene.decode(plan);
     EXPECT_TRUE(scene.right()) << heads << " heads";
   }
@@ -120,7 +120,7 @@ TYPED_TEST(Latent, ValuesOfTheirOwn) {
   const Sample<Element> in_keys(one), apart(two);
   Scene<Where, Element> planned(in_keys, {.layout = Layout::paged}), other(apart, {.layout = Layout::paged});
   const auto plan = planned.plan(), right_plan = other.plan();
-  EXPECT_FALSE(right_plan.state().values_in_keys);
+  EXPECT_FALSE(right_plan.schedule().kernel.values_in_keys);
   other.decode(right_plan);
   EXPECT_TRUE(other.right());
   if (TestFixture::read_once()) {

@@ -100,7 +100,7 @@ void expect_right_at_the_end(int dims, int dims_v, int q_heads, DType q_type) {
     });
     exec.fence();
     out.download(exec), lse.download(exec);
-    const Comparison difference = compare<Host>(sample, out, &lse, plan.state().probability_type);
+    const Comparison difference = compare<Host>(sample, out, &lse, plan.schedule().kernel.probability_type);
     EXPECT_EQ(difference.wrong, 0) << describe(sample.shape()) << difference.report;
   }
 }

@@ -2,9 +2,9 @@
 // How rows are cut: pure functions, asked about many batches. The workspace has room for what they promise, no more.
 #include "src/plan/split.hpp"
 
-#include "src/kernel/divisor.hpp"
+#include "src/base/divisor.hpp"
 #include "src/kernel/one_lane.hpp"
-#include "src/plan/share.hpp"
+#include "src/kernel/share.hpp"
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ std::vector<Batch> batches() {
   std::vector<Batch> all;
   for (int i = 0; i < 2000; ++i) {
     Batch b;
-    b.bounds       = {.teams       = 1 + up_to(500),
+    b.bounds       = {.num_teams   = 1 + up_to(500),
                       .even_waves  = 1 + up_to(2),
                       .waves       = 1 + up_to(4),
                       .chunk_shift = 4,
@@ -53,14 +53,14 @@ TEST(Split, CutsFitTheWorkspace) {
     ASSERT_LE(limit.cuts, b.bounds.max_cuts);
     std::int64_t cuts = 0;
     for (const int n : b.chunks) cuts += num_splits_of(n, limit, b.bounds) - 1;
-    ASSERT_LE(cuts, limit.cuts) << b.chunks.size() << " rows, " << b.bounds.teams << " teams";
+    ASSERT_LE(cuts, limit.cuts) << b.chunks.size() << " rows, " << b.bounds.num_teams << " teams";
   }
 }
 
 // A prompt of 2^20 query tokens over as many tokens makes more chunks in all than an int counts.
 TEST(Split, MoreChunksThanAnIntCounts) {
   const SplitBounds bounds{
-      .teams = 396, .even_waves = 1, .waves = 2, .chunk_shift = 4, .max_chunks = 1 << 20, .max_cuts = 800};
+      .num_teams = 396, .even_waves = 1, .waves = 2, .chunk_shift = 4, .max_chunks = 1 << 20, .max_cuts = 800};
   const std::vector<int> lengths{1 << 16, 1 << 16, 1};  // chunks
   RowTotals t{};
   constexpr int tiles = 1 << 17;
@@ -82,11 +82,12 @@ struct OneLaneMachine : OneLane {
 TEST(Split, SharesOfMoreChunksThanAnIntCounts) {
   const std::vector<int> seq_lens{1 << 20, 1 << 20, 5}, cu_seqlens_q{0, 1 << 17, 1 << 18, (1 << 18) + 1};
   KernelArgs args{};
-  args.seq_lens = seq_lens.data(), args.cu_seqlens_q = cu_seqlens_q.data();
+  args.seq_lens = seq_lens.data(), args.options.cu_seqlens_q = cu_seqlens_q.data();
   args.batch = 3, args.group = Divisor::of(8), args.row_tile = Divisor::of(8);
   args.heads_per_item = 1, args.head_groups = 8;
-  args.score.causal = false, args.score.window_left = -1;
-  args.split = {.teams = 396, .even_waves = 1, .waves = 2, .chunk_shift = 4, .max_chunks = 1 << 20, .max_cuts = 800};
+  args.options.causal = false, args.options.window_left = -1;
+  args.split = {
+      .num_teams = 396, .even_waves = 1, .waves = 2, .chunk_shift = 4, .max_chunks = 1 << 20, .max_cuts = 800};
 #if defined(PAGODA_DEBUG_BOUNDS)
   args.max_seq_len = 1 << 20, args.num_sequences = 3, args.num_query_tokens = (1 << 18) + 1;
 #endif
@@ -145,7 +146,7 @@ TEST(Split, AGridOfSplitsFillsOneRoundAndNoSplitIsWithoutTokens) {
 }
 
 /// 132 multiprocessors of three teams.
-const SplitBounds bounds{.teams       = 396,
+const SplitBounds bounds{.num_teams   = 396,
                          .even_waves  = 1,
                          .waves       = 2,
                          .chunk_shift = 6,
@@ -168,18 +169,18 @@ TEST(Split, RowsThatOutnumberTeamsOfAllWorkersRunAtOnceInSmallerOnes) {
   for (int rows = 1; rows < 5000; ++rows) {
     const SplitBounds b = fit_teams_to_rows(rows, dealt);
     const int workers   = 4 >> (2 - b.round_shift);
-    ASSERT_LE(b.teams * workers, 4 * 396) << rows;
+    ASSERT_LE(b.num_teams * workers, 4 * 396) << rows;
     if (rows <= 396 || rows > 8 * 396) {
       ASSERT_EQ(workers, 4) << rows;
     } else if (rows <= 4 * 396) {
-      ASSERT_LE(rows, b.teams) << rows;
+      ASSERT_LE(rows, b.num_teams) << rows;
     } else if (workers < 4) {
-      ASSERT_LE(rows, 2 * b.teams) << rows;
+      ASSERT_LE(rows, 2 * b.num_teams) << rows;
     }
   }
-  EXPECT_EQ(fit_teams_to_rows(512, dealt).teams, 528);
-  EXPECT_EQ(fit_teams_to_rows(1024, dealt).teams, 1056);
-  EXPECT_EQ(fit_teams_to_rows(2048, dealt).teams, 1056);
+  EXPECT_EQ(fit_teams_to_rows(512, dealt).num_teams, 528);
+  EXPECT_EQ(fit_teams_to_rows(1024, dealt).num_teams, 1056);
+  EXPECT_EQ(fit_teams_to_rows(2048, dealt).num_teams, 1056);
   EXPECT_EQ(fit_teams_to_rows(1600, dealt).round_shift, dealt.round_shift);
   EXPECT_EQ(fit_teams_to_rows(1024, bounds).round_shift, bounds.round_shift);
 }

@@ -44,7 +44,7 @@ TYPED_TEST(MergedSequences, RangesMakeTheWhole) {
   Array<Space> out(dtype_v<T>, {1, heads, dims}, Strides::dense), lse(acc, {1, heads}, Strides::dense);
   pagoda::merge(scene.exec(), outs, all_lses, out.template view<T, 3>(), lse.template view<Acc, 2>());
   out.download(scene.exec()), lse.download(scene.exec());
-  const Comparison difference = compare<Space>(whole, out, &lse, plan.state().probability_type);
+  const Comparison difference = compare<Space>(whole, out, &lse, plan.schedule().kernel.probability_type);
   EXPECT_EQ(difference.wrong, 0) << difference.report;
 }
 
@@ -93,7 +93,7 @@ TYPED_TEST(MergedSequences, APrefixSharedByManySequences) {
                 second.out().template view<const Acc, 3>(), second.lse().template view<const Acc, 2>(),
                 out.template view<T, 3>(), lse.template view<Acc, 2>());
   out.download(first.exec()), lse.download(first.exec());
-  const Comparison difference = compare<Space>(whole, out, &lse, plan.state().probability_type, dims / 16);
+  const Comparison difference = compare<Space>(whole, out, &lse, plan.schedule().kernel.probability_type, dims / 16);
   EXPECT_EQ(difference.wrong, 0) << difference.report;
 }
 

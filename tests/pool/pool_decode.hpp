@@ -25,7 +25,7 @@ struct PoolQueries {
   Kokkos::View<float**, Kokkos::LayoutRight, Memory> lse;
 
   PoolQueries(const Driven<Pool>& d, int batch, int query_tokens_each = 1)
-      : query_len(query_tokens_each), heads(d.pool.plan().state().num_q_heads) {
+      : query_len(query_tokens_each), heads(d.pool.plan().schedule().shape.num_q_heads) {
     for (int i = 0; i < batch * query_len; ++i) tokens.push_back(-1 - i);
     const auto o = d.pool.options();
     q            = make_rows<Space, T>(d.exec, tokens, heads, o.head_dim, false);
@@ -45,10 +45,10 @@ struct PoolQueries {
     const auto out_host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), out);
     const auto lse_host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), lse);
     const auto o        = d.pool.options();
-    const auto& plan    = d.pool.plan().state();
+    const auto& plan    = d.pool.plan().schedule();
     const int group     = heads / o.num_kv_heads;
-    const auto& score   = plan.score;
-    const reference::RowOptions options{.softmax_scale      = plan.softmax_scale,
+    const auto& score   = plan.options;
+    const reference::RowOptions options{.softmax_scale      = score.softmax_scale,
                                         .causal             = score.causal,
                                         .window_left        = score.window_left,
                                         .num_initial_tokens = score.num_initial_tokens,

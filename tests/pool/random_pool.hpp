@@ -284,7 +284,8 @@ class RandomPool {
     if (!written.empty())
       for (int n = below(options_.max_sequences + 1); n > 0; --n)
         slots.push_back(written[below(static_cast<int>(written.size()))]);
-    const PoolQueries<Pool> queries(d_, static_cast<int>(slots.size()), from(1, d_.pool.plan().state().max_query_len));
+    const PoolQueries<Pool> queries(d_, static_cast<int>(slots.size()),
+                                    from(1, d_.pool.plan().schedule().bounds.max_query_len));
     attempt(
         "decode", true, [&] { queries.decode(d_, slots); },
         [&] {
@@ -332,7 +333,7 @@ class RandomPool {
         return refused_call("decode of no sequence", [&] { queries.decode(d_, with_unknown); });
       }
       default: {
-        const PoolQueries<Pool> queries(d_, 2, d_.pool.plan().state().max_query_len + 1);
+        const PoolQueries<Pool> queries(d_, 2, d_.pool.plan().schedule().bounds.max_query_len + 1);
         return refused_call("decode with too many queries", [&] { queries.decode(d_, twice); });
       }
     }

@@ -153,7 +153,7 @@ TYPED_TEST(PoolErrors, Decode) {
                                       {"::decode", "slots[1] is 5", "no sequence"});
   EXPECT_THROW(d.pool.decode(d.exec, Slots{a, a}, q, out), InvalidArgument);  // q has one row
   EXPECT_THROW(d.pool.prepare(d.exec, {.num_q_heads = 3}), InvalidArgument);  // not a multiple of 2
-  EXPECT_EQ(d.pool.plan().state().num_q_heads, 2);                            // the old plan stays
+  EXPECT_EQ(d.pool.plan().schedule().shape.num_q_heads, 2);                   // the old plan stays
 }
 
 // A decode that is refused launches nothing, and what an earlier kv selected stays.
@@ -203,8 +203,8 @@ TYPED_TEST(PoolErrors, ProgrammaticLaunch) {
   d.pool.prepare(d.exec, {.num_q_heads = 2});
   d.template refuses<InvalidArgument>([&] { d.pool.prepare(d.exec, {.num_q_heads = 4, .programmatic_launch = true}); },
                                       {"::prepare", "programmatic_launch is true", "allowed: false", "call kv"});
-  EXPECT_EQ(d.pool.plan().state().num_q_heads, 2);  // the old plan stays
-  EXPECT_FALSE(d.pool.plan().state().programmatic);
+  EXPECT_EQ(d.pool.plan().schedule().shape.num_q_heads, 2);  // the old plan stays
+  EXPECT_FALSE(d.pool.plan().schedule().programmatic_launch);
 }
 
 TYPED_TEST(PoolErrors, Options) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/random/run.hpp"
 
-#include "src/dispatch/by_type.hpp"
+#include "src/base/by_type.hpp"
+#include "src/plan/cache_rows.hpp"
 #include "tests/support/elements.hpp"
 #include "tests/support/spaces.hpp"
 #include "tests/support/watch.hpp"
@@ -169,7 +170,7 @@ class Run {
   /// one may run on another instance.
   std::string decode(const Plan<Space>& plan, TestScene& scene) {
     const CacheRef kv = std::visit([](const auto& cache) { return cache.ref(); }, scene.cache());
-    if (!detail::rows_fit(kv, plan.state().wide, plan.state().row_alignment)) return refused(plan, scene);
+    if (!detail::rows_fit(kv, plan.schedule().kernel.row_alignment)) return refused(plan, scene);
     scene.poison_outputs();
     scene.decode(plan);
     if (const auto right = scene.right(scene.sample(), leeway(scene.out().type())); !right) return right.message();

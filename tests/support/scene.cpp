@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/scene.hpp"
 
-#include "src/plan/share.hpp"
+#include "src/kernel/share.hpp"
 #include "src/plan/split.hpp"
 
 #include <algorithm>
@@ -353,11 +353,11 @@ Plan<Space> Scene<Space, T>::plan() {
 
 template <class Space, class T>
 void Scene<Space, T>::decode(const Space& exec, const Plan<Space>& plan) const {
-  probability_type_ = plan.state().probability_type;
+  probability_type_ = plan.schedule().kernel.probability_type;
   // Products of warpgroups, in the hand-tuned kernels for many query rows (backends/cuda/tuned/wgmma).
-  const auto& s   = plan.state();
-  const bool many = s.head_dim != s.head_dim_v || s.max_query_len > 1 || s.num_q_heads > 8 * s.num_kv_heads;
-  cut_off_steps_  = s.tuned && many ? s.head_dim / 16 : 0;
+  const auto& s   = plan.schedule();
+  const bool many = s.shape.head_dim != s.shape.head_dim_v || s.bounds.max_query_len > 1 || s.shape.group() > 8;
+  cut_off_steps_  = plan.backend() == "tuned" && many ? s.shape.head_dim / 16 : 0;
   const auto call = [&]<class Q, class Out>(Q*, Out*) {
     std::visit(
         [&](const auto& kv) {
@@ -526,15 +526,15 @@ testing::AssertionResult Scene<Space, T>::right(const Sample<T>& sample, double 
 
 template <class Space, class T>
 Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
-  const detail::PlanState& s = plan.state();
-  const Shape& shape         = sample_.shape();
+  const detail::Schedule& s = plan.schedule();
+  const Shape& shape        = sample_.shape();
   std::vector<int> chunks, tiles;
   detail::RowTotals totals{};
   for (int b = 0; b < sample_.batch(); ++b) {
     const int queries = sample_.query_len(b), chunk = 1 << s.split.chunk_shift;
-    chunks.push_back(detail::ceil_div(detail::VisibleTokens(s.score, shape.lengths[b], queries).count, chunk));
-    tiles.push_back(s.num_kv_heads / s.heads_per_item *
-                    detail::ceil_div(queries * s.num_q_heads / s.num_kv_heads, s.row_tile));
+    chunks.push_back(detail::ceil_div(detail::VisibleTokens(s.options, shape.lengths[b], queries).count, chunk));
+    tiles.push_back(s.shape.num_kv_heads / s.kernel.heads_per_item *
+                    detail::ceil_div(queries * s.shape.group(), s.kernel.row_tile));
     if (chunks[b] == 0) continue;
     totals.chunks += std::int64_t(chunks[b]) * tiles[b];
     totals.rows += tiles[b];
@@ -543,14 +543,14 @@ Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
   const std::int64_t rows          = std::accumulate(tiles.begin(), tiles.end(), std::int64_t(0));
   const detail::SplitBounds bounds = detail::fit_teams_to_rows(rows, s.split);
   int grid                         = 0;  // of even batches on machines that deal out tiles
-  if (s.split.deals_tiles && !s.all && detail::even(totals))
-    grid = detail::grid_for(rows, bounds.teams * bounds.even_waves);
+  if (s.split.deals_tiles && !s.kernel.general && detail::even(totals))
+    grid = detail::grid_for(rows, bounds.num_teams * bounds.even_waves);
   Cuts cuts;
   for (int b = 0; b < sample_.batch(); ++b) {
     const int num_splits = grid > 0 ? detail::grid_splits_of(chunks[b], grid, bounds)
                                     : detail::num_splits_of(chunks[b], detail::limit_splits(totals, bounds), bounds);
-    cuts.items += tiles[b] * num_splits * s.heads_per_item;
-    cuts.merges += num_splits > 1 ? tiles[b] * s.heads_per_item : 0;
+    cuts.items += tiles[b] * num_splits * s.kernel.heads_per_item;
+    cuts.merges += num_splits > 1 ? tiles[b] * s.kernel.heads_per_item : 0;
   }
   return cuts;
 }

@@ -3,7 +3,7 @@
 
 #include <pagoda/types.hpp>
 
-#include "src/dispatch/by_type.hpp"
+#include "src/base/by_type.hpp"
 
 #include <gtest/gtest.h>
 #include <Kokkos_Core.hpp>

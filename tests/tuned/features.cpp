@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/dispatch/tuned.hpp"
-#include "src/dispatch/tuned_problem.hpp"
+#include "backends/cuda/tuned_problem.hpp"
+#include "src/plan/backend_choice.hpp"
 #include "tests/tuned/cards.hpp"
 
 #include <pagoda/pagoda.hpp>
@@ -160,7 +160,7 @@ Cells cells_of(const Row& row) {
   ask.options.backend     = "generic";
   const CacheRef kv       = cache_of(ask);
   try {
-    const auto state = detail::make_plan_state(Host(), kv, ask.options);
+    const auto state = detail::make_schedule(Host(), kv, ask.options);
     tuned::Problem problem{};
     const char* const reason = detail::tuned_problem(state, detail::usual_problem(state, kv), problem);
     return {row.name, "yes", reason ? std::string("no: ") + reason : tuned_cell(problem)};

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backends/cuda/tuned/decode.hpp"
-#include "src/kernel/divisor.hpp"
+#include "src/base/divisor.hpp"
 
 #include <cuda.h>
 #include <vector_types.h>

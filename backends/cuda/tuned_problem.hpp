@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <pagoda/plan.hpp>
+#include <pagoda/detail/schedule.hpp>
 #include <pagoda/problem.hpp>
 #include <pagoda/types.hpp>
 
@@ -33,20 +33,21 @@ inline std::optional<tuned::Type> tuned_type(DType type) {
 }
 
 /// The part of a problem that is known when the plan is made. There must be kernels for the cache's type.
-inline tuned::Problem tuned_shape(const PlanState& s) {
+inline tuned::Problem tuned_shape(const Schedule& s) {
   tuned::Problem t{};
-  t.type         = *tuned_type(s.kv_type);
-  t.num_q_heads  = s.num_q_heads;
-  t.num_kv_heads = s.num_kv_heads;
-  t.head_dim     = s.head_dim;
-  t.head_dim_v   = s.head_dim_v;
-  t.num_q_tokens = t.max_q_tokens = s.max_query_len;
+  t.type         = *tuned_type(s.shape.kv_type);
+  t.num_q_heads  = s.shape.num_q_heads;
+  t.num_kv_heads = s.shape.num_kv_heads;
+  t.head_dim     = s.shape.head_dim;
+  t.head_dim_v   = s.shape.head_dim_v;
+  t.num_q_tokens = t.max_q_tokens = s.bounds.max_query_len;
   return t;
 }
+
 /// Fills in `t`. Returns null, or the reason if the kernels' interface cannot express the problem.
-inline const char* tuned_problem(const PlanState& s, const Problem& p, tuned::Problem& t) {
-  if (s.score.any()) return "a score option";
-  if (s.cu_seqlens_q) return "numbers of query tokens that differ (cu_seqlens_q)";
+inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Problem& t) {
+  if (s.options.changes_scores()) return "a score option";
+  if (s.options.cu_seqlens_q) return "numbers of query tokens that differ (cu_seqlens_q)";
   const CacheRef& kv = p.kv;
   const auto type = tuned_type(kv.k.type), q = tuned_type(p.q.type), out = tuned_type(p.out.type);
   if (!type) return "no hand-tuned kernel for the cache's type";
@@ -58,7 +59,7 @@ inline const char* tuned_problem(const PlanState& s, const Problem& p, tuned::Pr
   t.batch = kv.batch;
   if (kv.batch > 0) t.num_q_tokens = static_cast<int>(p.q.extent[0] / kv.batch);
   t.page_size   = kv.page_size();
-  t.max_seq_len = s.max_seq_len;
+  t.max_seq_len = s.bounds.max_seq_len;
   t.num_pages   = kv.num_pages();
   for (const auto& [to, from, scale] : {std::tuple{&t.k, &kv.k, &kv.k_scale}, std::tuple{&t.v, &kv.v, &kv.v_scale}}) {
     if (scale->data && (scale->stride[0] != 0 || scale->stride[1] != 0)) return "scales of single tokens";
@@ -74,13 +75,13 @@ inline const char* tuned_problem(const PlanState& s, const Problem& p, tuned::Pr
                                            kv.table_pages * kv.table_page_stride;
   }
   const std::int64_t tokens = t.num_q_tokens;
-  t.causal                  = s.score.causal;
+  t.causal                  = s.options.causal;
   t.q                       = {p.q.data, *q, tokens * p.q.stride[0], p.q.stride[1]};
   t.out                     = {p.out.data, *out, tokens * p.out.stride[0], p.out.stride[1]};
   t.lse = p.lse.data, t.lse_double = p.lse.type == DType::fp64;
   t.lse_batch = tokens * p.lse.stride[0], t.lse_head = p.lse.stride[1];
-  t.softmax_scale = s.softmax_scale;
-  t.programmatic  = s.programmatic;
+  t.softmax_scale = s.options.softmax_scale;
+  t.programmatic  = s.programmatic_launch;
   return nullptr;
 }
 

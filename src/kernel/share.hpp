@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/base/unroll.hpp"
 #include "src/kernel/kernel_args.hpp"
-#include "src/kernel/unroll.hpp"
 #include "src/plan/split.hpp"
 
 #include <Kokkos_Core.hpp>
@@ -16,13 +16,13 @@ namespace pagoda::detail {
 struct VisibleTokens {
   int head, tail, count;
 
-  KOKKOS_FUNCTION VisibleTokens(const ScoreOptions& score, int seq_len, int query_len)
+  KOKKOS_FUNCTION VisibleTokens(const AttentionOptions& options, int seq_len, int query_len)
       : head(0), tail(0), count(seq_len) {
-    if (score.window_left < 0) return;
+    if (options.window_left < 0) return;
     // The first token that the first query token sees. 64 bits: window_left may be as large as an int.
-    const std::int64_t earliest = std::int64_t(seq_len) - query_len - score.window_left;
+    const std::int64_t earliest = std::int64_t(seq_len) - query_len - options.window_left;
     tail                        = static_cast<int>(least(greatest(earliest, std::int64_t(0)), std::int64_t(seq_len)));
-    head                        = least(score.num_initial_tokens, tail);
+    head                        = least(options.num_initial_tokens, tail);
     count                       = head + seq_len - tail;
   }
   KOKKOS_FUNCTION int token(int index) const { return index < head ? index : index - head + tail; }
@@ -96,11 +96,11 @@ class Share {
     }
     if (has_grid && even(t)) {
       s_.grid      = true;
-      s_.one_round = args.grid_splits.value * all_rows <= args.split.teams;
+      s_.one_round = args.grid_splits.value * all_rows <= args.split.num_teams;
       return;
     }
     s_.limit     = limit_splits(t, args.split);
-    s_.one_round = all_rows + s_.limit.cuts <= args.split.teams;
+    s_.one_round = all_rows + s_.limit.cuts <= args.split.num_teams;
   }
 
   /// Which query rows item i of an even batch would be of, and which of their splits; false: there is no such item.
@@ -174,7 +174,7 @@ class Share {
 
   KOKKOS_FUNCTION Entry entry(int b, int seq_len) const {
     if constexpr (!General) return {seq_len, chunks(seq_len), args_.tiles_per_entry.value};
-    const int queries = args_.query_len(b), visible = VisibleTokens(args_.score, seq_len, queries).count;
+    const int queries = args_.query_len(b), visible = VisibleTokens(args_.options, seq_len, queries).count;
     const int per_head = args_.row_tile.divide(queries * args_.group.value + args_.row_tile.value - 1);
     return {visible, chunks(visible), args_.head_groups * per_head};
   }

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/plan/kernel_choice.hpp"
+
+#include <pagoda/error.hpp>
+
+#include "src/plan/bounds.hpp"
+#include "src/plan/cache_rows.hpp"
+
+namespace pagoda::detail {
+
+FragmentShape fragment_shape(const ProblemShape& shape, const Bounds& bounds, const CacheRef& kv) {
+  const RowLayout layout = row_layout(kv);
+  return {.rows           = query_rows_of_longest_entry(bounds, shape),
+          .head_dim       = shape.head_dim,
+          .head_dim_v     = shape.head_dim_v,
+          .dense_dims     = layout.dense_dims,
+          .row_alignment  = layout.alignment,
+          .values_in_keys = values_in_keys(kv),
+          .heads_in_turn  = heads_in_turn(kv),
+          .row_units      = row_units(kv).count};
+}
+
+KernelChoice choose_kernel(const FragmentChoice& choice, const ProblemShape& shape, const Bounds& bounds,
+                           const AttentionOptions& options, const CacheRef& kv) {
+  KernelChoice kernel = choice.kernel;
+  require(kernel.fragment >= 0, "pagoda::plan: head_dim is ", shape.head_dim, " and head_dim_v ", shape.head_dim_v,
+          "; allowed: what fits the ", choice.machine.scratch_limit, " bytes of scratch of a team on this device");
+  kernel.general = bounds.max_query_len > 1 || ragged(bounds) || options.changes_scores();
+  if (kernel.row_alignment > 0) return kernel;
+  kernel.slow_because =
+      row_layout(kv).dense_dims
+          ? "no vector kernel takes this head_dim and alignment, so keys and values are read one element at a time"
+          : "the dims of a row of keys or values, or its block scales, do not lie side by side (a View<T****> is "
+            "LayoutLeft on a GPU; use Kokkos::LayoutRight or pagoda::make_paged_cache), so they are read one element "
+            "at a time";
+  return kernel;
+}
+
+}  // namespace pagoda::detail

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pagoda/detail/schedule.hpp>
+
+#include "src/plan/kernel_choice.hpp"
+
+#include <cstdint>
+
+/// The part of the planner that decides how rows may be split, and for how many splits the workspace has room.
+namespace pagoda::detail {
+
+/// Lengths of splits as the fragment and the machine ask for them. max_cuts is not set yet.
+SplitBounds split_lengths(const FragmentChoice& choice);
+
+/// Tokens of the longest split.
+inline int max_split_tokens(const SplitBounds& split) { return split.max_chunks << split.chunk_shift; }
+
+/// The same bounds, with the teams and cuts that this number of row tiles can use. They hold for all lengths
+/// (limit_splits sees to it), and are tight for lengths up to max_seq_len.
+SplitBounds bound_splits(SplitBounds split, std::int64_t row_tiles, int max_seq_len);
+
+/// Partial states of a batch, for which the workspace has room.
+int max_slots(const SplitBounds& split, std::int64_t row_tiles, int max_seq_len);
+
+}  // namespace pagoda::detail
