@@ -3,7 +3,8 @@
 #   tests                        the tests of an ordinary build (ci/test.sh)
 #   install                      consumers of an installed Pagoda and of Pagoda as a sub-project
 #   format tidy scripts          clang-format, clang-tidy and shellcheck have nothing to say; README's figures are those
-#                                of bench/results; pages name files that exist (ci/pages.py); the API pages build
+#                                of bench/results; pages name files that exist (ci/pages.py); folders do not include each
+#                                other (ci/folders.py); the API pages build
 #   cuda                         the CUDA sources compile for A100, A40 and H100 without spills, and as many blocks of the
 #                                hand-tuned kernels fit as their tuning counts on (where there is an nvcc)
 #   hip                          the library compiles for MI250, MI300 and RX 7900

@@ -40,6 +40,7 @@ check_scripts() {
   "${in_root[@]}" shellcheck ci/*.sh .ci/run tests/tuned/keep_usage.sh
   "${in_root[@]}" python3 -B bench/compare/readme.py --check README.md
   "${in_root[@]}" python3 -B ci/pages.py
+  "${in_root[@]}" python3 -B ci/folders.py
   "${in_root[@]}" cmake --preset host -B "$builds/docs" -DPAGODA_BUILD_TESTS=OFF -DPAGODA_BUILD_BENCH=OFF
   "${in_root[@]}" cmake --build "$builds/docs" --target docs
   "${in_root[@]}" python3 -B ci/type_table.py --check README.md
