@@ -63,9 +63,9 @@ TYPED_TEST(PlanErrors, BoundsAtTheirLimits) {
     return std::visit([&](const auto& kv) { return detail::make_schedule(this->scene.exec(), kv.ref(), options); },
                       this->scene.cache());
   };
-  EXPECT_EQ(plans({.num_q_heads = 8, .max_batch = INT_MAX, .max_seq_len = 1, .max_query_tokens = 1}).max_batch,
+  EXPECT_EQ(plans({.num_q_heads = 8, .max_batch = INT_MAX, .max_seq_len = 1, .max_query_tokens = 1}).bounds.max_batch,
             INT_MAX);
-  EXPECT_EQ(plans({.num_q_heads = 8, .max_query_len = 1 << 29, .max_query_tokens = 3}).max_query_len, 1 << 29);
+  EXPECT_EQ(plans({.num_q_heads = 8, .max_query_len = 1 << 29, .max_query_tokens = 3}).bounds.max_query_len, 1 << 29);
   this->refuses({.num_q_heads = 8, .max_batch = INT_MAX, .cu_seqlens_q = this->ints(4)},
                 {"cu_seqlens_q has 4", "max_batch + 1 = 2147483648"});
 }
