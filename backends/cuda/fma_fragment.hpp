@@ -81,7 +81,7 @@ class FmaFragment : public FragmentDefaults<float> {
       PAGODA_UNROLL_ALL
       for (int h = 0; h < Rows; ++h) {
         const bool valid     = rows_of.valid(h);
-        const float* const q = static_cast<const float*>(args_.q.data) + (valid ? rows_of.offset(args_.q, h) : 0);
+        const float* const q = static_cast<const float*>(args_.q.data) + (valid ? rows_of.query_offset(h) : 0);
         PAGODA_UNROLL_ALL
         for (int c = 0; c < chunks; ++c)
           q_[h][c] = valid && dim(c) < args_.head_dim ? *reinterpret_cast<const Quad*>(q + dim(c)) : Quad{};
@@ -90,7 +90,7 @@ class FmaFragment : public FragmentDefaults<float> {
       PAGODA_UNROLL_ALL
       for (int h = 0; h < Rows; ++h) {
         const bool valid     = rows_of.valid(h);
-        const float* const q = static_cast<const float*>(args_.q.data) + (valid ? rows_of.offset(args_.q, h) : 0);
+        const float* const q = static_cast<const float*>(args_.q.data) + (valid ? rows_of.query_offset(h) : 0);
         PAGODA_UNROLL_ALL
         for (int c = 0; c < chunks; ++c)
           for (int e = 0; e < 4; ++e)

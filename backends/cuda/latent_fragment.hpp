@@ -103,7 +103,7 @@ class LatentFragment : public FragmentDefaults<T> {
         const int r      = query_row(m, e);
         const bool valid = AnyQuery || rows_of.valid(r);
         const T* q       = rounded + r * key_dims;
-        if constexpr (!AnyQuery) q = static_cast<const T*>(args_.q.data) + (valid ? rows_of.offset(args_.q, r) : 0);
+        if constexpr (!AnyQuery) q = static_cast<const T*>(args_.q.data) + (valid ? rows_of.query_offset(r) : 0);
         PAGODA_UNROLL_ALL
         for (int i = 0; i < key_steps; ++i)
           q_[m][i][e] = valid ? *reinterpret_cast<const std::uint32_t*>(q + query_dim(i, e)) : 0;

@@ -114,7 +114,7 @@ class MmaFragment : public FragmentDefaults<T> {
         const int r = i / query_chunks, chunk = i % query_chunks;
         const bool none = !rows_of.valid(r) || 8 * chunk >= args_.head_dim;
         const Operand* const q =
-            static_cast<const Operand*>(args_.q.data) + (none ? 0 : rows_of.offset(args_.q, r) + 8 * chunk);
+            static_cast<const Operand*>(args_.q.data) + (none ? 0 : rows_of.query_offset(r) + 8 * chunk);
         cuda::copy_async(query_place(r, chunk), reinterpret_cast<const char*>(q), policy_, none);
       }
     } else if constexpr (AnyQuery) {
@@ -367,7 +367,7 @@ class MmaFragment : public FragmentDefaults<T> {
         const int i = first + j * threads, r = i / DimTile, d = i % DimTile;
         x[j] = Operand(0.0f);
         if (r < rows && d < args_.head_dim && rows_of.valid(r))
-          x[j] = static_cast<const Operand*>(args_.q.data)[rows_of.offset(args_.q, r) + rows_of.dims(args_.q, d)];
+          x[j] = static_cast<const Operand*>(args_.q.data)[rows_of.query_offset(r, d)];
       }
       PAGODA_UNROLL_ALL
       for (int j = 0; j < at_once; ++j) {

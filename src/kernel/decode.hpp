@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/base/unroll.hpp"
+#include "src/kernel/entry.hpp"
 #include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
 #include "src/kernel/kernel_args.hpp"
@@ -9,6 +9,7 @@
 #include "src/kernel/rows.hpp"
 #include "src/kernel/score.hpp"
 #include "src/kernel/share.hpp"
+#include "src/base/unroll.hpp"
 
 #include <Kokkos_Core.hpp>
 
@@ -16,12 +17,13 @@
 
 namespace pagoda::detail {
 
-/// The generic decode kernel: all of a decode in one launch. Every team works out from the lengths which items of the
-/// plan are its own; its workers take an item's tiles of tokens in turn and meet at the item's end. Rows that were cut
-/// are joined by the last of their teams to arrive, so nobody ever waits for a team that may not be running.
+/// The generic decode kernel: one launch for a decode. Every team computes from the entries which work items are its
+/// own. Its workers take an item's tiles of tokens in turn and meet at the end of the item. The splits of a row are
+/// joined by the last of their teams to arrive, so no team waits for one that may not be running.
 ///
-/// FragmentType: how rows are read and multiplied (machine.hpp). General: the instance for all there is; the other one
-/// is for one query token a sequence, no score options, and queries of a type the fragment takes as they are.
+/// FragmentType: how rows are read and multiplied (machine.hpp). General: the instance for all problems. The other
+/// instance is for one query token in each entry, no score options, and queries of a type that the fragment takes
+/// without conversion.
 template <class ExecutionSpace, class FragmentType, bool General>
 struct DecodeKernel {
   static_assert(pagoda::detail::Fragment<FragmentType>);
@@ -31,13 +33,13 @@ struct DecodeKernel {
   using Acc      = typename Fragment::Acc;
   KernelArgsFor<Fragment> args;
 
-  /// All workers take each tile of tokens together: a team has one state.
+  /// All workers multiply each tile of tokens together, and a team has one state.
   static constexpr bool shared_tiles = Fragment::shared_tiles;
   /// Splits are dealt out in rounds of the workers.
   static constexpr bool deals_tiles = Machine::deals_tiles && !shared_tiles;
   /// The fragment takes a tile of tokens through several kv heads.
   static constexpr bool many_heads = Fragment::many_heads;
-  /// Splits' states that are joined at once, and quads of each by a lane.
+  /// Partial states that are joined at once, and quads of each that a lane joins.
   static constexpr int join_block = [] {
     if constexpr (shared_tiles) return Fragment::join_block;
     return Machine::join_block;
@@ -46,7 +48,7 @@ struct DecodeKernel {
     if constexpr (shared_tiles) return Fragment::join_quads;
     return 1;
   }();
-  /// The fragment counts on values that are a prefix of the keys.
+  /// The fragment requires values that are a prefix of the keys.
   static constexpr bool values_in_keys = Fragment::values_in_keys;
 
   static std::size_t scratch_bytes(int head_dim, int head_dim_v, int workers, int heads) {
@@ -55,7 +57,7 @@ struct DecodeKernel {
   }
 
   KOKKOS_FUNCTION void operator()(const Member& team) const {
-    // Taken once for all items: each call takes more.
+    // Taken once for all items, as each call takes more scratch.
     const int bytes = static_cast<int>(
         Fragment::scratch_bytes(args.head_dim, args.head_dim_v, team.team_size(), args.heads_per_item));
     char* const memory = static_cast<char*>(
@@ -66,7 +68,7 @@ struct DecodeKernel {
     PAGODA_UNROLL(1)
     for (bool again = false;; again = true) {
       {
-        // What does not depend on lengths is done while they are on their way.
+        // Work that does not depend on the lengths is done while these are being loaded.
         Share<Machine, General, deals_tiles> share(team, args, again ? &notes->plan : nullptr);
         Fragment fragment(team, args, memory);
         WorkItem item;
@@ -78,7 +80,7 @@ struct DecodeKernel {
         if (!share.state().grid) started = {};
         if (again) team.team_barrier();  // all have read the notes
         if (leads(team)) notes->item = item, notes->plan = share.state();
-        int next = 0;  // asked for now, needed later
+        int next = 0;  // requested here and used after the item
         if (!share.state().one_round && leads(team)) next = Kokkos::atomic_fetch_add(&args.team_counters->next, 1);
         carry_out(team, fragment, item, notes, started);
         if (notes->plan.one_round) return;
@@ -91,46 +93,46 @@ struct DecodeKernel {
   }
 
  private:
-  /// What a team must remember while its registers are full of keys and values, in scratch.
+  /// What a team keeps in scratch while its registers hold keys and values.
   struct TeamNotes {
     typename Share<Machine, General, deals_tiles>::State plan;
     WorkItem item;
     int next;  ///< number of the team's next item
-    int last;  ///< this team came last
+    int last;  ///< whether this team arrived last
   };
 
   KOKKOS_FUNCTION void leave(const Member& team, bool one_round) const {
     if (one_round) return;
-    if (leads(team) && Machine::arrive(&args.team_counters->left) == team.league_size() - 1)
-      *args.team_counters = {0, 0};
+    if (leads(team) && Machine::arrive(&args.team_counters->left) == team.league_size() - 1) *args.team_counters = {0, 0};
   }
 
-  /// One lane of a team. (Kokkos::single has the lanes of a warp look for each other afterwards; here they always meet
-  /// at a barrier.)
+  /// Whether this is the one lane that acts for the team. (Kokkos::single would make the lanes of the warp reconverge,
+  /// which is not needed here, as a barrier follows.)
   KOKKOS_FUNCTION static bool leads(const Member& team) { return team.team_rank() == 0 && Machine::lane(team) == 0; }
 
-  /// The fragment can begin with what is known before the lengths are, should the batch prove even.
+  /// The fragment can start before the lengths are known. The start is dropped if the batch is not even.
   static constexpr bool starts_speculatively =
       Share<Machine, General, deals_tiles>::has_grid && Fragment::starts_speculatively;
 
   struct SpeculativeStart {
-    bool queries = false;  ///< are loaded
-    bool pages   = false;  ///< the worker's are known: page is that of the lane-th of its tiles
-    int page     = 0;
+    bool queries = false;  ///< the queries are loaded
+    bool pages   = false;  ///< the worker's pages are known
+    int page     = 0;      ///< page of the lane-th tile of the worker
   };
   KOKKOS_FUNCTION SpeculativeStart start_speculatively(const Member& team, const WorkItem& item,
                                                        Fragment& fragment) const {
     SpeculativeStart f;
-    if (args.paged && !args.page_indptr) {
+    if (args.paged && !args.page_indptr) {  // with a view of its own, so that only these caches load the sequence's id
       const int tile =
           (Machine::lane(team) * args.grid_splits.value + item.split) * team.team_size() + team.team_rank();
-      const int index = args.page_size.divide(tile * int(Fragment::tile_tokens));
-      f.pages         = true;
-      f.page          = args.pages_of(
-          args.sequence(item.batch))[std::int64_t(least(index, args.table_pages - 1)) * args.table_page_stride];
+      const EntryView entry = args.template entry<General>(item.batch);
+      const int index       = args.page_size.divide(entry.first + tile * int(Fragment::tile_tokens));
+      f.pages               = true;
+      f.page = args.pages_of(entry.sequence)[std::int64_t(least(index, args.table_pages - 1)) * args.table_page_stride];
     }
-    const TileRows<General> rows(args, item);
-    fragment.load_queries(rows, ScoreChange<Fragment, General>(args, item, rows, fragment).query_scale);
+    const EntryView entry = args.template entry<General>(item.batch);
+    const TileRows<General> rows(args, entry, item);
+    fragment.load_queries(rows, ScoreChange<Fragment, General>(args, entry, rows, fragment).query_scale);
     f.queries = true;
     return f;
   }
@@ -143,7 +145,7 @@ struct DecodeKernel {
     attend(team, fragment, item_now, started, item);
     if (item.num_splits == 1) return;
 
-    // The splits of a group are joined, then the groups of a row; whoever has the row's last state writes it.
+    // The splits of a group are joined, then the groups of a row. The team with the last state of a row writes the row.
     const int group = merge_group(item.num_splits), groups = ceil_div(item.num_splits, group);
     const int first = quotient(item.split, group) * group;
     int count       = least(group, item.num_splits - first);
@@ -161,19 +163,20 @@ struct DecodeKernel {
     }
   }
 
-  /// Joins `count` states of the item's rows, into the outputs if they are all of the row's, into `to` otherwise. Of
-  /// the rows from first_row on, no more than max_rows.
+  /// Joins `count` states of up to max_rows of the item's rows, from first_row on. last: these are all states of the
+  /// rows, and the results are stored as outputs; otherwise they go to `all_to`.
   template <int Block, int Quads>
   KOKKOS_FUNCTION void join(const Member& team, const WorkItem& item, const StateArray<Acc>& all, int count, bool last,
                             const StateArray<Acc>& all_to, int first_row = 0, int max_rows = Fragment::rows) const {
+    const EntryView entry = args.template entry<General>(item.batch);
     for (int h = 0; h < heads(); ++h) {
-      const TileRows<General> rows(args, item, h);
+      const TileRows<General> rows(args, entry, item, h);
       const StateArray<Acc> to = all_to.head(h);
       const auto emit          = [&](int row, int d, int step, const RowState<Acc>& s, const Acc(&x)[Quads][4]) {
         const int r = first_row + row;
         if (last) return store_row(rows, r, d, step, s, x);
         PAGODA_UNROLL_ALL
-        for (int q = 0; q < Quads; ++q)  // where values were read before: by nobody else
+        for (int q = 0; q < Quads; ++q)  // this lane alone has read what is overwritten here
           to.value(0, r, d + step * q) = {{x[q][0], x[q][1], x[q][2], x[q][3]}};
         if (d == 0) to.state(0, r) = s;
       };
@@ -186,7 +189,7 @@ struct DecodeKernel {
     }
   }
 
-  /// The same, of other teams' states, with as many loads at once as there are registers for.
+  /// Joins the states of several teams, with as many loads in flight as there are registers for.
   KOKKOS_FUNCTION void join_splits(const Member& team, const WorkItem& item, const StateArray<Acc>& from, int count,
                                    bool last, const StateArray<Acc>& to) const {
     if constexpr (!shared_tiles)
@@ -197,8 +200,8 @@ struct DecodeKernel {
     join<join_block, join_quads>(team, item, from, count, last, to);
   }
 
-  /// What the team has of the item becomes a split's state, or outputs. The item is read only once the fragment has
-  /// finished: that waits for the team, so that the notes are written for all.
+  /// Stores the team's result as the partial state of a split, or as outputs. `noted` is read only after the fragment
+  /// has finished: that waits for the team, so that the notes are visible to all.
   KOKKOS_FUNCTION void finish(const Member& team, const WorkItem& noted, Fragment& fragment) const {
     if constexpr (shared_tiles) {
       PAGODA_UNROLL(1)
@@ -214,30 +217,31 @@ struct DecodeKernel {
     }
   }
 
-  /// The item's tokens: each worker its tiles, or all of them each tile. noted: the same item in the team's notes,
-  /// where it takes no registers meanwhile.
+  /// Processes the item's tokens: each worker takes tiles of its own, or all workers share each tile. noted: the same
+  /// item in the team's notes, where it takes no registers meanwhile.
   KOKKOS_FUNCTION void attend(const Member& team, Fragment& fragment, const WorkItem& item,
                               [[maybe_unused]] const SpeculativeStart& started, const WorkItem& noted) const {
-    const ItemRows<General> where(args, item);
+    const EntryView entry = args.template entry<General>(item.batch);
+    const ItemRows<General> where(args, entry, item.kv_head);
     const int step  = item.step;
     const int first = item.begin + (shared_tiles ? 0 : team.team_rank() * int(Fragment::tile_tokens));
     if constexpr (many_heads) {
       for (int h = 0; h < heads(); ++h) {
-        const TileRows<General> rows(args, item, h);
+        const TileRows<General> rows(args, entry, item, h);
         fragment.select(h);
-        fragment.load_queries(rows, ScoreChange<Fragment, General>(args, item, rows, fragment).query_scale);
+        fragment.load_queries(rows, ScoreChange<Fragment, General>(args, entry, rows, fragment).query_scale);
       }
       for (int u = first; u < item.end; u += step) {
         fragment.locate(where, u, item.end);
         for (int h = 0; h < heads(); ++h) {
           fragment.select(h);
-          const ScoreChange<Fragment, General> score(args, item, TileRows<General>(args, item, h), fragment);
+          const ScoreChange<Fragment, General> score(args, entry, TileRows<General>(args, entry, item, h), fragment);
           multiply(fragment, score, where, u, item.end);
         }
       }
     } else {
-      const TileRows<General> rows(args, item);
-      const ScoreChange<Fragment, General> score(args, item, rows, fragment);
+      const TileRows<General> rows(args, entry, item);
+      const ScoreChange<Fragment, General> score(args, entry, rows, fragment);
       if constexpr (starts_speculatively) {
         if (!started.queries) {
           fragment.forget_queries();
@@ -245,7 +249,7 @@ struct DecodeKernel {
         }
         fragment.begin(where, first, step, item.end, started.pages, started.page);
       } else {
-        if constexpr (!General) fragment.begin(where, first, step, item.end);  // what takes longest, first
+        if constexpr (!General) fragment.begin(where, first, step, item.end);  // first, as it takes longest
         fragment.load_queries(rows, score.query_scale);
         if constexpr (General) fragment.begin(where, first, step, item.end);
       }
@@ -255,7 +259,7 @@ struct DecodeKernel {
     finish(team, noted, fragment);
   }
 
-  /// A tile of tokens from u on.
+  /// Multiplies a tile of tokens, from u on.
   KOKKOS_FUNCTION static void multiply(Fragment& fragment, const ScoreChange<Fragment, General>& score,
                                        const ItemRows<General>& where, int u, int end) {
     const int count  = least(int(Fragment::tile_tokens), end - u);
@@ -268,7 +272,7 @@ struct DecodeKernel {
     fragment.multiply_values(where, u, end, hides);
   }
 
-  /// Partial states from a slot on, every step-th; level 0: of splits, 1: of groups.
+  /// Every step-th partial state from a slot on. level 0: those of splits; 1: those of groups of splits.
   KOKKOS_FUNCTION StateArray<Acc> partials(int slot, int level, int step) const {
     const int tile = args.row_tile.value, rows = tile * heads(), at = slot * rows;
     return {static_cast<RowState<Acc>*>(args.partial_state) + (level * args.slots * rows + at),
@@ -291,9 +295,9 @@ struct DecodeKernel {
     return notes->last != 0;
   }
 
-  /// Stores dims d + step q .. d + step q + 4 of a finished row for all q, and with the first of them its log-sum-exp.
-  /// The sink is one more token, without a value. A sum that is NaN is stored as NaN; only a sum of 0 means that the
-  /// row sees nothing.
+  /// Stores dims d + step q .. d + step q + 4 of a finished row, for all q. The lane with dim 0 stores the log-sum-exp.
+  /// A sink counts as a token without a value. A NaN sum is stored as NaN. Only a sum of 0 means that the row sees no
+  /// token.
   template <int Quads>
   KOKKOS_FUNCTION void store_row(const TileRows<General>& rows, int r, int d, int step, RowState<Acc> s,
                                  const Acc (&x)[Quads][4]) const {

@@ -13,21 +13,21 @@
 namespace pagoda::detail {
 
 /// Softmax state of one query row over some tokens: the maximum of the scores (base 2) and the sum of 2^(score -
-/// maximum); its weighted values lie beside it. Empty: -infinity and 0, and values that are numbers. The maximum
-/// ignores scores that are NaN, so it never is NaN; the sum and the values carry it.
+/// maximum). The weighted values are stored in an array of their own. Without tokens the state is -infinity and 0, and
+/// the values are finite. A NaN score makes the sum and the values NaN, but never the maximum, which ignores it.
 template <class Acc>
 struct alignas(2 * sizeof(Acc)) RowState {
   Acc most, sum;
 };
 
-/// States of the rows of a tile, one after another in memory, and their values.
+/// The states of the rows of a tile, adjacent in memory, and their values.
 template <class Acc>
 struct StateArray {
   RowState<Acc>* states;
   Acc* values;
-  int value_stride;                    ///< between the values of two rows, a multiple of 4
-  int state_step, value_step;          ///< from one state of a row to the next
-  int state_head = 0, value_head = 0;  ///< from one kv head's rows to the next's
+  int value_stride;                    ///< distance of the values of two rows, a multiple of 4
+  int state_step, value_step;          ///< distances of two states of a row
+  int state_head = 0, value_head = 0;  ///< distances of the rows of two kv heads
 
   /// The rows of the item's h-th kv head.
   KOKKOS_FUNCTION StateArray head(int h) const {
@@ -42,10 +42,10 @@ struct StateArray {
   }
 };
 
-/// Joins n states of each of `rows` rows, in their order, and hands emit(r, d, step, state, x) dims d + step q ..
+/// Joins n states of each of `rows` rows, in order, and calls emit(r, d, step, state, x) with dims d + step q ..
 /// d + step q + 4 of each joined row, for all q of x[Quads][4]. Team-wide, lanes over dims: a row has quads.value
-/// quads, of which a lane takes `Quads` at once. `Block` states are loaded before any is used, so that one wait does
-/// for all. Source: Dao et al., "Flash-Decoding for long-context inference" (the final reduction).
+/// quads, of which a lane takes `Quads` at once. `Block` states are loaded before any is used, so that all loads are in
+/// flight together. Source: Dao et al., "Flash-Decoding for long-context inference" (the final reduction).
 template <class Machine, int Block, int Quads, class Acc, class Member, class RowQuads, class Emit>
 KOKKOS_INLINE_FUNCTION void join_states(const Member& team, const StateArray<Acc>& from, int n, int rows,
                                         const RowQuads& quads, const Emit& emit) {
@@ -57,7 +57,7 @@ KOKKOS_INLINE_FUNCTION void join_states(const Member& team, const StateArray<Acc
     Acc x[Quads][4] = {};
     PAGODA_UNROLL(1)
     for (int first = 0; first < n; first += Block) {
-      // Without a condition, or they would wait for each other: beyond the last, that one again, without weight.
+      // Loads have no condition, or they would wait for each other. Beyond the last state, that one is loaded again.
       RowState<Acc> s[Block];
       Pack<Acc, 4> v[Block][Quads];
       PAGODA_UNROLL_ALL
@@ -71,7 +71,7 @@ KOKKOS_INLINE_FUNCTION void join_states(const Member& team, const StateArray<Acc
       Acc most = joined.most;
       PAGODA_UNROLL_ALL
       for (int j = 0; j < Block; ++j) most = greatest(most, s[j].most);
-      const Acc base = greatest(most, lowest);  // a number, so that differences with it are
+      const Acc base = greatest(most, lowest);  // finite, so that differences with it are not NaN
       const Acc kept = Machine::exp2(joined.most - base);
       joined         = {most, joined.sum * kept};
       for (auto& quad : x)

@@ -5,6 +5,7 @@
 #include <pagoda/types.hpp>
 
 #include "src/base/divisor.hpp"
+#include "src/kernel/entry.hpp"
 
 #include <Kokkos_Core.hpp>
 
@@ -13,21 +14,21 @@
 
 namespace pagoda::detail {
 
-/// One split of work: the query rows of one tile over a range of visible tokens, and where the result goes.
+/// One item of work: the query rows of one tile, over one split of their visible tokens.
 struct WorkItem {
-  int batch;              ///< batch entry
-  int kv_head;            ///< the first of KernelArgs::heads_per_item, as many of which make an item
+  int batch;              ///< which entry of the decode: KernelArgs::entry
+  int kv_head;            ///< the first of KernelArgs::heads_per_item kv heads
   int row_tile;           ///< which tile of the entry's query rows (query token x head of the group)
   int begin, end;         ///< visible-token indices
-  int step;               ///< workers take a tile each from begin on, and again from begin + step on, up to end
-  int split, num_splits;  ///< which of the row's splits this is; splits == 1: the rows are whole and go to the output
-  int slot;               ///< partial state of the row's first split; the others follow
+  int step;               ///< workers take a tile each from begin on, then from begin + step on, up to end
+  int split, num_splits;  ///< which of the row's splits this is; num_splits == 1: results go to the output
+  int slot;               ///< slot of the row's first split; those of the others follow
 };
 
-/// Counters of one decode that hands out its items: zero between decodes.
+/// Counters by which the teams of one decode hand out items. They are zero between decodes.
 struct TeamCounters {
   int next;  ///< items handed out beyond each team's first
-  int left;  ///< teams that found nothing more to do
+  int left;  ///< teams that found no more items
 };
 
 /// Distances between pages, tokens and heads of a cache.
@@ -68,7 +69,7 @@ KOKKOS_INLINE_FUNCTION float load_as_float(const void* data, DType type, std::in
   }
 }
 
-/// Element i as the accumulator type. Queries and outputs are few, so their type is a run-time matter.
+/// Loads element i as the accumulator type. Queries and outputs are few, so their type is a run-time argument.
 template <class Acc>
 KOKKOS_INLINE_FUNCTION Acc load_element(const void* data, DType type, std::int64_t i) {
   if constexpr (std::is_same_v<Acc, double>) {
@@ -97,39 +98,39 @@ KOKKOS_INLINE_FUNCTION void store_element(void* data, DType type, std::int64_t i
   }
 }
 
-/// Everything the kernels of one decode read, by value. Launches carry HintLightWeight, with which Kokkos hands
-/// functors of up to 4096 bytes to the device as plain kernel arguments; otherwise, from 512 bytes on with their
-/// policy, they would go through constant memory, which costs a wait and which a graph capture refuses.
+/// Everything that the kernels of one decode read, by value. Launches carry HintLightWeight: Kokkos then passes
+/// functors of up to 4096 bytes as plain kernel arguments. Without it functors of 512 bytes or more, policy included,
+/// go through constant memory, which costs a wait and does not work under graph capture.
 struct KernelArgs {
-  // What every team needs before its first copy stands together: constants come in lines, and a team waits for each.
+  // Fields that every team needs before its first copy are adjacent: constants are loaded in lines, one wait for each.
   const int* seq_lens;
   const int* sequence_ids;  ///< null: batch entry b is sequence b
   const int* table;         ///< null: contiguous, page = sequence
   const int* page_indptr;   ///< null: dense table
   int batch, heads_per_item;
-  int tiles_per_head;       ///< of an entry of one query token
-  Divisor tiles_per_entry;  ///< the same
-  Divisor grid_splits;      ///< of every row of an even batch, see Share
+  int tiles_per_head;       ///< row tiles of a head group, in an entry of one query token
+  Divisor tiles_per_entry;  ///< row tiles of all head groups, in an entry of one query token
+  Divisor grid_splits;      ///< splits of each row of an even batch, see Share
   Divisor page_size;
   int table_row_stride, table_page_stride;
-  int table_pages;                  ///< entries of a row of a dense table
+  int table_pages;                  ///< page ids in a row of a dense table
   bool paged, near_tokens;          ///< tokens of a page lie less than 2^26 bytes from each other
   bool wide_queries, wide_outputs;  ///< rows can be read or written in aligned vectors
   int head_dim, head_dim_v;
-  float softmax_scale32;  ///< options.softmax_scale, rounded on the host: a GPU would round it again and again
+  float softmax_scale32;  ///< options.softmax_scale, rounded once on the host
   SplitBounds split;
   Divisor group, row_tile;
   DeviceArray q;
   const void* k;
   const void* v;
-  RowSteps k_units, v_units;  ///< strides in units of row_unit bytes, for fragments that ask for it
+  RowSteps k_units, v_units;  ///< strides in units of row_unit bytes, for fragments that use them
   std::uint32_t row_unit;     ///< a power of two that divides the distance between any two rows
 
   // Strides of keys and values by (page, token in page, kv head, dim), in elements.
   std::int64_t k_page, k_token, k_head, k_dim;
   std::int64_t v_page, v_token, v_head, v_dim;
   int num_pages;
-  int head_groups;  ///< of heads_per_item kv heads, that an entry has
+  int head_groups;          ///< groups of heads_per_item kv heads in an entry
   AttentionOptions options;
 
   // Outputs and workspace.
@@ -139,10 +140,10 @@ struct KernelArgs {
   void* partial_state;   ///< accumulator type, [2][slot][head of the item][row of the tile][2]: maximum in base 2, sum
   void* partial_values;  ///< accumulator type, [slot][head][row][value_stride], not normalised
   int slots, value_stride;
-  Divisor value_quads;  ///< of an output row
+  Divisor value_quads;  ///< quads of an output row
 #if defined(PAGODA_DEBUG_BOUNDS)
-  int max_seq_len, num_sequences;  ///< of the cache
-  int num_query_tokens;            ///< of q
+  int max_seq_len, num_sequences;  ///< bounds of the cache
+  int num_query_tokens;            ///< extent of q
 #endif
 
   template <class Acc>
@@ -153,34 +154,15 @@ struct KernelArgs {
       return options.softmax_scale;
     }
   }
-  KOKKOS_FUNCTION int sequence(int b) const {
-    const int s = sequence_ids ? sequence_ids[b] : b;
-#if defined(PAGODA_DEBUG_BOUNDS)
-    if (s < 0 || s >= num_sequences) Kokkos::abort("pagoda::decode: sequence_ids holds an id outside the cache");
-#endif
-    return s;
+  /// Entry b of the decode. General: as in DecodeKernel; otherwise every entry has one query token.
+  template <bool General>
+  KOKKOS_FUNCTION EntryView entry(int b) const {
+    const int s = sequence(b);
+    if constexpr (!General) return {s, 0, seq_len(s), b, 1};
+    const int begin = options.cu_seqlens_q ? options.cu_seqlens_q[b] : b * options.uniform_query_len;
+    return {s, 0, seq_len(s), begin, query_len(b, begin)};
   }
-  KOKKOS_FUNCTION int seq_len(int b) const {
-    const int tokens = seq_lens[sequence(b)];
-#if defined(PAGODA_DEBUG_BOUNDS)
-    if (tokens < 0 || tokens > max_seq_len)
-      Kokkos::abort("pagoda::decode: seq_lens holds a length beyond what the cache can hold");
-#endif
-    return tokens;
-  }
-  KOKKOS_FUNCTION int query_begin(int b) const {
-    return options.cu_seqlens_q ? options.cu_seqlens_q[b] : b * options.uniform_query_len;
-  }
-  KOKKOS_FUNCTION int query_len(int b) const {
-    const int* const begins = options.cu_seqlens_q;
-    const int queries       = begins ? begins[b + 1] - begins[b] : options.uniform_query_len;
-#if defined(PAGODA_DEBUG_BOUNDS)
-    if (queries < 0 || queries > num_query_tokens - query_begin(b) || query_begin(b) < 0)
-      Kokkos::abort("pagoda::decode: cu_seqlens_q falls, or points beyond q");
-#endif
-    return queries;
-  }
-  /// Page ids of a sequence: entry i holds its i-th run of page_size tokens.
+  /// Page ids of a sequence: page i holds its i-th run of page_size tokens.
   KOKKOS_FUNCTION const int* pages_of(int sequence) const {
     return table + (page_indptr ? page_indptr[sequence] : static_cast<std::int64_t>(sequence) * table_row_stride);
   }
@@ -191,6 +173,33 @@ struct KernelArgs {
 #endif
     return id;
   }
+
+ private:
+  KOKKOS_FUNCTION int sequence(int b) const {
+    const int s = sequence_ids ? sequence_ids[b] : b;
+#if defined(PAGODA_DEBUG_BOUNDS)
+    if (s < 0 || s >= num_sequences) Kokkos::abort("pagoda::decode: sequence_ids holds an id outside the cache");
+#endif
+    return s;
+  }
+  KOKKOS_FUNCTION int seq_len(int sequence) const {
+    const int tokens = seq_lens[sequence];
+#if defined(PAGODA_DEBUG_BOUNDS)
+    if (tokens < 0 || tokens > max_seq_len)
+      Kokkos::abort("pagoda::decode: seq_lens holds a length beyond what the cache can hold");
+#endif
+    return tokens;
+  }
+  /// begin: the first query token of entry b.
+  KOKKOS_FUNCTION int query_len(int b, [[maybe_unused]] int begin) const {
+    const int queries =
+        options.cu_seqlens_q ? options.cu_seqlens_q[b + 1] - options.cu_seqlens_q[b] : options.uniform_query_len;
+#if defined(PAGODA_DEBUG_BOUNDS)
+    if (queries < 0 || queries > num_query_tokens - begin || begin < 0)
+      Kokkos::abort("pagoda::decode: cu_seqlens_q falls, or points beyond q");
+#endif
+    return queries;
+  }
 };
 static_assert(sizeof(KernelArgs) <= 640, "a kernel argument, read by every team: keep it small");
 
@@ -199,16 +208,16 @@ struct ScaleArray {
   const float* at;  ///< null: 1
   std::uint32_t page, token, head;
 
-  /// Whether tokens differ. Where they do not, the generic kernel applies the scale and fragments need not ask.
+  /// Whether tokens have scales of their own. If not, the generic kernel applies the scale of the head.
   KOKKOS_FUNCTION bool per_token() const { return at && (page | token) != 0; }
-  /// Where the scale of head 0 of a token lies.
+  /// Offset of the scale of head 0 of a token.
   KOKKOS_FUNCTION std::int64_t offset(int page_id, int slot) const {
     return static_cast<std::int64_t>(page_id) * page + static_cast<std::int64_t>(slot) * token;
   }
   KOKKOS_FUNCTION float of_token(std::int64_t offset, int kv_head) const {
     return at[offset + static_cast<std::int64_t>(kv_head) * head];
   }
-  /// The scale of a head where all tokens have the same, 1 otherwise.
+  /// The scale of a head if all of its tokens have the same, else 1.
   KOKKOS_FUNCTION float of_head(int kv_head) const { return at && !per_token() ? of_token(0, kv_head) : 1.0f; }
 };
 
@@ -217,31 +226,31 @@ struct BlockScaleArray {
   const void* at;
   std::uint32_t page, token, head, block;
 
-  /// Where the first scale of a row lies.
+  /// Offset of the first scale of a row.
   KOKKOS_FUNCTION std::int64_t offset(int page_id, int slot, int kv_head) const {
     return static_cast<std::int64_t>(page_id) * page + static_cast<std::int64_t>(slot) * token +
            static_cast<std::int64_t>(kv_head) * head;
   }
-  /// Of dim d of a row of T.
+  /// The scale of dim d of a row of T.
   template <class T>
   KOKKOS_FUNCTION float of_dim(std::int64_t row, int d) const {
     return static_cast<const block_scale_t<T>*>(at)[row + static_cast<std::int64_t>(d / block_dims_v<T>) * block];
   }
 };
 
-/// Of decodes of quantized caches; other types do without, so that their kernels stay as they are.
+/// Arguments for quantized caches. Kernels of other types take the smaller KernelArgs.
 struct ScaledKernelArgs : KernelArgs {
   ScaleArray k_scale, v_scale;
 };
 
-/// Of decodes of caches with block scales. Their other scales are the same for a whole tensor.
+/// Arguments for caches with block scales. Their other scales are the same for a whole tensor.
 struct BlockScaledKernelArgs : ScaledKernelArgs {
   BlockScaleArray k_blocks, v_blocks;
 };
-/// What a decode of any type may need.
+/// Arguments for any type.
 using AllKernelArgs = BlockScaledKernelArgs;
 
-/// scaled, blocks: the cache has scales, and scales of blocks.
+/// The smallest arguments that suffice. scaled: the cache has scales; blocks: it has block scales.
 template <bool scaled, bool blocks>
 using KernelArgsWith =
     std::conditional_t<blocks, BlockScaledKernelArgs, std::conditional_t<scaled, ScaledKernelArgs, KernelArgs>>;

@@ -2,10 +2,11 @@
 #pragma once
 
 #include "src/base/arithmetic.hpp"
-#include "src/base/unroll.hpp"
+#include "src/kernel/entry.hpp"
 #include "src/kernel/kernel_args.hpp"
 #include "src/kernel/pack.hpp"
-#include "src/kernel/share.hpp"
+#include "src/base/unroll.hpp"
+#include "src/kernel/visible_tokens.hpp"
 #include "src/plan/kernel_choice.hpp"
 
 #include <Kokkos_Core.hpp>
@@ -13,21 +14,21 @@
 #include <cstdint>
 #include <type_traits>
 
-/// Where the rows of one work item lie: keys and values, queries and outputs.
+/// Addresses of the rows of one work item: keys and values, queries and outputs.
 namespace pagoda::detail {
 
-/// Where a token lies: page, and place in it.
+/// Where a token lies: its page, and its slot in the page.
 struct PagePlace {
   int page, slot;
 };
 
-/// Where the row of one token lies: element offsets from the bases of keys and values.
+/// Element offsets of one token's row from the bases of keys and values.
 struct TokenRow {
   std::int64_t k, v;
 };
 
-/// Tokens of a work item: where the row of visible token u lies. Asked for in two steps, so that a machine can have the
-/// page table's answer in flight while it does something else. General: as in DecodeKernel.
+/// The tokens of a work item: finds the row of visible token u. place() and row() are separate steps, so that a machine
+/// can load from the page table while it does something else. General: as in DecodeKernel.
 template <bool General>
 struct ItemRows {
   const KernelArgs& args;
@@ -35,19 +36,20 @@ struct ItemRows {
   int sequence, kv_head;
   const int* pages;  ///< the sequence's row of the table
 
-  KOKKOS_FUNCTION ItemRows(const KernelArgs& a, const WorkItem& item)
+  /// entry: that of the item.
+  KOKKOS_FUNCTION ItemRows(const KernelArgs& a, const EntryView& entry, int first_kv_head)
       : args(a),
-        visible(a.options, General ? a.seq_len(item.batch) : 0, General ? a.query_len(item.batch) : 0),
-        sequence(a.sequence(item.batch)),
-        kv_head(item.kv_head),
+        visible(a.options, entry),
+        sequence(entry.sequence),
+        kv_head(first_kv_head),
         pages(a.pages_of(sequence)) {}
 
-  KOKKOS_FUNCTION int token(int u) const { return General ? visible.token(u) : u; }
+  KOKKOS_FUNCTION int token(int u) const { return General ? visible.token(u) : visible.first + u; }
   KOKKOS_FUNCTION PagePlace place(int u) const {
     const int t = token(u), index = args.page_size.divide(t);
     return {args.paged ? args.page(pages, index) : sequence, t - index * args.page_size.value};
   }
-  /// Whether runs of so many tokens, from multiples of their length on, never cross an edge of a page.
+  /// Whether a run of `tokens` tokens that begins at a multiple of its length lies within one page.
   KOKKOS_FUNCTION bool in_pages(int tokens) const {
     return (!args.paged || args.page_size.value % tokens == 0) && (!General || args.options.window_left < 0);
   }
@@ -58,42 +60,45 @@ struct ItemRows {
   }
 };
 
-/// Query rows of a tile: row r is (query token, q head), counted over the tokens of a batch entry and the heads of a
-/// group. General: as in DecodeKernel.
+/// The query rows of a tile. Row r is a pair of query token and q head, counted over the query tokens of an entry and
+/// the heads of a group. General: as in DecodeKernel.
 template <bool General>
 struct TileRows {
   const KernelArgs& args;
   int query_begin, first, count, head0;
 
-  /// Of the item's h-th kv head.
-  KOKKOS_FUNCTION TileRows(const KernelArgs& a, const WorkItem& item, int h = 0)
+  /// entry: that of the item; h: which of the item's kv heads.
+  KOKKOS_FUNCTION TileRows(const KernelArgs& a, const EntryView& entry, const WorkItem& item, int h = 0)
       : args(a),
-        query_begin(General ? a.query_begin(item.batch) : item.batch),
+        query_begin(entry.query_begin),
         first(item.row_tile * a.row_tile.value),
-        count(least(a.row_tile.value, (General ? a.query_len(item.batch) : 1) * a.group.value - first)),
+        count(least(a.row_tile.value, entry.queries * a.group.value - first)),
         head0((item.kv_head + h) * a.group.value) {}
 
   KOKKOS_FUNCTION int kv_head() const { return args.group.divide(head0); }
   KOKKOS_FUNCTION bool valid(int r) const { return r < count; }
-  /// Which of the entry's query tokens row r is.
+  /// The query token of row r, counted in the entry.
   KOKKOS_FUNCTION int query(int r) const { return General ? args.group.divide(first + r) : 0; }
   KOKKOS_FUNCTION int head(int r) const { return head0 + first + r - query(r) * args.group.value; }
-  /// Of an element, from the first. Without options queries and outputs are known to be small: cheap arithmetic.
+  /// Distance of an element from the first one. Queries and outputs of the instance without options are small, so that
+  /// an int will do.
   using Offset = std::conditional_t<General, std::int64_t, int>;
   KOKKOS_FUNCTION static Offset dims(const DeviceArray& a, int d) { return d * static_cast<Offset>(a.stride2); }
   KOKKOS_FUNCTION Offset offset(const DeviceArray& a, int r) const {
     return (query_begin + query(r)) * static_cast<Offset>(a.stride0) + head(r) * static_cast<Offset>(a.stride1);
   }
-  /// Element d of query row r; 0 beyond the rows there are.
+  /// Offset of element d of query row r in q. All queries are addressed through this function.
+  KOKKOS_FUNCTION Offset query_offset(int r, int d = 0) const { return offset(args.q, r) + dims(args.q, d); }
+  /// Element d of query row r, or 0 if the row is not valid.
   template <class Acc>
   KOKKOS_FUNCTION Acc load_query(int r, int d) const {
     if (!valid(r)) return Acc(0);
-    return load_element<Acc>(args.q.data, args.q.type, offset(args.q, r) + dims(args.q, d));
+    return load_element<Acc>(args.q.data, args.q.type, query_offset(r, d));
   }
-  /// Dims d .. d + n of query row r, on a host; zeros beyond the rows there are. The type is looked at once for all.
+  /// Dims d .. d + n of query row r, or zeros if the row is not valid. For hosts: the type is looked at once for all.
   template <class Acc>
   void load_query_dims(int r, int d, int n, Acc* to) const {
-    const std::int64_t at = valid(r) ? std::int64_t(offset(args.q, r)) + dims(args.q, d) : 0;
+    const std::int64_t at = valid(r) ? std::int64_t(query_offset(r, d)) : 0;
     const auto convert    = [&](const auto* from) {
       if (args.q.stride2 == 1) {
         for (int i = 0; i < n; ++i) to[i] = static_cast<Acc>(from[at + i]);
@@ -116,7 +121,7 @@ struct TileRows {
         return convert(static_cast<const bfloat16_t*>(args.q.data));
     }
   }
-  /// Dims d + step q .. d + step q + 4 of an output row for all q, as far as there are so many.
+  /// Stores dims d + step q .. d + step q + 4 of an output row, for all q. Dims beyond the last are left out.
   template <int Quads, class Acc>
   KOKKOS_FUNCTION void store_out(int r, int d, int step, const Acc (&x)[Quads][4]) const {
     const Offset at = offset(args.out, r) + dims(args.out, d);
@@ -147,7 +152,7 @@ struct TileRows {
   KOKKOS_FUNCTION void store_lse(int r, Acc value) const {
     store_element(args.lse.data, args.lse.type, offset(args.lse, r), value);
   }
-  /// Natural logit of row r's sink, -infinity where there is none.
+  /// Natural logit of row r's sink, or -infinity if there is none.
   template <class Acc>
   KOKKOS_FUNCTION Acc sink(int r) const {
     return args.options.sinks ? Acc(args.options.sinks[head(r)]) : -Kokkos::Experimental::infinity_v<Acc>;

@@ -2,14 +2,15 @@
 #pragma once
 
 #include "src/base/arithmetic.hpp"
+#include "src/kernel/entry.hpp"
 #include "src/kernel/kernel_args.hpp"
 
 #include <Kokkos_Core.hpp>
 
 namespace pagoda::detail {
 
-/// What a score is multiplied with by way of the query: softmax_scale and, where all tokens of the kv head have the
-/// same, the scale of quantized keys.
+/// The factor that queries are multiplied by: softmax_scale, times the scale of quantized keys if all tokens of the kv
+/// head have the same.
 template <class Fragment, class Args, class Rows>
 KOKKOS_INLINE_FUNCTION typename Fragment::Acc scale_of_queries(const Args& args, [[maybe_unused]] const Rows& rows) {
   auto scale = args.template softmax_scale_as<typename Fragment::Acc>();
@@ -17,56 +18,56 @@ KOKKOS_INLINE_FUNCTION typename Fragment::Acc scale_of_queries(const Args& args,
   return scale;
 }
 
-/// What happens to a score between the product and the softmax. Kernels work in base 2, so scores leave here times
-/// log2(e). Without options that and softmax_scale are one factor, and nothing is left to do.
+/// Changes scores between the product and the softmax. Kernels work in base 2, so scores are multiplied by log2(e).
+/// Without options this and softmax_scale are one factor of the queries, and there is nothing else to do.
 template <class Fragment, bool Scored>
 struct ScoreChange {
   using Acc = typename Fragment::Acc;
   Acc query_scale;
 
   template <class Args, class Rows>
-  KOKKOS_FUNCTION ScoreChange(const Args& args, const WorkItem&, const Rows& rows, const Fragment&)
+  KOKKOS_FUNCTION ScoreChange(const Args& args, const EntryView&, const Rows& rows, const Fragment&)
       : query_scale(scale_of_queries<Fragment>(args, rows) * Kokkos::numbers::log2e_v<Acc>) {}
   KOKKOS_FUNCTION static constexpr bool hides(int, int) { return false; }
 };
 
-/// With options: scale, then soft cap, then position bias, then mask, as FlashAttention and FlashInfer order them.
+/// Applies the options: scale, soft cap, position bias and mask, in the order of FlashAttention and FlashInfer.
 template <class Fragment>
 struct ScoreChange<Fragment, true> {
   using Acc = typename Fragment::Acc;
   Acc query_scale;
   const AttentionOptions& options;
-  bool changes;                       ///< a visible token's score is more than the product: soft cap or ALiBi
-  Acc unit;                           ///< log2(e), or 1 where query_scale contains it
+  bool changes;                       ///< the options change scores of visible tokens: soft cap or ALiBi
+  Acc unit;                           ///< log2(e), or 1 if query_scale contains it
   int lowest, highest;                ///< positions of the tile's first and last query token in the sequence
-  int position[Fragment::lane_rows];  ///< of the row's query token in its sequence, for each row a lane holds scores of
+  int position[Fragment::lane_rows];  ///< position of the query token of each row that the lane holds scores of
   Acc slope[Fragment::lane_rows];
   Acc cap;
 
   template <class Args, class Rows>
-  KOKKOS_FUNCTION ScoreChange(const Args& args, const WorkItem& item, const Rows& rows, const Fragment& fragment)
+  KOKKOS_FUNCTION ScoreChange(const Args& args, const EntryView& entry, const Rows& rows, const Fragment& fragment)
       : options(args.options),
         changes(args.options.logit_soft_cap > 0 || args.options.alibi_slopes != nullptr),
         unit(changes ? Kokkos::numbers::log2e_v<Acc> : Acc(1)),
         cap(static_cast<Acc>(args.options.logit_soft_cap)) {
     query_scale     = scale_of_queries<Fragment>(args, rows) * (changes ? Acc(1) : Kokkos::numbers::log2e_v<Acc>);
-    const int first = args.seq_len(item.batch) - args.query_len(item.batch);
+    const int first = entry.first + entry.tokens - entry.queries;
     lowest          = first + rows.query(0);
     highest         = first + rows.query(rows.count - 1);
     for (int j = 0; j < Fragment::lane_rows; ++j) {
       const int r = fragment.lane_row(j);
-      position[j] = first + rows.query(least(r, rows.count - 1));  // rows that are none see what the last one sees
+      position[j] = first + rows.query(least(r, rows.count - 1));  // invalid rows see what the last one sees
       slope[j]    = rows.valid(r) && options.alibi_slopes ? Acc(options.alibi_slopes[rows.head(r)]) : Acc(0);
     }
   }
 
-  /// Whether some row may not see some token of a tile; first, last: the tile's lowest and highest token.
+  /// Whether a token of a tile is hidden from one of the rows. first, last: the tile's lowest and highest token.
   KOKKOS_FUNCTION bool hides(int first, int last) const {
     return (options.causal && last > lowest) ||
            (options.window_left >= 0 && first - highest < -options.window_left && last >= options.num_initial_tokens);
   }
 
-  /// j: which of the lane's rows. The score of a token that the row does not see becomes -infinity.
+  /// Changes the score s of a token, in row j of the lane. The score of a hidden token becomes -infinity.
   KOKKOS_FUNCTION void operator()(int j, int token, Acc& s) const {
     if (cap > Acc(0)) s = cap * Kokkos::tanh(s / cap);
     const int distance = token - position[j];

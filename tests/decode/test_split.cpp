@@ -5,10 +5,14 @@
 #include "src/base/divisor.hpp"
 #include "src/kernel/one_lane.hpp"
 #include "src/kernel/share.hpp"
+#include "src/kernel/visible_tokens.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -26,7 +30,7 @@ std::vector<Batch> batches() {
   std::vector<Batch> all;
   for (int i = 0; i < 2000; ++i) {
     Batch b;
-    b.bounds       = {.num_teams   = 1 + up_to(500),
+    b.bounds       = {.num_teams       = 1 + up_to(500),
                       .even_waves  = 1 + up_to(2),
                       .waves       = 1 + up_to(4),
                       .chunk_shift = 4,
@@ -86,8 +90,7 @@ TEST(Split, SharesOfMoreChunksThanAnIntCounts) {
   args.batch = 3, args.group = Divisor::of(8), args.row_tile = Divisor::of(8);
   args.heads_per_item = 1, args.head_groups = 8;
   args.options.causal = false, args.options.window_left = -1;
-  args.split = {
-      .num_teams = 396, .even_waves = 1, .waves = 2, .chunk_shift = 4, .max_chunks = 1 << 20, .max_cuts = 800};
+  args.split = {.num_teams = 396, .even_waves = 1, .waves = 2, .chunk_shift = 4, .max_chunks = 1 << 20, .max_cuts = 800};
 #if defined(PAGODA_DEBUG_BOUNDS)
   args.max_seq_len = 1 << 20, args.num_sequences = 3, args.num_query_tokens = (1 << 18) + 1;
 #endif
@@ -102,6 +105,47 @@ TEST(Split, SharesOfMoreChunksThanAnIntCounts) {
   EXPECT_EQ(item.batch, 2);
   EXPECT_EQ(item.kv_head, 7);
   EXPECT_FALSE(share.find(items, item));
+}
+
+// By definition: a token is visible if the window of some query token holds it, or if it is an initial token. Entries
+// that begin behind the start of a sequence see tokens from there on.
+TEST(Split, VisibleTokensAreThoseThatAQuerySees) {
+  for (const int first : {0, 16, 48})
+    for (const int tokens : {0, 1, 3, 40})
+      for (const int queries : {0, 1, 3, 5})
+        for (const int window : {-1, 0, 7, 100, std::numeric_limits<int>::max()})
+          for (const int initial : {0, 4, 20, 1000}) {
+            AttentionOptions options;
+            options.window_left = window, options.num_initial_tokens = initial;
+            const VisibleTokens visible(options, EntryView{0, first, tokens, 0, queries});
+            // The window of the first query token begins before those of the others. Windows end behind the last token.
+            const std::int64_t earliest = std::int64_t(first) + tokens - queries - window;
+            std::vector<int> expected, found;
+            for (int t = first; t < first + tokens; ++t)
+              if (window < 0 || t >= earliest || t < initial) expected.push_back(t);
+            for (int i = 0; i < visible.count; ++i) found.push_back(visible.token(i));
+            ASSERT_EQ(found, expected) << tokens << " tokens from " << first << " on, " << queries
+                                       << " query tokens, window " << window << ", initial " << initial;
+          }
+}
+
+TEST(Split, EntriesAreWhatTheArraysSay) {
+  const std::vector<int> seq_lens{50, 60, 70}, ids{2, 0}, begins{4, 4, 9};
+  KernelArgs args{};
+  args.seq_lens = seq_lens.data(), args.batch = 2, args.options.uniform_query_len = 3;
+#if defined(PAGODA_DEBUG_BOUNDS)
+  args.max_seq_len = 70, args.num_sequences = 3, args.num_query_tokens = 9;
+#endif
+  const auto expect = [](const EntryView& e, const std::array<int, 5>& right) {
+    EXPECT_EQ((std::array{e.sequence, e.first, e.tokens, e.query_begin, e.queries}), right);
+  };
+  expect(args.entry<false>(1), {1, 0, 60, 1, 1});
+  expect(args.entry<true>(1), {1, 0, 60, 3, 3});
+  args.sequence_ids = ids.data();
+  expect(args.entry<false>(0), {2, 0, 70, 0, 1});
+  args.options.cu_seqlens_q = begins.data();
+  expect(args.entry<true>(0), {2, 0, 70, 4, 0});
+  expect(args.entry<true>(1), {0, 0, 50, 4, 5});
 }
 
 TEST(Split, SplitsCoverTheRowInOrderAndNoneIsShort) {
@@ -146,7 +190,7 @@ TEST(Split, AGridOfSplitsFillsOneRoundAndNoSplitIsWithoutTokens) {
 }
 
 /// 132 multiprocessors of three teams.
-const SplitBounds bounds{.num_teams   = 396,
+const SplitBounds bounds{.num_teams       = 396,
                          .even_waves  = 1,
                          .waves       = 2,
                          .chunk_shift = 6,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/scene.hpp"
 
-#include "src/kernel/share.hpp"
+#include "src/kernel/visible_tokens.hpp"
 #include "src/plan/split.hpp"
 
 #include <algorithm>
@@ -532,7 +532,7 @@ Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
   detail::RowTotals totals{};
   for (int b = 0; b < sample_.batch(); ++b) {
     const int queries = sample_.query_len(b), chunk = 1 << s.split.chunk_shift;
-    chunks.push_back(detail::ceil_div(detail::VisibleTokens(s.options, shape.lengths[b], queries).count, chunk));
+    chunks.push_back(detail::ceil_div(detail::VisibleTokens(s.options, {b, 0, shape.lengths[b], 0, queries}).count, chunk));
     tiles.push_back(s.shape.num_kv_heads / s.kernel.heads_per_item *
                     detail::ceil_div(queries * s.shape.group(), s.kernel.row_tile));
     if (chunks[b] == 0) continue;
