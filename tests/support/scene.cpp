@@ -68,12 +68,13 @@ Scene<Space, T>::Scene(const Sample<T>& sample, const Placement& placement, cons
       v_scale_(DType::fp32, {0}, Strides::dense),
       k_blocks_(byte_type, {0}, Strides::dense),
       v_blocks_(byte_type, {0}, Strides::dense),
-      q_(sample.q_type(), {sample.query_tokens(), sample.shape().num_q_heads, sample.shape().head_dim}, placement.io),
+      q_(sample.q_type(), {sample.query_tokens(), sample.shape().num_q_heads, sample.shape().head_dim}, placement.io,
+         exec),
       out_(placement.out_type.value_or(io_type_v<T>),
            {sample.query_tokens(), sample.shape().num_q_heads, sample.head_dim_v()},
-           placement.out_strides.value_or(placement.io)),
+           placement.out_strides.value_or(placement.io), exec),
       lse_(placement.lse_type, {sample.query_tokens(), sample.shape().num_q_heads},
-           placement.lse_strides.value_or(placement.io)) {
+           placement.lse_strides.value_or(placement.io), exec) {
   const Shape& shape  = sample_.shape();
   placement_.indirect = placement_.indirect || !shape.same_as.empty();
   std::iota(sequence_of_.begin(), sequence_of_.end(), 0);
@@ -153,8 +154,9 @@ template <class Space, class T>
 Array<Space> Scene<Space, T>::make_cache_array(int dims, const Arrangement& strides) const {
   const int heads = sample_.shape().num_kv_heads;
   const bool nhd  = placement_.order == KVOrder::NHD;
-  return Array<Space>(
-      dtype_v<T>, {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_, Sample<T>::elements(dims)}, strides);
+  return Array<Space>(dtype_v<T>,
+                      {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_, Sample<T>::elements(dims)},
+                      strides, exec_);
 }
 
 /// As many axes as the scales have; those of heads are a column of two, so that they have a stride.
@@ -166,7 +168,7 @@ Array<Space> Scene<Space, T>::make_scale_array(Scales scales) const {
   if (scales == Scales::per_head) extent = {heads, 2};
   if (scales == Scales::per_token || scales == Scales::per_token_and_head)
     extent = {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_};
-  return Array<Space>(DType::fp32, extent, placement_.scale_strides.value_or(placement_.strides));
+  return Array<Space>(DType::fp32, extent, placement_.scale_strides.value_or(placement_.strides), exec_);
 }
 
 template <class Space, class T>
@@ -176,7 +178,7 @@ Array<Space> Scene<Space, T>::make_block_array(int dims) const {
   const bool nhd  = placement_.scale_order == KVOrder::NHD;
   return Array<Space>(byte_type,
                       {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_, Sample<T>::blocks(dims)},
-                      placement_.scale_strides.value_or(placement_.strides));
+                      placement_.scale_strides.value_or(placement_.strides), exec_);
 }
 
 /// Pages of a pool in random order, none for a page that no query sees a token of; of a contiguous cache, the sequence.
@@ -343,7 +345,7 @@ Plan<Space> Scene<Space, T>::plan() {
   return std::visit(
       [&](const auto& kv) {
         const std::size_t bytes = pagoda::workspace_bytes(exec_, kv, options_);
-        workspaces_.push_back(std::make_unique<Bytes<Space>>(bytes + 2 * workspace_guard));
+        workspaces_.push_back(std::make_unique<Bytes<Space>>(bytes + 2 * workspace_guard, exec_));
         workspaces_.back()->upload(exec_);
         const typename Plan<Space>::Workspace mine(workspaces_.back()->there() + workspace_guard, bytes);
         return pagoda::plan(exec_, kv, options_, mine);
