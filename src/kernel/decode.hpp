@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/base/unroll.hpp"
 #include "src/kernel/entry.hpp"
 #include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
@@ -9,7 +10,6 @@
 #include "src/kernel/rows.hpp"
 #include "src/kernel/score.hpp"
 #include "src/kernel/share.hpp"
-#include "src/base/unroll.hpp"
 
 #include <Kokkos_Core.hpp>
 
@@ -103,7 +103,8 @@ struct DecodeKernel {
 
   KOKKOS_FUNCTION void leave(const Member& team, bool one_round) const {
     if (one_round) return;
-    if (leads(team) && Machine::arrive(&args.team_counters->left) == team.league_size() - 1) *args.team_counters = {0, 0};
+    if (leads(team) && Machine::arrive(&args.team_counters->left) == team.league_size() - 1)
+      *args.team_counters = {0, 0};
   }
 
   /// Whether this is the one lane that acts for the team. (Kokkos::single would make the lanes of the warp reconverge,

@@ -130,7 +130,7 @@ struct KernelArgs {
   std::int64_t k_page, k_token, k_head, k_dim;
   std::int64_t v_page, v_token, v_head, v_dim;
   int num_pages;
-  int head_groups;          ///< groups of heads_per_item kv heads in an entry
+  int head_groups;  ///< groups of heads_per_item kv heads in an entry
   AttentionOptions options;
 
   // Outputs and workspace.

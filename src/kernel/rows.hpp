@@ -2,10 +2,10 @@
 #pragma once
 
 #include "src/base/arithmetic.hpp"
+#include "src/base/unroll.hpp"
 #include "src/kernel/entry.hpp"
 #include "src/kernel/kernel_args.hpp"
 #include "src/kernel/pack.hpp"
-#include "src/base/unroll.hpp"
 #include "src/kernel/visible_tokens.hpp"
 #include "src/plan/kernel_choice.hpp"
 

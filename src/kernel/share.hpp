@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/base/unroll.hpp"
 #include "src/kernel/entry.hpp"
 #include "src/kernel/kernel_args.hpp"
-#include "src/base/unroll.hpp"
 #include "src/kernel/visible_tokens.hpp"
 #include "src/plan/split.hpp"
 

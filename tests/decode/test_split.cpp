@@ -30,7 +30,7 @@ std::vector<Batch> batches() {
   std::vector<Batch> all;
   for (int i = 0; i < 2000; ++i) {
     Batch b;
-    b.bounds       = {.num_teams       = 1 + up_to(500),
+    b.bounds       = {.num_teams   = 1 + up_to(500),
                       .even_waves  = 1 + up_to(2),
                       .waves       = 1 + up_to(4),
                       .chunk_shift = 4,
@@ -90,7 +90,8 @@ TEST(Split, SharesOfMoreChunksThanAnIntCounts) {
   args.batch = 3, args.group = Divisor::of(8), args.row_tile = Divisor::of(8);
   args.heads_per_item = 1, args.head_groups = 8;
   args.options.causal = false, args.options.window_left = -1;
-  args.split = {.num_teams = 396, .even_waves = 1, .waves = 2, .chunk_shift = 4, .max_chunks = 1 << 20, .max_cuts = 800};
+  args.split = {
+      .num_teams = 396, .even_waves = 1, .waves = 2, .chunk_shift = 4, .max_chunks = 1 << 20, .max_cuts = 800};
 #if defined(PAGODA_DEBUG_BOUNDS)
   args.max_seq_len = 1 << 20, args.num_sequences = 3, args.num_query_tokens = (1 << 18) + 1;
 #endif
@@ -190,7 +191,7 @@ TEST(Split, AGridOfSplitsFillsOneRoundAndNoSplitIsWithoutTokens) {
 }
 
 /// 132 multiprocessors of three teams.
-const SplitBounds bounds{.num_teams       = 396,
+const SplitBounds bounds{.num_teams   = 396,
                          .even_waves  = 1,
                          .waves       = 2,
                          .chunk_shift = 6,

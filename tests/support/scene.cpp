@@ -534,7 +534,8 @@ Cuts Scene<Space, T>::cuts(const Plan<Space>& plan) const {
   detail::RowTotals totals{};
   for (int b = 0; b < sample_.batch(); ++b) {
     const int queries = sample_.query_len(b), chunk = 1 << s.split.chunk_shift;
-    chunks.push_back(detail::ceil_div(detail::VisibleTokens(s.options, {b, 0, shape.lengths[b], 0, queries}).count, chunk));
+    chunks.push_back(
+        detail::ceil_div(detail::VisibleTokens(s.options, {b, 0, shape.lengths[b], 0, queries}).count, chunk));
     tiles.push_back(s.shape.num_kv_heads / s.kernel.heads_per_item *
                     detail::ceil_div(queries * s.shape.group(), s.kernel.row_tile));
     if (chunks[b] == 0) continue;
