@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/detail/problem.hpp>
 #include <pagoda/export.hpp>
 #include <pagoda/plan.hpp>
 
@@ -73,7 +74,7 @@ void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const 
                     Kokkos::SpaceAccessibility<ExecutionSpace, typename Out::memory_space>::accessible &&
                     Kokkos::SpaceAccessibility<ExecutionSpace, typename Lse::memory_space>::accessible,
                 "q, out and lse must lie in memory that the execution space can reach");
-  detail::decode(exec, plan, Problem{kv.ref(), tensor_ref(q), tensor_ref(out), tensor_ref(lse)});
+  detail::decode(exec, plan, detail::Problem{kv.ref(), tensor_ref(q), tensor_ref(out), tensor_ref(lse)});
 }
 
 /// The same decode without the log-sum-exp.

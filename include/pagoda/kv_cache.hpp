@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/cache_ref.hpp>
 #include <pagoda/error.hpp>
 #include <pagoda/export.hpp>
-#include <pagoda/problem.hpp>
 #include <pagoda/types.hpp>
 
 #include <Kokkos_Core.hpp>

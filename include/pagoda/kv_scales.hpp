@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/cache_ref.hpp>
 #include <pagoda/error.hpp>
-#include <pagoda/problem.hpp>
 
 #include <Kokkos_Core.hpp>
 

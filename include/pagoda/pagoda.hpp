@@ -3,6 +3,7 @@
 
 /// @file
 /// Includes all public headers.
+#include <pagoda/cache_ref.hpp>
 #include <pagoda/check.hpp>
 #include <pagoda/decode.hpp>
 #include <pagoda/error.hpp>
@@ -14,7 +15,6 @@
 #include <pagoda/kv_write.hpp>
 #include <pagoda/merge.hpp>
 #include <pagoda/plan.hpp>
-#include <pagoda/problem.hpp>
 #include <pagoda/quantized_types.hpp>
 #include <pagoda/reference.hpp>
 #include <pagoda/types.hpp>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/cache_ref.hpp>
 #include <pagoda/detail/schedule.hpp>
 #include <pagoda/export.hpp>
 #include <pagoda/kv_layout.hpp>
-#include <pagoda/problem.hpp>
 
 #include <Kokkos_Core.hpp>
 
@@ -70,7 +70,7 @@ struct DecodeOptions {
 
 namespace detail {
 
-/// A plan's own device memory, and the order of decodes after its initialization (src/dispatch/plan_memory.hpp).
+/// The device memory that a plan owns; orders decodes after its initialization (src/dispatch/plan_memory.hpp).
 template <class ExecutionSpace>
 class PlanMemory;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// A function for host and device, in headers that do without Kokkos.
+/// Marks a function for host and device, in headers that do not include Kokkos.
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define PAGODA_ANYWHERE __host__ __device__ __forceinline__
 #else

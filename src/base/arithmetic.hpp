@@ -3,11 +3,11 @@
 
 #include <Kokkos_Core.hpp>
 
-/// Small arithmetic of kernels, in few instructions.
+/// Arithmetic of kernels, in few instructions.
 namespace pagoda::detail {
 
-/// By value: Kokkos::min and max return references, and to choose between two addresses, one of which is a kernel
-/// argument's, nvcc goes through memory.
+/// Minimum, by value. Kokkos::min and max return references; if one of them is a kernel argument, nvcc chooses between
+/// addresses and loads from memory.
 template <class T>
 KOKKOS_INLINE_FUNCTION constexpr T least(T a, T b) {
   return b < a ? b : a;
@@ -17,7 +17,7 @@ KOKKOS_INLINE_FUNCTION constexpr T greatest(T a, T b) {
   return a < b ? b : a;
 }
 
-// One instruction on a GPU, where comparing and choosing would be two.
+// One instruction on a GPU instead of a comparison and a selection.
 KOKKOS_INLINE_FUNCTION float greatest(float a, float b) {
   float most = a < b ? b : a;
   KOKKOS_IF_ON_DEVICE((most = Kokkos::fmax(a, b);))
@@ -38,7 +38,7 @@ KOKKOS_INLINE_FUNCTION float reciprocal(float x) {
 }
 KOKKOS_INLINE_FUNCTION double reciprocal(double x) { return 1.0 / x; }
 
-/// a / b for a >= 0 and b > 0. GPUs divide integers by way of floating point; so little of it is needed here.
+/// a / b for a >= 0 and b > 0. GPUs divide integers with floating-point instructions; this needs fewer of them.
 KOKKOS_INLINE_FUNCTION int quotient(int a, int b) {
 #if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
   const float inverse = reciprocal(static_cast<float>(b));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/cache_ref.hpp>
 #include <pagoda/error.hpp>
-#include <pagoda/problem.hpp>
 #include <pagoda/types.hpp>
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 #include <limits>
 #include <string>
 
-/// What several entries refuse in the same words.
+/// Checks that several public functions share.
 namespace pagoda::detail {
 
-/// "a, b or c": the types of the table that `wanted` says yes to.
+/// "a, b or c": the types of the table for which `wanted` is true.
 template <class Wanted>
 std::string types_that(const Wanted& wanted) {
   std::string list;
@@ -28,7 +28,7 @@ std::string types_that(const Wanted& wanted) {
   return comma > 0 ? list.replace(comma, 2, " or ") : list;
 }
 
-/// Lengths and the page table of a batch that has entries have memory.
+/// Throws InvalidArgument if a batch that has entries has no memory for its lengths or its page table.
 inline void require_tables(const char* who, const CacheRef& kv) {
   if (kv.batch == 0) return;
   require(kv.seq_lens, who, ": the cache's seq_lens has a null pointer; allowed: memory for its ", kv.num_sequences,
@@ -42,13 +42,14 @@ inline std::string plain_types() {
   return types_that([](DType type) { return !is_quantized(type); });
 }
 
-/// Rows that come from or go to the caller are of plain types. `what`: the argument and its verb.
+/// Throws InvalidArgument if rows of the caller are quantized. `what`: the argument and its verb.
 inline void require_plain(const char* who, const char* what, DType type) {
   if (is_quantized(type))
     throw InvalidArgument(concat(who, ": ", what, " ", name_of(type), "; allowed: ", plain_types()));
 }
 
-/// Plain caches have no scales, some quantized ones must, and kernels carry their strides in 32 bits.
+/// Throws InvalidArgument if the scales of a cache do not suit its type. Plain caches have none, some quantized ones
+/// must have some, and strides fit 32 bits.
 inline void require_scales(const char* who, const CacheRef& kv) {
   const auto check = [&](const char* name, const TensorRef& t, const ScaleRef& scale) {
     const ScaleUse use = facts_of(t.type).scales;

@@ -9,8 +9,8 @@
 namespace pagoda::detail {
 
 /// Division of a non-negative int by a constant that only the host knows, as a multiplication (Granlund and Montgomery,
-/// "Division by invariant integers using multiplication", 1994). Two words: kernel arguments are read one line after
-/// another, and how far to shift follows from the value.
+/// "Division by invariant integers using multiplication", 1994). It has two words only, because kernel arguments are
+/// read one line after another; the shift follows from the value.
 struct Divisor {
   int value;
   std::uint32_t factor;
@@ -23,7 +23,7 @@ struct Divisor {
   PAGODA_ANYWHERE int rest(int n) const { return n - divide(n) * value; }
 
  private:
-  /// Of d - 1.
+  /// Number of bits of d - 1.
   PAGODA_ANYWHERE static int bits(int d) {
 #if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
     return 32 - __clz(d - 1);

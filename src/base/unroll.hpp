@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// Unrolls a loop on a GPU, where it sets how many loads are in flight; a host compiler knows better.
+/// Unrolls a loop on a GPU, where this determines the number of loads in flight. A host compiler decides itself.
 #if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
 #define PAGODA_PRAGMA(text) _Pragma(#text)
 #define PAGODA_UNROLL(n) PAGODA_PRAGMA(unroll n)

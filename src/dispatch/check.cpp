@@ -13,7 +13,7 @@ namespace {
 
 enum class Fault { none, sequence_id, seq_len, page_list, page, query_counts };
 
-/// The first fault of one batch entry, and the numbers to tell of it.
+/// The first fault of one batch entry, and the numbers for its error text.
 struct Finding {
   Fault fault  = Fault::none;
   int sequence = 0, index = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/detail/problem.hpp>
 #include <pagoda/detail/schedule.hpp>
 #include <pagoda/plan.hpp>
-#include <pagoda/problem.hpp>
 
 #include <cstddef>
 #include <span>
@@ -22,9 +22,10 @@ class Backend {
 
   /// The name for DecodeOptions::backend and PAGODA_BACKEND.
   virtual const char* name() const = 0;
-  /// Null if the backend can decode the problem with such a schedule on exec's device, else the reason, for people.
+  /// Null if the backend can decode the problem with such a schedule on exec's device, else the reason.
   virtual const char* why_not(const ExecutionSpace& exec, const Schedule& schedule, const Problem& problem) const = 0;
-  /// Null if no backend behind this one in the list is faster; otherwise the batches for which one is, for people.
+  /// Null if no backend behind this one in the list is faster; otherwise a text that says for
+  /// which batches one is.
   virtual const char* why_slower(const ExecutionSpace&, const Schedule&, const CacheRef&) const { return nullptr; }
   /// Whether the backend's blocks wait for each other. Then a decode needs as many multiprocessors as the plan.
   virtual bool needs_all_multiprocessors() const { return false; }

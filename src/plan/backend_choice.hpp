@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/detail/problem.hpp>
 #include <pagoda/detail/schedule.hpp>
 #include <pagoda/error.hpp>
-#include <pagoda/problem.hpp>
 
 #include "src/plan/backend.hpp"
 #include "src/plan/workspace.hpp"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/cache_ref.hpp>
 #include <pagoda/detail/schedule.hpp>
 #include <pagoda/error.hpp>
 #include <pagoda/plan.hpp>
-#include <pagoda/problem.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <pagoda/problem.hpp>
+#include <pagoda/cache_ref.hpp>
 #include <pagoda/types.hpp>
 
 #include <algorithm>

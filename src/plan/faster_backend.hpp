@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cstdint>
 
-/// Which of the two kernels is faster where both can carry a decode out.
+/// Which backend is faster if both support a decode: the hand-tuned or the generic kernels.
 namespace pagoda::detail {
 
-/// What a plan knows of the decodes to come, and of the device.
+/// What a plan knows about later decodes and about the device.
 struct DecodeBounds {
   DType type{};                              ///< of keys and values
   int group{}, head_dim{}, max_query_len{};  ///< group: query heads to a kv head
@@ -20,19 +20,19 @@ struct DecodeBounds {
   int sm{}, num_sms{};  ///< compute capability (90) and multiprocessors
 };
 
-/// Null where the hand-tuned kernels are as fast as the generic one or faster; otherwise the batches in which the
-/// generic one is faster, for people.
+/// Null if the hand-tuned kernels are at least as fast as the generic ones; otherwise a text that says for which
+/// batches the generic ones are faster.
 ///
-/// An empirical rule: read off all rows of pagoda_bench_decode on an H100 and an H200, which it keeps within 0.5% + 0.5
-/// us of the faster kernel (tests/bench/test_default_backend.cpp holds it against bench/results). The generic kernel
-/// issues fewer instructions for 8 bits and reads long contiguous rows at 0.5 to 1.5% more bandwidth; the hand-tuned
-/// ones start sooner, merge splits faster, and balance uneven lengths better. So rows must be whole and long. Other
-/// cards were not measured.
+/// This is an empirical rule from all rows of pagoda_bench_decode on an H100 and an H200. The backend it chooses is
+/// within 0.5% + 0.5 us of the faster one (tests/bench/test_default_backend.cpp compares it with bench/results). The
+/// generic kernel issues fewer instructions for 8 bits and reads long contiguous rows at 0.5 to 1.5% more bandwidth;
+/// the hand-tuned ones start sooner, merge splits faster, and balance uneven lengths better. So the generic one is
+/// faster only if rows are whole and long. Other cards were not measured.
 constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
   if (d.sm != 90 || d.head_dim != 128 || d.max_query_len > 1 || d.group > 8) return nullptr;
   const std::int64_t batch  = d.rows / std::max(d.num_kv_heads, 1);
   const std::int64_t tokens = std::min(batch * d.max_seq_len, d.capacity_tokens);
-  // Lengths that cannot all be max_seq_len at the same time are taken for uneven ones.
+  // If the cache cannot hold max_seq_len tokens of every sequence, lengths are considered uneven.
   const bool even          = tokens >= batch * d.max_seq_len * 9 / 10;
   const double sms         = std::max(d.num_sms, 1);
   const double rows_per_sm = static_cast<double>(d.rows) / sms;

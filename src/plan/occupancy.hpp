@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-/// How many teams (blocks) of a kernel run on one multiprocessor of an NVIDIA GPU at the same time. Source: CUDA C++
-/// Programming Guide, "Compute Capabilities"; the allocation units are those of every capability from 8.0 on.
+/// Number of teams (blocks) of a kernel that run on one multiprocessor of an NVIDIA GPU at the same time. Source: CUDA
+/// C++ Programming Guide, "Compute Capabilities"; the allocation units are those of every capability from 8.0 on.
 namespace pagoda::detail {
 
 /// What one multiprocessor has.
@@ -31,7 +31,8 @@ constexpr int teams_per_multiprocessor(const MultiprocessorLimits& limits, const
                    limits.registers / (registers_of_warp * team.warps)});
 }
 
-/// Registers of each lane at which so many teams of so many warps fit: what a kernel with these launch bounds may take.
+/// The most registers of each lane with which `teams` teams of `warps` warps fit a multiprocessor: the limit of a
+/// kernel with these launch bounds.
 constexpr int registers_for_teams(const MultiprocessorLimits& limits, int teams, int warps) {
   return std::min(limits.registers / (teams * warps * 32) / 8 * 8, 255);
 }

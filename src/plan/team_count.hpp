@@ -16,8 +16,8 @@ PAGODA_ANYWHERE bool even_lengths(int longest, int rows, std::int64_t sum) {
 
 /// Number of teams (or blocks) to launch for the work items of an even batch. teams: those that can run at the same
 /// time. Idle teams cost time on a GPU: the system places several of them on one multiprocessor, which then reads
-/// nothing (4 us of 240 where 8 of 264 teams were idle). So none is idle, unless fewer teams would leave much of the
-/// machine unused should the batch turn out uneven.
+/// nothing (4 us of 240 with 8 idle teams of 264). So only as many teams as items are launched; except if they were
+/// less than three quarters of the teams, as an uneven batch would then leave much of the machine unused.
 constexpr int teams_launched(std::int64_t items, int teams) {
   return 4 * items >= 3 * std::int64_t(teams) && items < teams ? static_cast<int>(items) : teams;
 }

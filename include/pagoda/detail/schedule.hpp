@@ -113,7 +113,7 @@ struct Schedule {
   BackendChoice backend{};
 };
 
-/// One line for people.
+/// One line of text: Plan::describe().
 PAGODA_EXPORT std::string describe(const Schedule& schedule);
 
 }  // namespace pagoda::detail

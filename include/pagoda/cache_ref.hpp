@@ -7,11 +7,10 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 
 /// @file
-/// The type-erased boundary. Every call turns its Views into these plain descriptions, which are checked once and
-/// passed to a backend. Pointers point to memory of the execution space. Strides are in elements.
+/// Plain descriptions of Views and caches. Every call turns its Views into these, checks them once and passes them to a
+/// backend. Pointers point to memory of the execution space. Strides are in elements.
 namespace pagoda {
 
 /// Order of the token and head axes in a View of keys or values.
@@ -93,14 +92,6 @@ struct CacheRef {
   int head_dim() const { return static_cast<int>(k.extent[3]) * dims_per_element(k.type); }
   /// Dims of a value.
   int head_dim_v() const { return static_cast<int>(v.extent[3]) * dims_per_element(v.type); }
-};
-
-/// One call of decode, type-erased: checked by decode, run by a backend.
-struct Problem {
-  CacheRef kv;    ///< keys and values
-  TensorRef q;    ///< (query token, q head, head_dim)
-  TensorRef out;  ///< (query token, q head, head_dim_v)
-  TensorRef lse;  ///< (query token, q head); data may be null
 };
 
 }  // namespace pagoda
