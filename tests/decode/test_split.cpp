@@ -149,6 +149,19 @@ TEST(Split, EntriesAreWhatTheArraysSay) {
   expect(args.entry<true>(1), {0, 0, 50, 4, 5});
 }
 
+// Bounds without waves: the splits of a row do not depend on the other rows of the batch.
+TEST(Split, WithoutWavesSplitsFollowFromTheRowAlone) {
+  for (Batch b : batches()) {
+    b.bounds.even_waves = b.bounds.waves = 0;
+    b.bounds.max_chunks += 2, b.bounds.max_cuts = 1 << 24;
+    const SplitLimit limit = limit_splits(totals(b.chunks), b.bounds);
+    for (const int n : b.chunks) {
+      const int alone = n > b.bounds.max_chunks ? ceil_div(n, b.bounds.max_chunks) : 1;
+      ASSERT_EQ(num_splits_of(n, limit, b.bounds), alone) << n << " chunks, at most " << b.bounds.max_chunks;
+    }
+  }
+}
+
 TEST(Split, SplitsCoverTheRowInOrderAndNoneIsShort) {
   for (const Batch& b : batches()) {
     const SplitLimit limit = limit_splits(totals(b.chunks), b.bounds);

@@ -69,8 +69,8 @@ struct KernelChoice {
 /// How rows (the query rows that share one pass over a kv head's tokens) are split over the machine.
 struct SplitBounds {
   int num_teams{};     ///< teams that are resident on the machine at the same time
-  int even_waves{};    ///< rounds of splits for rows of equal lengths
-  int waves{};         ///< rounds of splits for rows of unequal lengths
+  int even_waves{};    ///< rounds of splits for rows of equal lengths; 0: splits have max_chunks
+  int waves{};         ///< rounds of splits for rows of unequal lengths; 0: splits have max_chunks
   int chunk_shift{};   ///< splits are multiples of a chunk, 2^chunk_shift tokens
   int split_shift{};   ///< a split has at least 2^split_shift chunks, if the row is that long
   int round_shift{};   ///< the workers of a team take 2^round_shift chunks in a round
