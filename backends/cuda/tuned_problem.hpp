@@ -47,7 +47,6 @@ inline tuned::Problem tuned_shape(const Schedule& s) {
 /// Fills in `t`. Returns null, or the reason if the kernels' interface cannot express the problem.
 inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Problem& t) {
   if (s.options.changes_scores()) return "a score option";
-  if (s.options.cu_seqlens_q) return "numbers of query tokens that differ (cu_seqlens_q)";
   const CacheRef& kv = p.kv;
   const auto type = tuned_type(kv.k.type), q = tuned_type(p.q.type), out = tuned_type(p.out.type);
   if (!type) return "no hand-tuned kernel for the cache's type";
@@ -57,7 +56,11 @@ inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Pro
     return "dims do not lie side by side";
   t       = tuned_shape(s);
   t.batch = kv.batch;
-  if (kv.batch > 0) t.num_q_tokens = static_cast<int>(p.q.extent[0] / kv.batch);
+  if (s.options.cu_seqlens_q) {
+    t.cu_seqlens_q = s.options.cu_seqlens_q, t.total_q_tokens = p.q.extent[0];
+  } else if (kv.batch > 0) {
+    t.num_q_tokens = static_cast<int>(p.q.extent[0] / kv.batch);
+  }
   t.page_size   = kv.page_size();
   t.max_seq_len = s.bounds.max_seq_len;
   t.num_pages   = kv.num_pages();
@@ -74,12 +77,11 @@ inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Pro
                                      : (std::max(kv.num_sequences, 1) - 1) * kv.table_row_stride +
                                            kv.table_pages * kv.table_page_stride;
   }
-  const std::int64_t tokens = t.num_q_tokens;
-  t.causal                  = s.options.causal;
-  t.q                       = {p.q.data, *q, tokens * p.q.stride[0], p.q.stride[1]};
-  t.out                     = {p.out.data, *out, tokens * p.out.stride[0], p.out.stride[1]};
+  t.causal = s.options.causal;
+  t.q      = {p.q.data, *q, p.q.stride[0], p.q.stride[1]};
+  t.out    = {p.out.data, *out, p.out.stride[0], p.out.stride[1]};
   t.lse = p.lse.data, t.lse_double = p.lse.type == DType::fp64;
-  t.lse_batch = tokens * p.lse.stride[0], t.lse_head = p.lse.stride[1];
+  t.lse_token = p.lse.stride[0], t.lse_head = p.lse.stride[1];
   t.softmax_scale = s.options.softmax_scale;
   t.programmatic  = s.programmatic_launch;
   return nullptr;

@@ -235,6 +235,29 @@ TYPED_TEST(TunedManyNaN, NewerTokensDoNotReachEarlierQueries) {
       }
 }
 
+// The same where entries have different numbers of query tokens: which tokens are hidden is a matter of each entry.
+TYPED_TEST(TunedManyNaN, NewerTokensDoNotReachEarlierQueriesOfRaggedEntries) {
+  using T = typename TypeParam::type;
+  const std::vector<int> lengths{300, 64, 65, 67, 130, 3, 129};
+  const Shape grouped{.lengths = lengths, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 128};
+  Shape small    = grouped;
+  small.head_dim = 64;
+  for (const Shape& of_one : {grouped, small, latent_shape(8, lengths)})
+    for (const bool causal : {true, false})
+      for (const int back : {1, 2, 3, 8, 9}) {
+        Shape shape      = of_one;
+        shape.query_lens = {1, 8, 2, 16, 0, 4, 9}, shape.causal = causal;
+        std::vector<Plant> plants;
+        for (int b = 0; b < static_cast<int>(lengths.size()); ++b)
+          for (int head = 0; head < shape.num_kv_heads; ++head)
+            if (lengths[b] >= back)
+              plants.push_back({b, lengths[b] - back, head, (17 * b + 8 * head) % shape.head_dim,
+                                !shape.values_in_keys && head == 0});
+        expect_nans_where_seen<T>(shape, {.layout = back % 2 ? Layout::paged : Layout::contiguous, .page_size = 64},
+                                  plants);
+      }
+}
+
 }  // namespace
 }  // namespace pagoda::test
 

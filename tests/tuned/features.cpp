@@ -122,6 +122,7 @@ const std::vector<Row> rows{
     {"64 query tokens", [](Ask& a) { a.options.max_query_len = 64; }},
     {"ragged query tokens (cu_seqlens_q)",
      [](Ask& a) { a.options.max_query_len = 4, a.options.cu_seqlens_q = some<int>(batch + 1); }},
+    {"ragged query tokens, 1 at most", [](Ask& a) { a.options.cu_seqlens_q = some<int>(batch + 1); }},
     {"sliding window, initial tokens", [](Ask& a) { a.options.window_left = 127, a.options.num_initial_tokens = 4; }},
     {"logit soft cap", [](Ask& a) { a.options.logit_soft_cap = 30; }},
     {"ALiBi slopes", [](Ask& a) { a.options.alibi_slopes = some<float>(a.num_q_heads); }},

@@ -42,15 +42,16 @@ void say_warp(const Card& card, const char* type, int head_dim) {
 template <Type T>
 void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* type) {
 #if defined(PAGODA_HAS_SM90A)
-  for (const int count : {wgmma::tile_rows, wgmma::max_rows}) {
-    const int warpgroups = wgmma::grouped::num_warpgroups(count);
-    for (const int head_dim : {64, 128})
-      say(card, type, head_dim, count, wgmma::grouped::threads(warpgroups) / 32,
-          wgmma::grouped::blocks_per_sm(warpgroups), wgmma::grouped::shared_layout(head_dim, warpgroups).bytes,
-          wgmma::grouped::kernel_of<T>(head_dim, warpgroups));
-    say(card, type, wgmma::latent::head_dim, count, wgmma::latent::threads / 32, wgmma::latent::blocks_per_sm,
-        wgmma::latent::shared_bytes, wgmma::latent::kernel_of<T>(wgmma::latent::blocks_per_head(count)));
-  }
+  for (const bool ragged : {false, true})
+    for (const int count : {wgmma::tile_rows, wgmma::max_rows}) {
+      const int warpgroups = wgmma::grouped::num_warpgroups(count);
+      for (const int head_dim : {64, 128})
+        say(card, type, head_dim, count, wgmma::grouped::threads(warpgroups) / 32,
+            wgmma::grouped::blocks_per_sm(warpgroups), wgmma::grouped::shared_layout(head_dim, warpgroups).bytes,
+            wgmma::grouped::kernel_of<T>(head_dim, warpgroups, ragged));
+      say(card, type, wgmma::latent::head_dim, count, wgmma::latent::threads / 32, wgmma::latent::blocks_per_sm,
+          wgmma::latent::shared_bytes, wgmma::latent::kernel_of<T>(wgmma::latent::blocks_per_head(count), ragged));
+    }
 #endif
 }
 

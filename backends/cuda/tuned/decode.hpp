@@ -12,8 +12,9 @@ struct CUstream_st;
 /// options.
 ///  - One query token for each sequence, up to 8 query heads to a kv head; keys and values of 32, 16 or 8 bits.
 ///  - On sm_90, in 16 bits, up to 128 query rows (heads times tokens) to a kv head; also latent caches (head_dim 576,
-///    head_dim_v 512 of the same memory). Here scores are sums of head_dim / 16 steps, each of which the hardware
-///    truncates instead of rounding: log-sum-exps have errors of up to head_dim / 16 * 2^-23 of the largest score.
+///    head_dim_v 512 of the same memory). Entries may have different numbers of query tokens. Here scores are sums of
+///    head_dim / 16 steps, each of which the hardware truncates instead of rounding: log-sum-exps have errors of up to
+///    head_dim / 16 * 2^-23 of the largest score.
 /// `why_not` says which problems the kernels support.
 namespace pagoda::tuned {
 
@@ -29,11 +30,11 @@ struct Cache {
   std::int64_t scale_head;  ///< from one kv head's scale to the next, in floats; 0: one for all
 };
 
-/// Rows of head_dim dense elements. Strides are in elements.
+/// Queries or outputs: rows of dense elements, indexed [query token][head]. Strides are in elements.
 struct Heads {
   void* data;
   Type type;
-  std::int64_t batch, head;
+  std::int64_t token, head;
 };
 
 struct Problem {
@@ -50,13 +51,17 @@ struct Problem {
   std::int64_t table_row, table_page;  ///< strides in block_table, in elements
   std::int64_t table_pages;            ///< entries of a row (page_indptr: of the table): what may be read
   std::int64_t table_entries;          ///< number from the first to the last that may be read
-  int num_q_tokens;  ///< of each batch entry, the newest of its sequence; q, out and lse: batch / num_q_tokens apart
-  int max_q_tokens;  ///< bound on num_q_tokens of every decode on a workspace
-  bool causal;       ///< query token i sees no newer ones; otherwise every token
+  int num_q_tokens;                    ///< query tokens of each batch entry, the newest of its sequence
+  int max_q_tokens;                    ///< bound on the query tokens of an entry, for every decode on a workspace
+  /// [batch + 1]: the query tokens of entry b are cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1, from 0 to max_q_tokens of
+  /// them, and num_q_tokens is unused. Null: they are b * num_q_tokens to (b + 1) * num_q_tokens - 1.
+  const int* cu_seqlens_q;
+  std::int64_t total_q_tokens;  ///< with cu_seqlens_q: query tokens in q
+  bool causal;                  ///< query token i of an entry does not see newer ones; otherwise it sees every token
   Heads q, out;
   void* lse;  ///< log-sum-exps; null: not wanted
   bool lse_double;
-  std::int64_t lse_batch, lse_head;
+  std::int64_t lse_token, lse_head;
   double softmax_scale;
   /// sm_90: may start while the kernel before it on the stream still runs (CUDA's programmatic dependent launch). As
   /// the launch is cooperative, CUDA 13.0 does so in graphs only.

@@ -61,9 +61,9 @@ const char* why_not(const Problem& p, const Device& d) {
   if (p.q.type != q) return "q is not of the keys' type (fp16 for 8-bit keys)";
   if (is_eight_bits(p.out.type)) return "out is of 8 bits";
   const int in_16_bytes = 16 / bytes_of(q);
-  if (!aligned(p.q.data, 16) || p.q.batch % in_16_bytes != 0 || p.q.head % in_16_bytes != 0)
+  if (!aligned(p.q.data, 16) || p.q.token % in_16_bytes != 0 || p.q.head % in_16_bytes != 0)
     return "rows of q do not start on 16 bytes";
-  if (!aligned(p.out.data, 16) || p.out.batch % 4 != 0 || p.out.head % 4 != 0)
+  if (!aligned(p.out.data, 16) || p.out.token % 4 != 0 || p.out.head % 4 != 0)
     return "rows of out do not start on whole vectors";
   if (!can_be_mapped(p, p.k) || !can_be_mapped(p, p.v))
     return "rows of keys or values do not start on 16 bytes, or overlap";

@@ -44,7 +44,7 @@ struct Args {
   Heads out;
   QuadPartial* partials;  ///< warp kernels: [block][2][output quad]
   void* lse;
-  std::int64_t lse_batch, lse_head;
+  std::int64_t lse_token, lse_head;
   bool lse_double;
   int page_size;
   Cache k, v;

@@ -3,9 +3,11 @@
 
 #include "backends/cuda/ptx.cuh"
 #include "backends/cuda/tuned/common/args.hpp"
+#include "src/kernel/entry.hpp"
 #include "src/plan/team_count.hpp"
 
-/// Which tiles a block reads. Every warp works it out for itself from the lengths, when the kernel runs.
+/// Finds the tiles that a block reads. Every warp computes them for itself from the batch entries, when the kernel
+/// runs. Entries are read through entry_of(args, batch), of which each kind of kernel arguments has an overload.
 ///
 /// A *batch head* is a pair of batch entry and kv head. A *segment* is a block's split of one batch head, as one warp
 /// sees it.
@@ -16,7 +18,8 @@ PAGODA_DEVICE int num_tiles(int len) {
   return static_cast<int>(static_cast<unsigned>(len + TileTokens - 1) / TileTokens);
 }
 
-/// The length is still being loaded when a segment is found: what follows from it is worked out when it is needed.
+/// The length is still being loaded when a segment is found, so what follows from it is computed when it is needed.
+/// Query tokens are read again at the end of a segment: they would take registers meanwhile.
 template <int TileTokens>
 struct Segment {
   int batch, head, sequence, len;
@@ -35,7 +38,12 @@ PAGODA_DEVICE int sequence_of(const Args& a, int batch) {
     return __ldg(a.sequence_ids + batch);
   return batch;
 }
-PAGODA_DEVICE int length_of(const Args& a, int batch) { return __ldg(a.seq_lens + sequence_of(a, batch)); }
+using detail::EntryView;
+/// A batch entry with one query token. Loads of fields that a caller does not read are left out by the compiler.
+PAGODA_DEVICE EntryView entry_of(const Args& a, int batch) {
+  const int sequence = sequence_of(a, batch);
+  return {sequence, 0, __ldg(a.seq_lens + sequence), batch, 1};
+}
 
 /// Tiles of all sequences, and whether none is much longer than the others.
 struct BatchTotals {
@@ -47,15 +55,16 @@ struct BatchTotals {
 /// copies they would wait for all of these.
 class SequenceLengths {
  public:
+  template <class Args>
   PAGODA_DEVICE SequenceLengths(const Args& a, int lane) {
     if (a.single_sequence) return;
-    loaded_[0] = length_of(a, min(lane, a.batch - 1));
+    loaded_[0] = entry_of(a, min(lane, a.batch - 1)).tokens;
     if (a.batch > 32) [[unlikely]] {
 #pragma unroll
-      for (int i = 1; i < loads; ++i) loaded_[i] = length_of(a, min(lane + 32 * i, a.batch - 1));
+      for (int i = 1; i < loads; ++i) loaded_[i] = entry_of(a, min(lane + 32 * i, a.batch - 1)).tokens;
     }
   }
-  template <int TileTokens>
+  template <int TileTokens, class Args>
   PAGODA_DEVICE BatchTotals count(const Args& a, int lane) const {
     int tiles = 0, longest = 0, sequences = 0;
     const auto add = [&](int len) {
@@ -68,7 +77,7 @@ class SequenceLengths {
       for (int i = 1; i < loads; ++i)
         if (lane + 32 * i < a.batch) add(loaded_[i]);
 #pragma unroll 4
-      for (int b = lane + 32 * loads; b < a.batch; b += 32) add(length_of(a, b));
+      for (int b = lane + 32 * loads; b < a.batch; b += 32) add(entry_of(a, b).tokens);
     }
     tiles = __reduce_add_sync(~0u, tiles), longest = __reduce_max_sync(~0u, longest);
     sequences = __reduce_add_sync(~0u, sequences);
@@ -96,6 +105,7 @@ class SegmentWalk {
   PAGODA_DEVICE static int block() { return static_cast<int>(blockIdx.x / BlocksPerHead); }
   PAGODA_DEVICE static int num_blocks() { return static_cast<int>(gridDim.x / BlocksPerHead); }
 
+  template <class Args>
   PAGODA_DEVICE static SegmentWalk fixed_splits(const Args& args, int warp) {
     SegmentWalk w(warp);
     w.start_ = args.num_splits.divide(block());
@@ -103,6 +113,7 @@ class SegmentWalk {
     return w;
   }
   /// tiles: of all sequences, for one kv head.
+  template <class Args>
   PAGODA_DEVICE static SegmentWalk stream_k(const Args& args, int warp, int lane, int tiles) {
     SegmentWalk w(warp);
     const int heads = args.num_kv_heads.value, all = tiles * heads;
@@ -114,8 +125,9 @@ class SegmentWalk {
     if (w.tile_ == w.end_) return w;
     int before = 0;  // tiles of earlier sequences
     for (int first = 0;; first += 32) {
-      const int mine = first + lane < args.batch ? num_tiles<TileTokens>(length_of(args, first + lane)) * heads : 0;
-      int sum        = mine;
+      const int mine =
+          first + lane < args.batch ? num_tiles<TileTokens>(entry_of(args, first + lane).tokens) * heads : 0;
+      int sum = mine;
 #pragma unroll
       for (int d = 1; d < 32; d *= 2) {
         const int other = __shfl_up_sync(~0u, sum, d);
@@ -135,7 +147,8 @@ class SegmentWalk {
     }
   }
 
-  /// Finds the next segment. False: there is none.
+  /// Finds the next segment. Returns false if there is none.
+  template <class Args>
   PAGODA_DEVICE bool next(const Args& args, Segment& s) {
     if (split_ < 0) [[unlikely]]
       return next_stream_k(args, s);
@@ -145,13 +158,13 @@ class SegmentWalk {
  private:
   PAGODA_DEVICE explicit SegmentWalk(int warp) : warp_(warp) {}
 
+  template <class Args>
   PAGODA_DEVICE bool next_fixed_split(const Args& args, Segment& s) {
     const int num_splits = args.num_splits.value;
     s.batch              = args.num_kv_heads.divide(start_);
     if (s.batch >= args.batch) return false;
-    s.head           = start_ - s.batch * args.num_kv_heads.value;
-    s.sequence       = sequence_of(args, s.batch);
-    s.len            = __ldg(args.seq_lens + s.sequence);
+    s.head = start_ - s.batch * args.num_kv_heads.value;
+    set_entry(s, entry_of(args, s.batch));
     s.tile_limit     = 1 << 28;
     s.first_tile     = warp_ * num_splits + split_;
     s.tile_step      = Warps * num_splits;
@@ -162,11 +175,11 @@ class SegmentWalk {
     return true;
   }
 
+  template <class Args>
   PAGODA_DEVICE bool next_stream_k(const Args& args, Segment& s) {
     if (tile_ >= end_) return false;
     s.batch = batch_, s.head = head_;
-    s.sequence   = sequence_of(args, batch_);
-    s.len        = __ldg(args.seq_lens + s.sequence);
+    set_entry(s, entry_of(args, batch_));
     const int nt = num_tiles<TileTokens>(s.len), begin = tile_ - start_;
     s.first_tile     = begin + warp_;
     s.tile_step      = Warps;
@@ -180,10 +193,13 @@ class SegmentWalk {
       if (++head_ == args.num_kv_heads.value) {
         head_ = 0;
         do ++batch_;
-        while (length_of(args, batch_) == 0);
+        while (entry_of(args, batch_).tokens == 0);
       }
     }
     return true;
+  }
+  PAGODA_DEVICE static void set_entry(Segment& s, const EntryView& entry) {
+    s.sequence = entry.sequence, s.len = entry.tokens;
   }
   PAGODA_DEVICE int block_of(int tile) const {
     const int bounds = (tiles_per_block_ + 1) * num_longer_blocks_;

@@ -52,7 +52,7 @@ PAGODA_DEVICE void store_output(const Args& a, int batch, int kv_head, int r, in
   float weight   = 0;  // a row that sees no token: its value scale is not read
   if (x.row_sum != 0) weight = reciprocal(x.row_sum) * (a.v.scale ? __ldg(a.v.scale + kv_head * a.v.scale_head) : 1.0f);
   const float4 y        = {x.values.x * weight, x.values.y * weight, x.values.z * weight, x.values.w * weight};
-  const std::int64_t at = batch * a.out.batch + head * a.out.head + 4 * quad;
+  const std::int64_t at = batch * a.out.token + head * a.out.head + 4 * quad;
   if (a.out.type == Type::fp32) {
     *reinterpret_cast<float4*>(static_cast<float*>(a.out.data) + at) = y;
   } else {
@@ -61,7 +61,7 @@ PAGODA_DEVICE void store_output(const Args& a, int batch, int kv_head, int r, in
         bf16 ? make_uint2(pack<true>(y.x, y.y), pack<true>(y.z, y.w))
              : make_uint2(pack<false>(y.x, y.y), pack<false>(y.z, y.w));
   }
-  if (quad == 0 && a.lse) store_lse_at(a, batch * a.lse_batch + head * a.lse_head, x.row_max, x.row_sum);
+  if (quad == 0 && a.lse) store_lse_at(a, batch * a.lse_token + head * a.lse_head, x.row_max, x.row_sum);
 }
 
 PAGODA_DEVICE void publish(QuadPartial* to, const QuadState& x) {

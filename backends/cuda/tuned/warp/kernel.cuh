@@ -22,7 +22,7 @@ PAGODA_DEVICE void sync_warps() {
 
 template <class Rows>
 PAGODA_DEVICE void load_queries(const Args& args, const Segment& s, Rows& rows) {
-  rows.begin(static_cast<const typename Rows::Query*>(args.q.data) + s.batch * args.q.batch +
+  rows.begin(static_cast<const typename Rows::Query*>(args.q.data) + s.batch * args.q.token +
                  s.head * args.group_size * args.q.head,
              args.q.head, args.group_size);
 }
@@ -73,7 +73,7 @@ template <int D, int Warps>
 PAGODA_DEVICE void store_empty_sequences(const Args& args, int num_quads) {
   for (int i = blockIdx.x; i < args.batch * args.num_kv_heads.value; i += gridDim.x) {
     const int batch = args.num_kv_heads.divide(i);
-    if (length_of(args, batch) > 0) continue;
+    if (entry_of(args, batch).tokens > 0) continue;
     for (int quad = threadIdx.x; quad < num_quads; quad += Warps * 32)
       store_output(args, batch, i - batch * args.num_kv_heads.value, quad / quads_per_row<D>, quad % quads_per_row<D>,
                    QuadState{});

@@ -40,6 +40,7 @@ const char* why_not(const Problem& p) {
     return "head_dim is not one of 64 (not of 8 bits), 128";
   if (p.max_q_tokens > 1) return "several query tokens of a type that is not of 16 bits";
   if (group_size_of(p) > 8) return "more than 8 query heads share a kv head, of a type that is not of 16 bits";
+  if (p.cu_seqlens_q) return "numbers of query tokens that differ (cu_seqlens_q), with up to 8 query rows to a kv head";
   if (p.block_table && p.page_size % tile_tokens != 0) return "page_size is not a multiple of 16";
   return nullptr;
 }

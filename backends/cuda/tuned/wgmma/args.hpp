@@ -6,15 +6,23 @@
 namespace pagoda::tuned::wgmma {
 
 /// What the wgmma kernels read, by value. Row r of the query rows that share a kv head is query token r / group_size,
-/// head r % group_size of the group.
+/// head r % group_size of the group. Bounds hold for all entries. Here, each entry has as many query tokens as the
+/// bound says.
 struct Args : tuned::Args {
-  CUtensorMap q_map;                           ///< latent caches: boxes of eight rows
-  Divisor heads;                               ///< query heads that share a kv head
-  int num_rows;                                ///< query rows that share a kv head
-  int hidden;                                  ///< newest tokens that the first query token does not see
-  std::int64_t q_token, out_token, lse_token;  ///< strides from one query token to the next, in elements
-  float4* wgmma_partials;                      ///< [block][2][partial_quads]
+  static constexpr bool ragged = false;
+  CUtensorMap q_map;       ///< latent caches: boxes of eight rows
+  Divisor heads;           ///< query heads that share a kv head
+  int rows_bound;          ///< query rows of an entry that share a kv head
+  int hidden_bound;        ///< newest tokens that the first query token of an entry does not see
+  int q_tokens_bound;      ///< query tokens of an entry
+  float4* wgmma_partials;  ///< [block][2][partial_quads]
   std::int64_t partial_quads;
+};
+
+/// The same where entries have different numbers of query tokens. Each kernel has an instance for either.
+struct RaggedArgs : Args {
+  static constexpr bool ragged = true;
+  const int* cu_seqlens_q;  ///< [batch + 1]
 };
 
 }  // namespace pagoda::tuned::wgmma

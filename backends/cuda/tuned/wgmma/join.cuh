@@ -58,31 +58,32 @@ PAGODA_DEVICE void join_block16(const Place& place, int first_split, int num_spl
   }
 }
 
-/// Stores a joined 16 x 16 block as outputs. index: of the block, [16 rows][16 dims].
+/// Stores a joined 16 x 16 block as outputs of a kv head. index: of the block, [16 rows][16 dims].
 template <int BlocksPerHead, int DimsV>
-PAGODA_DEVICE void store_block16(const Args& args, const PendingJoin& join, const Block16& x, int index, int num_rows,
+PAGODA_DEVICE void store_block16(const Args& args, int query_begin, int head, const Block16& x, int index, int num_rows,
                                  int lane) {
   constexpr int across = block16s_per_16_rows(DimsV);
   const int r = index / across * 16 + lane / 4, dim = index % across * 16 + lane % 4 * 2;
 #pragma unroll
   for (int below = 0; below < 2; ++below) {
     if (r + 8 * below >= num_rows) continue;
-    const QueryRow row(args, join.head, first_row<BlocksPerHead>() + r + 8 * below);
+    const QueryRow row(args, head, first_row<BlocksPerHead>() + r + 8 * below);
     const float row_max = below ? x.state.z : x.state.x, row_sum = below ? x.state.w : x.state.y;
     const float weight = output_weight(row_sum);
-    store_two(args, row, join.batch, dim, (below ? x.a.z : x.a.x) * weight, (below ? x.a.w : x.a.y) * weight);
-    store_two(args, row, join.batch, dim + 8, (below ? x.b.z : x.b.x) * weight, (below ? x.b.w : x.b.y) * weight);
-    if (dim == 0 && args.lse) store_lse(args, row, join.batch, row_max, row_sum);
+    store_two(args, row, query_begin, dim, (below ? x.a.z : x.a.x) * weight, (below ? x.a.w : x.a.y) * weight);
+    store_two(args, row, query_begin, dim + 8, (below ? x.b.z : x.b.x) * weight, (below ? x.b.w : x.b.y) * weight);
+    if (dim == 0 && args.lse) store_lse(args, row, query_begin, row_max, row_sum);
   }
 }
 
 /// Joins a batch head's splits: each of its blocks joins a slice of the 16 x 16 blocks, with as many warps to a 16 x 16
 /// block as there are. memory: shared memory of the block, no longer used.
 template <int BlocksPerHead, int DimsV, int Threads>
-PAGODA_DEVICE void join_slice(const Args& args, const PendingJoin& join, char* memory, int warp, int lane) {
+PAGODA_DEVICE void join_slice(const auto& args, const PendingJoin& join, char* memory, int warp, int lane) {
   constexpr int warps = Threads / 32, across = block16s_per_16_rows(DimsV);
-  const int num_rows = block_rows<BlocksPerHead>(args), num_splits = join.num_splits();
-  const int count = (num_rows + 15) / 16 * across;
+  const EntryView entry = entry_of(args, join.batch);
+  const int rows = block_rows<BlocksPerHead>(num_rows(args, entry)), num_splits = join.num_splits();
+  const int count = (rows + 15) / 16 * across;
   const int slice = (count + num_splits - 1) / num_splits;
   const int begin = (SegmentCursor<BlocksPerHead>::Walk::block() - join.first_block) * slice;
   const int end   = min(count, begin + slice);
@@ -110,22 +111,23 @@ PAGODA_DEVICE void join_slice(const Args& args, const PendingJoin& join, char* m
       sync_block<Threads>();  // before the next are written
     }
     if (index >= end || helper != 0) continue;
-    store_block16<BlocksPerHead, DimsV>(args, join, x, index, num_rows, lane);
+    store_block16<BlocksPerHead, DimsV>(args, entry.query_begin, join.head, x, index, rows, lane);
   }
 }
 
 /// Stores the outputs of sequences without tokens, which are in no block's share.
 template <int BlocksPerHead, int DimsV, int Threads>
-PAGODA_DEVICE void store_empty_sequences(const Args& args) {
+PAGODA_DEVICE void store_empty_sequences(const auto& args) {
   using Walk = typename SegmentCursor<BlocksPerHead>::Walk;
   for (int i = Walk::block(); i < args.batch * args.num_kv_heads.value; i += Walk::num_blocks()) {
     const int batch = args.num_kv_heads.divide(i), head = i - batch * args.num_kv_heads.value;
-    if (length_of(args, batch) > 0) continue;
+    const EntryView entry = entry_of(args, batch);
+    if (entry.tokens > 0) continue;
     constexpr int pairs = DimsV / 2;
-    for (int item = threadIdx.x; item < block_rows<BlocksPerHead>(args) * pairs; item += Threads) {
+    for (int item = threadIdx.x; item < block_rows<BlocksPerHead>(num_rows(args, entry)) * pairs; item += Threads) {
       const QueryRow row(args, head, first_row<BlocksPerHead>() + item / pairs);
-      store_two(args, row, batch, item % pairs * 2, 0, 0);
-      if (item % pairs == 0 && args.lse) store_lse(args, row, batch, initial_max, 0);
+      store_two(args, row, entry.query_begin, item % pairs * 2, 0, 0);
+      if (item % pairs == 0 && args.lse) store_lse(args, row, entry.query_begin, initial_max, 0);
     }
   }
 }
@@ -133,7 +135,7 @@ PAGODA_DEVICE void store_empty_sequences(const Args& args) {
 /// Does what is left when all of a block's own partial results have been published, by all of its threads. pending:
 /// [2], see PendingJoin.
 template <int BlocksPerHead, int DimsV, int Threads>
-PAGODA_DEVICE void finish(const Args& args, const PendingJoin* pending, char* memory, int warp, int lane) {
+PAGODA_DEVICE void finish(const auto& args, const PendingJoin* pending, char* memory, int warp, int lane) {
   sync_block<Threads>();
 #pragma unroll 1
   for (int place = 0; place < 2; ++place) {

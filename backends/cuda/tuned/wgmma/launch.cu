@@ -17,6 +17,10 @@ namespace {
 int group_size_of(const Problem& p) { return p.num_q_heads / p.num_kv_heads; }
 /// Query rows of a kv head, at most. Neither the kernel nor the layout of its workspace depends on a call's number.
 std::int64_t max_rows_of(const Problem& p) { return std::int64_t(group_size_of(p)) * p.max_q_tokens; }
+/// Query tokens in q.
+std::int64_t q_tokens_of(const Problem& p) {
+  return p.cu_seqlens_q ? p.total_q_tokens : std::int64_t(p.batch) * p.num_q_tokens;
+}
 bool is_latent(const Problem& p) { return p.head_dim == latent::head_dim; }
 
 struct Kernel {
@@ -24,23 +28,24 @@ struct Kernel {
   int threads, shared, blocks_per_head;
   Pace pace;
 };
-Kernel kernel_for(const Problem& p, const Device& d) {
-  const auto all_rows = static_cast<int>(max_rows_of(p));
-  const bool bf16     = p.type == Type::bf16;
+/// ragged: the instance for cu_seqlens_q. Instances differ in nothing but the function.
+Kernel kernel_for(const Problem& p, const Device& d, [[maybe_unused]] bool ragged = false) {
+  const auto all_rows              = static_cast<int>(max_rows_of(p));
+  [[maybe_unused]] const bool bf16 = p.type == Type::bf16;
   Kernel k{};
   if (is_latent(p)) {
     k = {nullptr, latent::threads, latent::shared_bytes, latent::blocks_per_head(all_rows), latent::pace(d)};
 #if defined(PAGODA_HAS_SM90A)
-    k.function =
-        bf16 ? latent::kernel_of<Type::bf16>(k.blocks_per_head) : latent::kernel_of<Type::fp16>(k.blocks_per_head);
+    k.function = bf16 ? latent::kernel_of<Type::bf16>(k.blocks_per_head, ragged)
+                      : latent::kernel_of<Type::fp16>(k.blocks_per_head, ragged);
 #endif
   } else {
     const int warpgroups = grouped::num_warpgroups(all_rows);
     k = {nullptr, grouped::threads(warpgroups), grouped::shared_layout(p.head_dim, warpgroups).bytes, 1,
          grouped::pace(p.head_dim, warpgroups, d)};
 #if defined(PAGODA_HAS_SM90A)
-    k.function = bf16 ? grouped::kernel_of<Type::bf16>(p.head_dim, warpgroups)
-                      : grouped::kernel_of<Type::fp16>(p.head_dim, warpgroups);
+    k.function = bf16 ? grouped::kernel_of<Type::bf16>(p.head_dim, warpgroups, ragged)
+                      : grouped::kernel_of<Type::fp16>(p.head_dim, warpgroups, ragged);
 #endif
   }
   return k;
@@ -68,15 +73,16 @@ const char* why_not(const Problem& p, const Device& d) {
   if (is_latent(p)) {
     if (p.k.data != p.v.data || p.k.token != p.v.token || p.k.head != p.v.head || p.k.page != p.v.page)
       return "values of a latent cache are not the first dims of its keys";
-    if (p.max_q_tokens > 1 && (p.num_kv_heads > 1 || group_size_of(p) % 8 != 0))
-      return "several query tokens of a latent cache: its kv heads are not one, or its query heads no multiple of 8";
+    if (p.max_q_tokens > 1 && group_size_of(p) % 8 != 0)
+      return "several query tokens of a latent cache, whose query heads to a kv head are no multiple of 8";
   }
-  if (p.num_q_tokens < 1 || p.num_q_tokens > p.max_q_tokens) return "num_q_tokens is not 1 to max_q_tokens";
+  if (!p.cu_seqlens_q && (p.num_q_tokens < 1 || p.num_q_tokens > p.max_q_tokens))
+    return "num_q_tokens is not 1 to max_q_tokens";
+  if (q_tokens_of(p) >= std::int64_t(1) << 31) return "2^31 query tokens or more";
   if (!(p.softmax_scale > 0)) return "softmax_scale is not positive";
   if (p.block_table && p.page_size % 8 != 0) return "page_size is not a multiple of 8";
-  if (p.q.batch % (8 * p.num_q_tokens) != 0) return "rows of q do not start on 16 bytes";
   if (const int in_16_bytes = 16 / bytes_of(p.out.type);
-      p.out.batch % (in_16_bytes * p.num_q_tokens) != 0 || p.out.head % in_16_bytes != 0)
+      p.out.token % in_16_bytes != 0 || p.out.head % in_16_bytes != 0)
     return "rows of out do not start on 16 bytes";
   return nullptr;
 }
@@ -88,8 +94,10 @@ std::size_t workspace_bytes(const Problem& p, const Device& d) {
 }
 
 void prepare(const Problem& p, const Device& d) {
-  const Kernel kernel = kernel_for(p, d);
-  allow_shared_memory(kernel.function, kernel.shared);
+  for (const bool ragged : {false, true}) {
+    const Kernel kernel = kernel_for(p, d, ragged);
+    allow_shared_memory(kernel.function, kernel.shared);
+  }
 }
 
 LaunchShape choose_shape(const Problem& p, const Device& d) {
@@ -100,20 +108,22 @@ LaunchShape choose_shape(const Problem& p, const Device& d) {
 
 bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
   const int group_size   = group_size_of(p);
-  const Kernel kernel    = kernel_for(p, d);
+  const Kernel kernel    = kernel_for(p, d, p.cu_seqlens_q != nullptr);
   const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
-  Args a{};
+  RaggedArgs a{};  // kernels of the uniform instance read the part that is Args
   set_args(p, shape, copy_tokens, a);
-  a.heads = Divisor::of(group_size), a.num_rows = group_size * p.num_q_tokens,
-  a.hidden    = p.causal ? p.num_q_tokens - 1 : 0;
-  a.q_token   = p.q.batch / p.num_q_tokens;
-  a.out_token = p.out.batch / p.num_q_tokens, a.lse_token = p.lse_batch / p.num_q_tokens;
-  a.k_map = make_tensor_map(p, p.k, copy_tokens);
+  a.cu_seqlens_q   = p.cu_seqlens_q;
+  a.q_tokens_bound = p.cu_seqlens_q ? p.max_q_tokens : p.num_q_tokens;
+  a.heads = Divisor::of(group_size), a.rows_bound = group_size * a.q_tokens_bound;
+  a.hidden_bound = p.causal ? a.q_tokens_bound - 1 : 0;
+  a.k_map        = make_tensor_map(p, p.k, copy_tokens);
   if (is_latent(p)) {
-    const bool several = p.max_q_tokens > 1;  // then there is one kv head, and the map's heads are tokens
-    a.q_map = make_tensor_map({p.q.data, 2, p.head_dim, group_size, several ? p.num_q_tokens : p.num_kv_heads, p.batch,
-                               2 * p.q.head, 2 * (several ? a.q_token : p.q.head * group_size), 2 * p.q.batch},
-                              8);
+    // Indexed [query token][kv head][head of the group]. Boxes of eight rows lie within a query token and kv head: with
+    // several query tokens the group is a multiple of 8; else rows beyond the group are zeros.
+    a.q_map =
+        make_tensor_map({p.q.data, 2, p.head_dim, group_size, p.num_kv_heads, std::max<std::int64_t>(q_tokens_of(p), 1),
+                         2 * p.q.head, 2 * p.q.head * group_size, 2 * p.q.token},
+                        8);
   } else {
     a.v_map = make_tensor_map(p, p.v, copy_tokens);
   }

@@ -11,8 +11,8 @@ namespace pagoda::tuned::wgmma {
 PAGODA_DEVICE float output_weight(float sum) { return sum == 0 ? 0 : reciprocal(sum); }
 
 /// Stores two dims of an output.
-PAGODA_DEVICE void store_two(const Args& args, const QueryRow& row, int batch, int dim, float x, float y) {
-  const std::int64_t at = row.offset(args.out, args.out_token, batch) + dim;
+PAGODA_DEVICE void store_two(const Args& args, const QueryRow& row, int query_begin, int dim, float x, float y) {
+  const std::int64_t at = row.offset(args.out, query_begin) + dim;
   if (args.out.type == Type::fp32) {
     *reinterpret_cast<float2*>(static_cast<float*>(args.out.data) + at) = make_float2(x, y);
   } else {
@@ -21,8 +21,8 @@ PAGODA_DEVICE void store_two(const Args& args, const QueryRow& row, int batch, i
   }
 }
 
-PAGODA_DEVICE void store_lse(const Args& args, const QueryRow& row, int batch, float row_max, float row_sum) {
-  store_lse_at(args, batch * args.lse_batch + row.token * args.lse_token + row.head * args.lse_head, row_max, row_sum);
+PAGODA_DEVICE void store_lse(const Args& args, const QueryRow& row, int query_begin, float row_max, float row_sum) {
+  store_lse_at(args, (query_begin + row.token) * args.lse_token + row.head * args.lse_head, row_max, row_sum);
 }
 
 /// One of a block's two places for partial results (see PendingJoin).
@@ -57,15 +57,15 @@ PAGODA_DEVICE void store_partial(const Args& args, const FinishedSegment& segmen
                        make_float4(state[0].x, avoid_sentinel(state[0].y), state[1].x, avoid_sentinel(state[1].y)));
 }
 
-/// Stores outputs of 32 bits.
+/// Stores outputs of 32 bits. num_rows: rows of the entry that are the block's.
 template <int BlocksPerHead, int DimParts, int Count, int Each>
-PAGODA_DEVICE void store_floats(const Args& args, const FinishedSegment& segment, const float (&o)[Count][Each],
+PAGODA_DEVICE void store_floats(const Args& args, int query_begin, int head, const float (&o)[Count][Each],
                                 const float (&weights)[2], int dim_part, int row, int num_rows, int column) {
   constexpr int eights = Count * Each / 4, quads = 2 * DimParts * eights;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const QueryRow query_row(args, segment.head, first_row<BlocksPerHead>() + row + 8 * r);
-    const std::int64_t at = query_row.offset(args.out, args.out_token, segment.batch);
+    const QueryRow query_row(args, head, first_row<BlocksPerHead>() + row + 8 * r);
+    const std::int64_t at = query_row.offset(args.out, query_begin);
     float2* const to =
         reinterpret_cast<float2*>(static_cast<float*>(args.out.data) + at) + dim_part * (2 * quads / DimParts) + column;
     if (row + 8 * r >= num_rows) continue;
@@ -79,13 +79,13 @@ PAGODA_DEVICE void store_floats(const Args& args, const FinishedSegment& segment
 
 /// Stores outputs of 16 bits. Lanes exchange words of two rows until each lane has whole 16-byte vectors of one row.
 template <int BlocksPerHead, int DimParts, int Count, int Each>
-PAGODA_DEVICE void store_halves(const Args& args, const FinishedSegment& segment, const float (&o)[Count][Each],
+PAGODA_DEVICE void store_halves(const Args& args, int query_begin, int head, const float (&o)[Count][Each],
                                 const float (&weights)[2], int dim_part, int row, int num_rows, int column) {
   constexpr int eights = Count * Each / 4, quads = 2 * DimParts * eights;
   const bool odd = column & 1, second = column & 2;
   const int mine = row + (second ? 8 : 0);
-  const QueryRow query_row(args, segment.head, first_row<BlocksPerHead>() + mine);
-  const std::int64_t at = query_row.offset(args.out, args.out_token, segment.batch);
+  const QueryRow query_row(args, head, first_row<BlocksPerHead>() + mine);
+  const std::int64_t at = query_row.offset(args.out, query_begin);
   uint4* const to       = reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(args.out.data) + at) +
                     dim_part * (quads / 2 / DimParts) + odd;
   const bool bf16 = args.out.type == Type::bf16;
@@ -113,23 +113,27 @@ PAGODA_DEVICE void store_halves(const Args& args, const FinishedSegment& segment
 /// Stores a segment: outputs if it is whole, else the block's partial result. The code is kept small, as it runs once
 /// and cold. o: accumulators of Count products of Each / 4 times eight dims; row: the lane's, with the one eight below
 /// it; dim_part: which of the DimParts parts of a row's dims these are.
-template <int BlocksPerHead, int DimParts, int Count, int Each>
+template <int BlocksPerHead, int DimParts, class Args, int Count, int Each>
 PAGODA_DEVICE void store_segment(const Args& args, const FinishedSegment& segment, const float (&o)[Count][Each],
                                  const float2 (&state)[2], int dim_part, int row, int lane) {
-  const int column = lane & 3, num_rows = block_rows<BlocksPerHead>(args);
+  const EntryView entry = entry_of(args, segment.batch);
+  const int column = lane & 3, rows = block_rows<BlocksPerHead>(num_rows(args, entry));
+  if (Args::ragged && !__any_sync(~0u, row < rows)) return;  // the entry has none of the warp's rows
   if (!segment.whole) return store_partial<DimParts>(args, segment, o, state, dim_part, row, lane);
   // Lanes of columns 0 and 1 store the log-sum-exp of the row and of the one eight below it.
   const int lse_row = row + 8 * column;
-  if (dim_part == 0 && column < 2 && lse_row < num_rows && args.lse) {
+  if (dim_part == 0 && column < 2 && lse_row < rows && args.lse) {
     const float2 mine = column == 0 ? state[0] : state[1];
     const QueryRow query_row(args, segment.head, first_row<BlocksPerHead>() + lse_row);
-    store_lse(args, query_row, segment.batch, mine.x, mine.y);
+    store_lse(args, query_row, entry.query_begin, mine.x, mine.y);
   }
   const float weights[2] = {output_weight(state[0].y), output_weight(state[1].y)};
   if (args.out.type == Type::fp32) {
-    store_floats<BlocksPerHead, DimParts>(args, segment, o, weights, dim_part, row, num_rows, column);
+    store_floats<BlocksPerHead, DimParts>(args, entry.query_begin, segment.head, o, weights, dim_part, row, rows,
+                                          column);
   } else {
-    store_halves<BlocksPerHead, DimParts>(args, segment, o, weights, dim_part, row, num_rows, column);
+    store_halves<BlocksPerHead, DimParts>(args, entry.query_begin, segment.head, o, weights, dim_part, row, rows,
+                                          column);
   }
 }
 

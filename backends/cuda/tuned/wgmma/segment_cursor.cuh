@@ -19,12 +19,12 @@ class SegmentCursor {
   int last_split_block = 0;      ///< last block that has a split of the batch head
 
   /// Finds the first segment as it is if the batch is even. Its length, and all lengths, are being loaded.
-  PAGODA_DEVICE SegmentCursor(const Args& args, int lane)
+  PAGODA_DEVICE SegmentCursor(const auto& args, int lane)
       : lengths_(args, lane), walk_(Walk::fixed_splits(args, 0)), stream_k_(args.stream_k) {
     if (!stream_k_) valid = walk_.next(args, segment);
   }
   /// Looks at the lengths. Returns true if the batch is divided by stream-K, so that the first segment is another one.
-  PAGODA_DEVICE bool resolve_lengths(const Args& args, int lane) {
+  PAGODA_DEVICE bool resolve_lengths(const auto& args, int lane) {
     bool changed = false;
     if (stream_k_ || !(args.single_sequence || lengths_.template count<tile_tokens>(args, lane).even)) [[unlikely]] {
       stream_k_ = changed = true;
@@ -34,7 +34,7 @@ class SegmentCursor {
     check_split();
     return changed;
   }
-  PAGODA_DEVICE void next(const Args& args) {
+  PAGODA_DEVICE void next(const auto& args) {
     valid = walk_.next(args, segment);
     check_split();
   }

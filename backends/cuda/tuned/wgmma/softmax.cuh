@@ -27,11 +27,12 @@ PAGODA_DEVICE void start_scores(float (&x)[32], std::uint64_t q, std::uint64_t k
 
 /// Sets scores of tokens that a row does not see to -infinity. tokens_left: tokens of the sequence from the tile's
 /// first on; row: the lane's first, among all that share the kv head.
-PAGODA_DEVICE void mask_hidden(const Args& args, float (&x)[32], int tokens_left, int row, int column) {
-  if (tokens_left < tile_tokens + args.hidden) {
+PAGODA_DEVICE void mask_hidden(const auto& args, float (&x)[32], int batch, int tokens_left, int row, int column) {
+  if (tokens_left < tile_tokens + args.hidden_bound) {
+    const int hidden = hidden_tokens(args, batch);
     int seen[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) seen[r] = tokens_left - 2 * column - QueryRow(args, 0, row + 8 * r).hidden(args);
+    for (int r = 0; r < 2; ++r) seen[r] = tokens_left - 2 * column - QueryRow(args, 0, row + 8 * r).hidden(hidden);
 #pragma unroll
     for (int e = 0; e < 32; ++e)
       if (8 * (e / 4) + (e & 1) >= seen[e >> 1 & 1]) x[e] = -INFINITY;

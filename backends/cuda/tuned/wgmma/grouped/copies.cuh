@@ -23,7 +23,7 @@ struct SharedMemory {
 /// Copies all tiles of a block in the order of their use, across segments, by one warp. Each lane knows the location of
 /// the same eight tokens of every fourth tile, so that page ids are looked up for four tiles at a time.
 template <int D, int Warpgroups>
-PAGODA_DEVICE void copy_tiles(const Args& args, SegmentCursor<1>& cursor, SharedMemory<D, Warpgroups> shared,
+PAGODA_DEVICE void copy_tiles(const auto& args, SegmentCursor<1>& cursor, SharedMemory<D, Warpgroups> shared,
                               int lane) {
   const std::uint64_t policy = read_once_policy();
   Ring<SharedMemory<D, Warpgroups>::num_stages> to;
@@ -61,16 +61,18 @@ PAGODA_DEVICE void copy_tiles(const Args& args, SegmentCursor<1>& cursor, Shared
   }
 }
 
-/// Copies the queries of a segment to shared memory, 16 bytes a thread at a time. Rows beyond the last are zeros.
+/// Copies the queries of a segment to shared memory, 16 bytes a thread at a time. Rows beyond the entry's last are
+/// zeros.
 template <int D, int Warpgroups>
-PAGODA_DEVICE void load_queries(const Args& args, const Segment& s, std::uint32_t to) {
-  constexpr int chunks = D / 8;
+PAGODA_DEVICE void load_queries(const auto& args, const Segment& s, std::uint32_t to) {
+  constexpr int chunks  = D / 8;
+  const EntryView entry = entry_of(args, s.batch);
 #pragma unroll
   for (int item = 0; item < Warpgroups * tile_rows * chunks; item += compute_threads(Warpgroups)) {
     const int r = (item + static_cast<int>(threadIdx.x)) / chunks, chunk = static_cast<int>(threadIdx.x) % chunks;
     uint4 x{0, 0, 0, 0};
-    if (r < args.num_rows) {
-      const std::int64_t from = QueryRow(args, s.head, r).offset(args.q, args.q_token, s.batch);
+    if (r < num_rows(args, entry)) {
+      const std::int64_t from = QueryRow(args, s.head, r).offset(args.q, entry.query_begin);
       x = __ldg(reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(args.q.data) + from) + chunk);
     }
     store_shared(to + swizzled_offset<D>(r, chunk), x);

@@ -15,13 +15,14 @@ namespace pagoda::tuned::wgmma::grouped {
 /// tokens. It reads them from the cache again. Their weights do not matter. o: outputs of the lane's rows, `row` and
 /// the one eight below it.
 template <bool Bf16, int D>
-PAGODA_DEVICE void add_non_finite(const Args& args, const Segment& s, float (&o)[D / 2], int row, int column) {
+PAGODA_DEVICE void add_non_finite(const auto& args, const Segment& s, float (&o)[D / 2], int row, int column) {
   PageCursor<copy_tokens> pages;
   pages.begin(args, s.sequence);
-  const int seen0 = s.len - QueryRow(args, 0, row).hidden(args);
-  const int seen1 = s.len - QueryRow(args, 0, row + 8).hidden(args);
+  const int hidden = hidden_tokens(args, s.batch);
+  const int seen0  = s.len - QueryRow(args, 0, row).hidden(hidden);
+  const int seen1  = s.len - QueryRow(args, 0, row + 8).hidden(hidden);
 #pragma unroll 1
-  for (int t = max(s.len - args.hidden, 0); t < s.len; ++t) {
+  for (int t = max(s.len - hidden, 0); t < s.len; ++t) {
     const int tile = t / tile_tokens;
     if (tile < s.first_tile || tile >= s.end_tile() || (tile - s.first_tile) % s.tile_step != 0)
       continue;  // another block's
@@ -40,7 +41,7 @@ PAGODA_DEVICE void add_non_finite(const Args& args, const Segment& s, float (&o)
 
 /// A warpgroup's query rows, over all segments of the block. A lane has two rows, eight apart, of scores and of
 /// outputs, and two tokens or dims of each eight.
-template <bool Bf16, int D, int Warpgroups>
+template <bool Bf16, int D, int Warpgroups, class Args>
 class Multiplier {
  public:
   using Shared = SharedMemory<D, Warpgroups>;
@@ -54,7 +55,7 @@ class Multiplier {
         row_(16 * warp + (lane >> 2)),
         lane_(lane),
         column_(lane & 3),
-        active_(16 * warp < args.num_rows) {}
+        active_(16 * warp < args.rows_bound) {}
 
   PAGODA_DEVICE void run(SegmentCursor<1>& cursor) {
     for (bool again = false; cursor.valid; cursor.next(args_)) {
@@ -77,9 +78,10 @@ class Multiplier {
     fence_async_proxy();
     sync_block<num_threads>();
     float max[2] = {initial_max, initial_max}, sum[2] = {0, 0}, o[1][D / 2];
-    for (int i = 0; i < count; ++i) add_tile(i, s.len - (s.first_tile + i * s.tile_step) * tile_tokens, max, sum, o[0]);
+    for (int i = 0; i < count; ++i)
+      add_tile(s.batch, i, s.len - (s.first_tile + i * s.tile_step) * tile_tokens, max, sum, o[0]);
 
-    if (args_.hidden > 0 && *cleared_ != 0) [[unlikely]]
+    if (args_.hidden_bound > 0 && *cleared_ != 0) [[unlikely]]
       add_non_finite<Bf16, D>(args_, s, o[0], row_, column_);
     float2 state[2];
 #pragma unroll
@@ -90,14 +92,14 @@ class Multiplier {
   }
 
   /// Adds tile i of the segment to running maxima, sums and outputs.
-  PAGODA_DEVICE void add_tile(int i, int tokens_left, float (&max)[2], float (&sum)[2], float (&o)[D / 2]) {
+  PAGODA_DEVICE void add_tile(int batch, int i, int tokens_left, float (&max)[2], float (&sum)[2], float (&o)[D / 2]) {
     const std::uint64_t q = matrix_descriptor(shared_.address + group_ * (tile_rows / 8) * bytes_of_8, bytes_of_8);
     const std::uint64_t k = matrix_descriptor(shared_.keys(used_.slot), bytes_of_8);
     const std::uint64_t v = matrix_descriptor(shared_.values(used_.slot), bytes_of_8, run_bytes);
     barrier_wait(shared_.full(used_.slot), used_.parity);
     float x[32];
     start_scores<Bf16, D>(x, q, k);
-    if (tokens_left < tile_tokens + args_.hidden) clear_unseen_values(tokens_left);  // beside the products
+    if (tokens_left < tile_tokens + args_.hidden_bound) clear_unseen_values(batch, tokens_left);  // beside the products
     wgmma_wait<0>();
     wgmma_fence_registers(x);
 
@@ -105,7 +107,7 @@ class Multiplier {
     bool raised         = false;
     float correction[2] = {1, 1};
     if (active_) {
-      mask_hidden(args_, x, tokens_left, row_, column_);
+      mask_hidden(args_, x, batch, tokens_left, row_, column_);
       raised = update_max(x, max, sum, correction);
       exponentiate<Bf16>(x, args_.scale, max, sum, p);
     }
@@ -128,12 +130,13 @@ class Multiplier {
 
   /// Zeroes the values that would turn products with probabilities of 0 into NaN: those behind the last token, and
   /// infinities and NaNs of tokens that some row does not see.
-  PAGODA_DEVICE void clear_unseen_values(int tokens_left) const {
+  PAGODA_DEVICE void clear_unseen_values(int batch, int tokens_left) const {
     const int thread = static_cast<int>(threadIdx.x);
     clear_values<D, D, num_threads>(shared_.values(used_.slot), tokens_left, thread);
-    if (args_.hidden > 0) {
-      const bool found = clear_non_finite<Bf16, D, D, num_threads>(
-          shared_.values(used_.slot), ::max(tokens_left - args_.hidden, 0), min(tokens_left, tile_tokens), thread);
+    if (args_.hidden_bound > 0) {
+      const bool found = clear_non_finite<Bf16, D, D, num_threads>(shared_.values(used_.slot),
+                                                                   ::max(tokens_left - hidden_tokens(args_, batch), 0),
+                                                                   min(tokens_left, tile_tokens), thread);
       if (__any_sync(~0u, found)) *cleared_ = 1;
     }
     fence_async_proxy();
@@ -170,7 +173,7 @@ class Multiplier {
   Ring<Shared::num_stages> used_;
 };
 
-template <bool Bf16, int D, int Warpgroups>
+template <bool Bf16, int D, int Warpgroups, class Args>
 PAGODA_DEVICE void decode_block(const Args& args) {
   using Shared = SharedMemory<D, Warpgroups>;
   extern __shared__ __align__(1024) char memory[];
@@ -187,11 +190,12 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   __syncthreads();
   cursor.resolve_lengths(args, lane);
   if (warp == compute_threads(Warpgroups) / 32) return copy_tiles(args, cursor, shared, lane);
-  Multiplier<Bf16, D, Warpgroups>(args, shared, memory, warp, lane).run(cursor);
+  Multiplier<Bf16, D, Warpgroups, Args>(args, shared, memory, warp, lane).run(cursor);
   finish<1, D, compute_threads(Warpgroups)>(args, pending, memory + Shared::layout.ring, warp, lane);
 }
 
-template <bool Bf16, int D, int Warpgroups>
+/// Args: wgmma::Args or RaggedArgs.
+template <bool Bf16, int D, int Warpgroups, class Args>
 __global__ void __launch_bounds__(threads(Warpgroups), blocks_per_sm(Warpgroups))
     decode_kernel(const __grid_constant__ Args args) {
 #if PAGODA_SM90A

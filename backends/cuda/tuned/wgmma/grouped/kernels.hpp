@@ -5,9 +5,9 @@
 
 namespace pagoda::tuned::wgmma::grouped {
 
-/// The kernel for a type, as a pointer to launch. Each type has a translation unit of its own, kernels_TYPE.cu,
-/// compiled for sm_90a.
+/// The kernel for a type, as a pointer to launch. ragged: it takes RaggedArgs, otherwise Args. Each type has a
+/// translation unit of its own, kernels_TYPE.cu, compiled for sm_90a.
 template <Type T>
-const void* kernel_of(int head_dim, int warpgroups);
+const void* kernel_of(int head_dim, int warpgroups, bool ragged);
 
 }  // namespace pagoda::tuned::wgmma::grouped

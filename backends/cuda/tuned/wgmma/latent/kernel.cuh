@@ -28,7 +28,7 @@ PAGODA_DEVICE void init_barriers(SharedMemory shared, int lane) {
 }
 
 template <bool Bf16, int BlocksPerHead>
-PAGODA_DEVICE void decode_block(const Args& args) {
+PAGODA_DEVICE void decode_block(const auto& args) {
   extern __shared__ __align__(1024) char memory[];
   const int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0), lane = threadIdx.x & 31;
   const SharedMemory shared{shared_address(memory)};
@@ -49,7 +49,8 @@ PAGODA_DEVICE void decode_block(const Args& args) {
                                              memory + SharedLayout::tiles, warp, lane);
 }
 
-template <bool Bf16, int BlocksPerHead>
+/// Args: wgmma::Args or RaggedArgs.
+template <bool Bf16, int BlocksPerHead, class Args>
 __global__ void __launch_bounds__(threads, 1) decode_kernel(const __grid_constant__ Args args) {
 #if PAGODA_SM90A
   decode_block<Bf16, BlocksPerHead>(args);

@@ -12,7 +12,7 @@ namespace pagoda::tuned::wgmma::latent {
 /// Scores and probabilities of every other tile, by one of two warpgroups. A lane has two rows, eight apart, and two
 /// tokens of each eight. The running maximum is common to both warpgroups, which pass it on from tile to tile. Each
 /// warpgroup has sums of its own. Tiles of a block are counted across segments; even tiles are those of warpgroup 0.
-template <bool Bf16, int BlocksPerHead>
+template <bool Bf16, int BlocksPerHead, class Args>
 class Scorer {
  public:
   /// group: warpgroup, 0 or 1; warp: in the warpgroup.
@@ -25,7 +25,7 @@ class Scorer {
         lane_(lane),
         row_(16 * warp + (lane >> 2)),
         column_(lane & 3),
-        active_(16 * warp < block_rows<BlocksPerHead>(args)),
+        active_(16 * warp < block_rows<BlocksPerHead>(args.rows_bound)),
         copies_here_(warp == 0),
         cursor_(args, lane),
         copies_(lane) {}
@@ -106,7 +106,7 @@ class Scorer {
     if (n > 0) shared_.wait(Barriers::max_ready + (group_ ^ 1), (n - 1) / 2);
     float before[2] = {initial_max, initial_max};
     if (active_) {
-      mask_hidden(args_, x, tokens_left, first_row<BlocksPerHead>() + row_, column_);
+      mask_hidden(args_, x, s.batch, tokens_left, first_row<BlocksPerHead>() + row_, column_);
       raised = update_max(x, before);
     }
     shared_.arrive(Barriers::max_ready + group_, lane_);
@@ -165,10 +165,11 @@ class Scorer {
   PAGODA_DEVICE void clear_unseen_values(int tokens_left, int n) const {
     const int thread = 32 * warp_ + lane_;
     if (tokens_left < tile_tokens) clear_values<head_dim, head_dim_v, 128>(tile_address(), tokens_left, thread);
-    if (args_.hidden > 0 && tokens_left < tile_tokens + args_.hidden) {
+    if (args_.hidden_bound > 0 && tokens_left < tile_tokens + args_.hidden_bound) {
       // All four warps have their scores by then: none reads the tile as keys.
       shared_.wait(Barriers::max_ready + group_, n / 2);
-      clear_non_finite<Bf16, head_dim, head_dim_v, 128>(tile_address(), max(tokens_left - args_.hidden, 0),
+      const int hidden = hidden_tokens(args_, cursor_.segment.batch);
+      clear_non_finite<Bf16, head_dim, head_dim_v, 128>(tile_address(), max(tokens_left - hidden, 0),
                                                         min(tokens_left, tile_tokens), thread);
     }
   }
@@ -205,11 +206,11 @@ class Scorer {
   float max_[2], sum_[2];         ///< running maxima that the sums are relative to
 };
 
-template <bool Bf16, int BlocksPerHead>
+template <bool Bf16, int BlocksPerHead, class Args>
 PAGODA_DEVICE void score_tiles(const Args& args, SharedMemory shared, char* memory, int group, int warp, int lane) {
   if (group == 0 && warp == 0 && lane < 2)
     reinterpret_cast<PendingJoin*>(memory + SharedLayout::pending)[lane] = no_pending_join;
-  Scorer<Bf16, BlocksPerHead>(args, shared, memory, group, warp, lane).run();
+  Scorer<Bf16, BlocksPerHead, Args>(args, shared, memory, group, warp, lane).run();
 }
 
 }  // namespace pagoda::tuned::wgmma::latent

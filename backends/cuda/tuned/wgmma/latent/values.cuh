@@ -51,12 +51,12 @@ PAGODA_DEVICE void merge_states(const float2* states, int row, float2 (&state)[2
 /// Adds the values of all tiles to half of the output's dims, by a warpgroup. A lane has two rows, eight apart, and two
 /// dims of each eight.
 template <bool Bf16, int BlocksPerHead>
-PAGODA_DEVICE void add_values(const Args& args, SharedMemory shared, char* memory, int half, int warp, int lane) {
+PAGODA_DEVICE void add_values(const auto& args, SharedMemory shared, char* memory, int half, int warp, int lane) {
   const float* const corrections = reinterpret_cast<const float*>(memory + SharedLayout::corrections);
   const int* const warp_flags    = reinterpret_cast<const int*>(memory + SharedLayout::flags) + warp;
   const float2* const states     = reinterpret_cast<const float2*>(memory + SharedLayout::states);
   const int row                  = 16 * warp + (lane >> 2);
-  const bool active              = 16 * warp < block_rows<BlocksPerHead>(args);
+  const bool active              = 16 * warp < block_rows<BlocksPerHead>(args.rows_bound);
 
   shared.begin();
   int segments = 0;
