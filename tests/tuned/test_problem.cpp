@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How problems reach the hand-tuned kernels' interface. Needs no CUDA.
-#include "src/dispatch/tuned_problem.hpp"
+#include "backends/cuda/tuned_problem.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,12 +13,11 @@ alignas(256) char memory[256];  // an address; it is never read
 
 /// A batch of 3 with 7 query tokens in all, whose rows are not adjacent.
 struct Planned {
-  PlanState state;
+  Schedule schedule;
   Problem problem;
   Planned() {
-    state.kv_type = DType::fp16, state.num_q_heads = 16, state.num_kv_heads = 2;
-    state.head_dim = state.head_dim_v = 64;
-    state.max_query_len = 4, state.max_seq_len = 512, state.score.causal = true, state.score.window_left = -1;
+    schedule.shape = {.kv_type = DType::fp16, .num_q_heads = 16, .num_kv_heads = 2, .head_dim = 64, .head_dim_v = 64};
+    schedule.bounds.max_query_len = 4, schedule.bounds.max_seq_len = 512;
     CacheRef& kv = problem.kv;
     kv.k = kv.v = {memory, DType::fp16, 4, {3, 512, 2, 64}, {512 * 128, 128, 64, 1}};
     kv.batch = kv.num_sequences = 3, kv.max_seq_len = 512;
@@ -29,7 +28,7 @@ struct Planned {
   }
   tuned::Problem passed() const {
     tuned::Problem t{};
-    const char* const reason = tuned_problem(state, problem, t);
+    const char* const reason = tuned_problem(schedule, problem, t);
     EXPECT_EQ(std::string(reason ? reason : ""), "");
     return t;
   }
@@ -37,9 +36,9 @@ struct Planned {
 
 TEST(TunedProblem, RaggedQueryTokens) {
   Planned planned;
-  planned.state.cu_seqlens_q = reinterpret_cast<const int*>(memory + 64);
-  const tuned::Problem t     = planned.passed();
-  EXPECT_EQ(t.cu_seqlens_q, planned.state.cu_seqlens_q);
+  planned.schedule.options.cu_seqlens_q = reinterpret_cast<const int*>(memory + 64);
+  const tuned::Problem t                = planned.passed();
+  EXPECT_EQ(t.cu_seqlens_q, planned.schedule.options.cu_seqlens_q);
   EXPECT_EQ(t.total_q_tokens, 7);
   EXPECT_EQ(t.max_q_tokens, 4);
   EXPECT_TRUE(t.causal);
