@@ -10,8 +10,9 @@ from typing import Iterable, Sequence
 
 import plots
 import published as p
-from claims import NOT_MEASURED, Claim, Finding, table_f
+from curves import TABLE_F
 from results import PEERS, Column, Results, Samples, distances, geometric_mean, slower_defaults
+from rules import NOT_MEASURED, Claim, Finding
 
 SUITES = ("decode/", "study/", "serve/")
 Table = tuple[list[str], list[list[str]]]
@@ -128,7 +129,7 @@ def peers_markdown(results: Results) -> str:
 
 
 def table_f_table(results: Results) -> Table:
-    columns = [c for c in results.columns if table_f(results, c)]
+    columns = [c for c in results.columns if TABLE_F.read(results, c)]
     head = ["batch x tokens", "FlashAttention-2.0.9, A100, published", "Flash-Decoding, A100, published"]
     for column in columns:
         head += [f"{column.label}, us", "of read"]
@@ -237,9 +238,9 @@ def as_html(table: Table, by_verdict: bool = False) -> str:
     return "".join(out) + "</tbody></table>"
 
 
-VERDICTS_INTRO = """Each claim is judged from the measurements alone, by fixed rules (bench/compare/claims.py); nothing is
-filled in where nothing was measured. Published: {study} on an A40 (fp32, one head), and {flash} on an A100 (fp16).
-Figures of the study are converted from Gi/s to GB/s. Ours are of other machines: factors are compared, times are not."""
+VERDICTS_INTRO = """Fixed rules (bench/compare/claims.py) judge each claim from the measurements alone. Published: {study} on an A40
+(fp32, one head; Gi/s converted to GB/s), and {flash} on an A100 (fp16). Ours are other machines, so compare factors, not
+times."""
 
 
 def verdicts_markdown(verdicts: list[tuple[Claim, list[Finding]]]) -> str:
