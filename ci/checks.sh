@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ci/checks.sh [PART...]: what must pass before a change goes in, all of it without arguments:
+# ci/checks.sh [PART...]: checks that must pass before a change goes in; without arguments all of them:
 #   tests                        the tests of an ordinary build (ci/test.sh)
 #   install                      consumers of an installed Pagoda and of Pagoda as a sub-project
 #   format tidy scripts          clang-format, clang-tidy and shellcheck have nothing to say; README's figures are those

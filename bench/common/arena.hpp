@@ -195,7 +195,7 @@ class Arena {
   ExecutionSpace exec_;
   Bytes bytes_;
   std::size_t asked_ = 0;
-  std::optional<DType> type_; ///< element type of its contents
+  std::optional<DType> type_;  ///< element type of its contents
 };
 
 }  // namespace pagoda::bench

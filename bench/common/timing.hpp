@@ -58,7 +58,7 @@ class Floors {
   ExecutionSpace exec_;
   std::optional<StreamReader<ExecutionSpace>> reader_;
   std::span<const std::byte> memory_;
-  std::map<std::size_t, Entry> known_; ///< reads of that memory
+  std::map<std::size_t, Entry> known_;  ///< reads of that memory
 };
 
 /// Seconds of one call, of `rotation.calls` in a row; `call(i)` is a call on cache i. On CUDA all calls are one graph,
@@ -79,10 +79,10 @@ double seconds_of_call(const ExecutionSpace& exec, const Rotation& rotation,
 #endif
   {
     constexpr bool on_host        = std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>;
-    constexpr double most_seconds = 2;           // of all samples, beyond the first three
-    int next     = rotation.caches > 1 ? 1 : 0;  // cache 0 is warm, and the fastest sample counts
-    int repeats  = on_host ? 1 : rotation.calls;
-    double least = std::numeric_limits<double>::infinity();
+    constexpr double most_seconds = 2;                            // of all samples, beyond the first three
+    int next                      = rotation.caches > 1 ? 1 : 0;  // cache 0 is warm, and the fastest sample counts
+    int repeats                   = on_host ? 1 : rotation.calls;
+    double least                  = std::numeric_limits<double>::infinity();
     const Kokkos::Timer all;
     for (int sample = 0; sample < 3 || (sample < 30 && all.seconds() < most_seconds); ++sample) {
       exec.fence("Pagoda::bench::sample");

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The published claims that are judged here, as rules (rules.py): what is not measured is said to be so."""
+"""The published claims, as rules (rules.py). A claim without data is reported as not measured."""
 
 from __future__ import annotations
 

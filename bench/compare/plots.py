@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of the report. Each function gives a figure, or None where there is nothing to show."""
+"""The plots of the report. Each function returns a figure, or None without data."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def axis_of_powers(axis: Any, values: Any, text: Callable[..., str] = tokens_tex
 
 
 def log_y(axis: Any) -> None:
-    """With numbers at 1, 2 and 5 where there is no room for few decades to say enough."""
+    """Labels 1, 2 and 5 on an axis of few decades."""
     axis.set_yscale("log")
     low, high = axis.get_ylim()
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
@@ -66,7 +66,7 @@ def from_zero(axis: Any) -> None:
 
 
 def legend(axis: Any) -> None:
-    """Below the axis, where it covers nothing."""
+    """Places the legend below the axis."""
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
 
@@ -129,7 +129,7 @@ def split_counts(results: Results) -> Any:
     columns = [c for c in results.own if results.of(c, r"study/K2/.*")]
     if not columns:
         return None
-    figure, axes = new("Cut into N pieces by hand, and merged", len(columns))
+    figure, axes = new("Split into N batch entries by hand, and merged", len(columns))
     for axis, column in zip(axes, columns):
         by_length: dict[int, dict[int, float]] = {}
         for match, samples in results.of(column, r"study/K2/splits(\d+)/T(\d+)"):
@@ -143,7 +143,7 @@ def split_counts(results: Results) -> Any:
             counts = sorted(found)
             axis.plot(counts, [found[n] for n in counts], color=color, marker=".")
             end = found[counts[-1]]
-            if end < 0.8 * lowest_label:  # or it would stand on the one before
+            if end < 0.8 * lowest_label:  # or it would overlap the previous label
                 axis.annotate(f" {tokens_text(length)}", (counts[-1], end), fontsize=8, va="center", color=color)
                 lowest_label = end
             if length in own:
@@ -152,7 +152,7 @@ def split_counts(results: Results) -> Any:
         axis_of_powers(axis, {n for f in by_length.values() for n in f}, lambda x, _: f"{x:g}")
         axis.set_xlim(right=1.9 * axis.get_xlim()[1])
         log_y(axis)
-        finish(axis, "pieces N; at the line's end: tokens T", "us", column.label)
+        finish(axis, "splits N; at the line's end: tokens T", "us", column.label)
     return figure
 
 
@@ -232,7 +232,7 @@ def page_sizes_large(results: Results) -> Any:
 
 
 def end_to_end(results: Results) -> Any:
-    # On a host nothing is transferred.
+    # Hosts have no transfers.
     columns = [c for c in results.own if not c.on_host and k1("flash-end-to-end").read(results, c)]
     if not columns:
         return None

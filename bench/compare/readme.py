@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The README's figures, taken from bench/results.
 
-    python3 bench/compare/readme.py --check README.md     # fails if a figure is not that of the results
+    python3 bench/compare/readme.py --check README.md     # fails if a figure differs from the results
     python3 bench/compare/readme.py --write README.md     # writes them
 
 This writes the text between <!-- measured: NAME --> and <!-- end -->, and the picture (PICTURE).
@@ -53,7 +53,7 @@ def results_of(name: str) -> Results:
 
 
 def fastest(results: Results, key: str) -> tuple[Column, Samples]:
-    """Of Pagoda's backends, the one that is fastest at this problem."""
+    """Pagoda's fastest backend at this problem."""
     found = [(column, samples) for column, samples in results.rows[f"decode/{key}"].items() if not column.is_peer]
     return min(found, key=lambda entry: entry[1].median)
 
@@ -113,7 +113,7 @@ def times_read(pattern: str) -> Callable[[Results], str]:
     )
 
 
-# (what, its figure) of the table of limits
+# (what, figure) of the table of limits
 LIMITS = (
     ("pages of 16 tokens against contiguous, decodes of 100 us or more", paging_cost("16")),
     ("pages of 1 token, the same", paging_cost("1")),
@@ -202,7 +202,7 @@ BLOCKS: dict[str, Callable[[], str]] = {"serve": serve, "decode": decode, "limit
 def filled(text: str) -> str:
     found = [m[2] for m in BLOCK.finditer(text)]
     if sorted(found) != sorted(BLOCKS):
-        raise ValueError(f"its blocks are {found}; there should be one each of {list(BLOCKS)}")
+        raise ValueError(f"measured blocks are {found}; allowed: one each of {list(BLOCKS)}")
     return BLOCK.sub(lambda m: m[1] + BLOCKS[m[2]]() + m[4], text)
 
 
@@ -231,7 +231,7 @@ def main() -> int:
             difflib.unified_diff(text.splitlines(True), right.splitlines(True), str(path), "bench/results")
         )
         print(
-            f"{path}: figures are not those of bench/results; run python3 bench/compare/readme.py --write {path}",
+            f"{path}: figures differ from bench/results; run python3 bench/compare/readme.py --write {path}",
             file=sys.stderr,
         )
         return 1

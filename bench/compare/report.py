@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people read: tables as text, the verdicts as Markdown, all of it as one HTML page."""
+"""Output for people: tables as text, the verdicts as Markdown, and one HTML page with everything."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def spread_text(samples: Samples) -> str:
 
 
 def reference_of(results: Results, column: Column) -> Column:
-    """What a column's times are held against: the first of Pagoda on the same device, of the same build if there is."""
+    """The column to compare a column with: Pagoda's first on the same device, from the same build if possible."""
     same = [c for c in results.own if c.device == column.device]
     return next((c for c in same if c.git == column.git), same[0] if same else column)
 
 
 def ratios(results: Results, columns: Sequence[Column], prefix: str = "") -> Table:
-    """Every row of these columns: time, times its bare read, and times the reference's time where that is another."""
+    """Every row of these columns: time, its ratio to the bare read and, for other columns, to the reference column."""
     head = ["problem"]
     for column in columns:
         head += [column.label, "of read"]
@@ -147,7 +147,7 @@ def table_f_table(results: Results) -> Table:
 
 
 def traces_table(results: Results) -> Table:
-    """Suite D: what a trace's requests make of two pools of the same size."""
+    """Suite D: a trace's requests in two pools of the same size."""
     body = []
     for column, run in results.serve:
         a, b, same = run["contiguous"], run["paged"], run["same_batch"]

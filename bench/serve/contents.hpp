@@ -21,7 +21,7 @@ enum class Part : std::uint64_t { key = 1, value = 2, query = 3 };
 /// Identity of the tokens of one sequence. Prompt tokens: the id of their block and the position in it, so equal ids
 /// have equal rows. Generated tokens: the request and their position.
 struct Contents {
-  const std::int64_t* hash_ids = nullptr; ///< ids of the prompt's blocks
+  const std::int64_t* hash_ids = nullptr;  ///< ids of the prompt's blocks
   int block_tokens             = 512;
   int input_length             = 0;
   std::int64_t number          = 0;  ///< of the request

@@ -40,7 +40,7 @@ struct Check {
 
 struct PoolResult {
   std::string name;     ///< "contiguous", "paged"
-  std::string backend; ///< of the plan
+  std::string backend;  ///< of the plan
   int max_sequences     = 0;
   std::int64_t pages    = 0;
   int page_size         = 0;
@@ -49,7 +49,7 @@ struct PoolResult {
   double fill_seconds   = 0;  ///< writing prompts
   double append_seconds = 0;  ///< writing the tokens of all steps
   std::vector<Step> steps;    ///< those after the warm-up
-  Floor floor; ///< for a median step's bytes
+  Floor floor;                ///< for a median step's bytes
   Check check;
 };
 

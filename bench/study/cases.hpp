@@ -41,7 +41,7 @@ struct StudyCase {
   std::string name() const;
 };
 
-constexpr int num_sequences = 64; ///< in K4
+constexpr int num_sequences = 64;  ///< in K4
 
 /// `batch` sequences of `tokens` as a problem of bench/decode.
 Case problem(int batch, int tokens, int page_size);

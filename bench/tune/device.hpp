@@ -19,7 +19,7 @@ namespace pagoda::tune {
 struct Batch {
   tuned::Type type = tuned::Type::fp16;
   int num_q_heads = 32, num_kv_heads = 8;
-  int head_dim = 128, head_dim_v = 128; ///< if different: a latent cache
+  int head_dim = 128, head_dim_v = 128;  ///< if different: a latent cache
   int num_q_tokens = 1;                  ///< of each sequence
   int sequences = 1, tokens = 16;
   int first_tokens = 0;  ///< tokens of the first sequence; 0: as the others. Paged only

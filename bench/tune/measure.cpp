@@ -16,7 +16,7 @@ namespace {
 using tuned::Speed;
 
 constexpr int head_dim = 128, tile_tokens = 16;
-constexpr std::size_t token_bytes = 2 * head_dim * 2; // one kv head, keys and values of 16 bits
+constexpr std::size_t token_bytes = 2 * head_dim * 2;  // one kv head, keys and values of 16 bits
 
 double median_of_3(const auto& measure) {
   double x[] = {measure(), measure(), measure()};

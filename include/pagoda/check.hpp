@@ -16,7 +16,7 @@ namespace detail {
 /// Ragged query counts as a decode reads them; data is null where all batch entries have the same number.
 struct QueryCounts {
   const int* cu_seqlens_q = nullptr;
-  std::int64_t num_tokens = 0; ///< rows of q
+  std::int64_t num_tokens = 0;  ///< rows of q
   int max_query_len       = 0;
 };
 

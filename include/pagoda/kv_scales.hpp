@@ -37,7 +37,8 @@
 ///
 /// The key's scale multiplies the score after the product, the value's scale multiplies the probability before it, so
 /// elements are not scaled one by one. Scales that are the same for all tokens cost nothing.
-/// Source: Hooper et al., "KVQuant", and Liu et al., "KIVI" (scales per token and per channel; a scale of keys per channel belongs into the query, which the caller scales).
+/// Source: Hooper et al., "KVQuant", and Liu et al., "KIVI" (scales per token and per channel; a scale of keys per
+/// channel belongs into the query, which the caller scales).
 namespace pagoda {
 
 /// The scales of a quantized cache: see per_tensor_scales, per_head_scales and per_token_and_head_scales.

@@ -140,18 +140,18 @@ enum class DType : std::int32_t {
 /// Whether a cache's numbers are multiplied by scales that are floats (kv_scales.hpp).
 enum class ScaleUse {
   none,      ///< a plain type
-  optional, ///< scales default to 1
+  optional,  ///< scales default to 1
   required   ///< numbers have no meaning without them
 };
 
 /// A type's row of the table.
 struct TypeFacts {
   const char* name;      ///< the field's short name: "fp16"
-  int bits; ///< bits of a number
+  int bits;              ///< bits of a number
   int dims_per_element;  ///< an int4 cache of head_dim dims has rows of head_dim / 2 elements
   double unit_roundoff;  ///< half the distance from 1 to the next number
   bool has_nan;          ///< some code is not a number
-  ScaleUse scales; ///< scales that are floats
+  ScaleUse scales;       ///< scales that are floats
   int block_dims;        ///< dims of a row that share a block scale; 0: there are none
   float deviation;       ///< standard deviation of the numbers that tests and benchmarks store
 };

@@ -88,7 +88,8 @@ class PageTable {
   bool can_admit(int num_tokens) const;
 
   /// Calls length(slot, tokens), page(slot, column, page) and clear(slot, column, count) for all differences from the
-  /// device's copy, which has the state of the last call of mark_synced(). clear: columns beyond the sequence, to become -1.
+  /// device's copy, which has the state of the last call of mark_synced(). clear: columns beyond the sequence, to
+  /// become -1.
   template <class Length, class Page, class Clear>
   void for_changes(const Length& length, const Page& page, const Clear& clear) const;
   /// The device's copy is up to date.

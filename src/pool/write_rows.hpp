@@ -51,7 +51,7 @@ struct RowPair {
 /// The rows that a copy moves for each token.
 struct RowShape {
   int num_heads = 0, head_dim = 0, head_dim_v = 0;
-  std::int64_t positions = 0; ///< in the destination cache: its pages times page_size
+  std::int64_t positions = 0;  ///< in the destination cache: its pages times page_size
 };
 
 /// A changed integer of the device tables.
@@ -73,7 +73,7 @@ struct TableUpdates {
   int count = 0, num_clears = 0;
   int* seq_lens        = nullptr;
   int* block_table     = nullptr;
-  std::int64_t columns = 0; ///< columns of the block table
+  std::int64_t columns = 0;  ///< columns of the block table
 };
 
 /// Positions from the host's list of runs.

@@ -100,7 +100,7 @@ TYPED_TEST(Concurrent, TwoThreadsOnOneInstance) {
   expect_right_in_two_threads(Pair<Space, typename TypeParam::type>{.second_instance = instances<Space>()[0]});
 }
 
-// A plan made on one instance serves decodes on another of the same device, after both are told to wait.
+// A plan made on one instance serves decodes on another of the same device, after fences of both.
 TYPED_TEST(Concurrent, PlannedHereDecodedThere) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;

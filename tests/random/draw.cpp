@@ -162,7 +162,7 @@ class Draw {
     if (random_.chance(0.3)) a.first = tuned ? 16 * random_.integer(1, 4) : random_.integer(1, 17);
     return a;
   }
-  /// Of rank 3 or less, where the last of the axes stand for dims.
+  /// Strides of an array of rank 3 or less, whose last axis is the dims.
   Arrangement draw_io_arrangement(int rank) {
     Arrangement a = draw_arrangement();
     if (!problem_.for_tuned) return a;
@@ -194,7 +194,7 @@ class Draw {
     problem_.programmatic_launch = problem_.for_tuned && random_.chance(0.2);
   }
 
-  /// Lengths of about so many tokens in all.
+  /// Lengths that sum up to about this number of tokens.
   std::vector<int> draw_lengths(int batch, int tokens) {
     const int mean = std::max(tokens / batch, 1), kind = random_.integer(0, 4);
     std::vector<int> lengths(static_cast<std::size_t>(batch));
