@@ -174,6 +174,7 @@ std::vector<Case> host_cases() {
   for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int4, DType::mxfp4, DType::nvfp4})
     for (const Heads heads : {grouped, all, few}) cases.push_back(uniform(type, heads, 32, 1024, 16));
   for (const int length : {4096, 65536, 1048576}) cases.push_back(uniform(DType::fp32, {1, 1}, 1, length, 0));
+  for (const DType type : {DType::fp32, DType::fp16}) add_row_lengths(cases, type, {72, 80, 100, 112, 120, 128});
   return cases;
 }
 

@@ -28,8 +28,9 @@
 /// Elements like mxfp4x2_t have block scales: one for every 32 dims of a row (the number of dims stands in
 /// detail/type_table.hpp).
 ///
-///   Kokkos::View<pagoda::mxfp4x2_t****> k(..., num_pages, page_size, num_kv_heads, head_dim / 2), v(...);
-///   Kokkos::View<pagoda::e8m0_t****> k_scale(..., num_pages, page_size, num_kv_heads, head_dim / 32), v_scale(...);
+///   template <class T> using Rows = Kokkos::View<T****, Kokkos::LayoutRight>;
+///   Rows<pagoda::mxfp4x2_t> k(..., num_pages, page_size, num_kv_heads, head_dim / 2), v(...);
+///   Rows<pagoda::e8m0_t> k_scale(..., num_pages, page_size, num_kv_heads, head_dim / 32), v_scale(...);
 ///   const auto kv = pagoda::PagedKV{k, v, block_table, seq_lens}.with_scales(pagoda::block_scales(k_scale, v_scale));
 ///
 /// If head_dim is not a multiple of the block, the last block of a row is shorter and has its own scale: the last

@@ -49,7 +49,7 @@ TYPED_TEST(Caches, LieAsDecodesWantThem) {
     const Kokkos::View<int*, typename Space::memory_space> seq_lens("test lengths", 2);
     ContiguousKV kv(rows.k, rows.v, seq_lens, rows.order);
     if constexpr (block_dims_v<T> > 0) {
-      const Kokkos::View<block_scale_t<T>****, typename Space::memory_space> blocks(
+      const Kokkos::View<block_scale_t<T>****, Kokkos::LayoutRight, typename Space::memory_space> blocks(
           Kokkos::view_alloc("test scales", Kokkos::WithoutInitializing), 2, 100, 3, blocks_of(dtype_v<T>, 64));
       const Kokkos::View<float, typename Space::memory_space> scale("test scale");
       auto scales = block_scales(blocks, blocks);

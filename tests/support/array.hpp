@@ -24,8 +24,9 @@ class Bytes {
  public:
   using Memory = typename Space::memory_space;
 
-  explicit Bytes(std::size_t size)
-      : host_(size, poison), there_(Kokkos::view_alloc(Kokkos::WithoutInitializing, "test bytes"), size) {}
+  /// exec: an instance of the device that holds the memory.
+  explicit Bytes(std::size_t size, const Space& exec = Space())
+      : host_(size, poison), there_(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "test bytes"), size) {}
 
   std::byte* host() { return host_.data(); }
   const std::byte* host() const { return host_.data(); }
@@ -145,12 +146,12 @@ class Array {
   using Memory  = typename Space::memory_space;
   using Extents = std::vector<std::int64_t>;
 
-  Array(DType type, const Extents& extent, const Arrangement& arrangement)
+  Array(DType type, const Extents& extent, const Arrangement& arrangement, const Space& exec = Space())
       : type_(type),
         extent_(extent),
         stride_(arrangement.strides(extent)),
         first_(guard + arrangement.first),
-        bytes_(static_cast<std::size_t>(first_ + span() + guard) * size_of(type)) {}
+        bytes_(static_cast<std::size_t>(first_ + span() + guard) * size_of(type), exec) {}
 
   std::int64_t index(const std::array<std::int64_t, 4>& at) const {
     std::int64_t i = first_;

@@ -12,14 +12,14 @@ namespace pagoda::test {
 /// An array with the axes of the scales. Scales per head are a column of an array of two, so that they have a stride.
 template <class Space>
 Array<Space> make_scale_array(Scales scales, KVOrder order, std::int64_t pages, std::int64_t page_size,
-                              std::int64_t kv_heads, const Arrangement& strides) {
+                              std::int64_t kv_heads, const Arrangement& strides, const Space& exec) {
   const std::int64_t heads = scales == Scales::per_token ? 1 : kv_heads;
   const bool nhd           = order == KVOrder::NHD;
   std::vector<std::int64_t> extent{1};
   if (scales == Scales::per_head) extent = {heads, 2};
   if (scales == Scales::per_token || scales == Scales::per_token_and_head)
     extent = {pages, nhd ? page_size : heads, nhd ? heads : page_size};
-  return Array<Space>(DType::fp32, extent, strides);
+  return Array<Space>(DType::fp32, extent, strides, exec);
 }
 
 /// The array of make_scale_array as a cache takes it.

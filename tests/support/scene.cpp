@@ -42,12 +42,13 @@ Scene<Space, T>::Scene(const Sample<T>& sample, const Placement& placement, cons
       v_scale_(DType::fp32, {0}, Strides::dense),
       k_blocks_(byte_type, {0}, Strides::dense),
       v_blocks_(byte_type, {0}, Strides::dense),
-      q_(sample.q_type(), {sample.query_tokens(), sample.shape().num_q_heads, sample.shape().head_dim}, placement.io),
+      q_(sample.q_type(), {sample.query_tokens(), sample.shape().num_q_heads, sample.shape().head_dim}, placement.io,
+         exec),
       out_(placement.out_type.value_or(io_type_v<T>),
            {sample.query_tokens(), sample.shape().num_q_heads, sample.head_dim_v()},
-           placement.out_strides.value_or(placement.io)),
+           placement.out_strides.value_or(placement.io), exec),
       lse_(placement.lse_type, {sample.query_tokens(), sample.shape().num_q_heads},
-           placement.lse_strides.value_or(placement.io)) {
+           placement.lse_strides.value_or(placement.io), exec) {
   const Shape& shape  = sample_.shape();
   placement_.indirect = placement_.indirect || !shape.same_as.empty();
   std::iota(sequence_of_.begin(), sequence_of_.end(), 0);
@@ -127,8 +128,9 @@ template <class Space, class T>
 Array<Space> Scene<Space, T>::make_cache_array(int dims, const Arrangement& strides) const {
   const int heads = sample_.shape().num_kv_heads;
   const bool nhd  = placement_.order == KVOrder::NHD;
-  return Array<Space>(
-      dtype_v<T>, {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_, Sample<T>::elements(dims)}, strides);
+  return Array<Space>(dtype_v<T>,
+                      {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_, Sample<T>::elements(dims)},
+                      strides, exec_);
 }
 
 template <class Space, class T>
@@ -138,7 +140,7 @@ Array<Space> Scene<Space, T>::make_block_array(int dims) const {
   const bool nhd  = placement_.scale_order == KVOrder::NHD;
   return Array<Space>(byte_type,
                       {num_pages_, nhd ? page_size_ : heads, nhd ? heads : page_size_, Sample<T>::blocks(dims)},
-                      placement_.scale_strides.value_or(placement_.strides));
+                      placement_.scale_strides.value_or(placement_.strides), exec_);
 }
 
 /// Assigns pages of the pool in random order, except where no query sees a token of the page. A contiguous cache: the
@@ -286,7 +288,7 @@ Plan<Space> Scene<Space, T>::plan() {
   return std::visit(
       [&](const auto& kv) {
         const std::size_t bytes = pagoda::workspace_bytes(exec_, kv, options_);
-        workspaces_.push_back(std::make_unique<Bytes<Space>>(bytes + 2 * workspace_guard));
+        workspaces_.push_back(std::make_unique<Bytes<Space>>(bytes + 2 * workspace_guard, exec_));
         workspaces_.back()->upload(exec_);
         const typename Plan<Space>::Workspace mine(workspaces_.back()->there() + workspace_guard, bytes);
         return pagoda::plan(exec_, kv, options_, mine);

@@ -77,7 +77,7 @@ class Scene {
   auto scales(const Array<Space>& array, Scales scales) const { return scale_view(array, scales, placement_.scale_order); }
   Array<Space> make_scales(Scales scales) const {
     return make_scale_array<Space>(scales, placement_.scale_order, num_pages_, page_size_, sample_.shape().num_kv_heads,
-                                   placement_.scale_strides.value_or(placement_.strides));
+                                   placement_.scale_strides.value_or(placement_.strides), exec_);
   }
   Array<Space> make_block_array(int dims) const;
   void fill_scales();
