@@ -4,10 +4,10 @@
     python3 bench/compare FILE.json... [--out FOLDER] [--filter REGEX]
 
 FILE: Google Benchmark's JSON of pagoda_bench_decode, pagoda_bench_study or bench/peers/compare.py, what these write
-with --resume, the JSON of pagoda-serve, or of ci/gpu.sh. Prints times, their ratios to the bare read
-and to Pagoda's generic backend, the spread of repeated measurements, and the rows whose default backend is more than
-0.5% + 0.5 us slower than the other one. With --out also writes report.html (self-contained), its plots as PNG, verdicts.md
-(which published claims hold), and for each FILE of bench/peers/compare.py a table of all its problems.
+with --resume, the JSON of pagoda-serve, or of ci/gpu.sh. Prints times, their ratios to the bare read and to Pagoda's
+generic backend, the spread of repeated measurements, and the rows whose default backend is more than 0.5% + 0.5 us
+slower than the other one. With --out also writes report.html (self-contained), its plots as PNG, verdicts.md (which
+published claims hold), and for each FILE of bench/peers/compare.py a table of all its problems.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@
     python3 bench/peers/compare.py --bench build/bench/decode/pagoda_bench_decode [--filter REGEX] [--resume FILE]
 
 On an NVIDIA GPU: cuDNN and FlashAttention, through PyTorch's scaled_dot_product_attention, on a contiguous cache;
-FlashInfer on a scattered paged cache. On a CPU: PyTorch, and llama.cpp's kernel. Only installed libraries are timed; others, and unsupported cases,
-are shown as "-". The floor is a bare read of the same bytes, from the same call of pagoda_bench_decode.
+FlashInfer on a scattered paged cache. On a CPU: PyTorch, and llama.cpp's kernel. Only installed libraries are timed;
+others, and unsupported cases, are shown as "-". The floor is a bare read of the same bytes, from the same call of
+pagoda_bench_decode.
 
 FILE has the results as JSON lines, in the form of the benchmarks' --resume. Problems in it are not measured again;
 bench/compare reads it.

@@ -3,7 +3,10 @@
 
     check_resources.py PROGRAM --objects OBJECT... [--need SM...]
 
-PROGRAM is tests/tuned/planned.cpp, linked with the kernels. It prints how many blocks of each kernel must run on a multiprocessor at the same time. OBJECTs are the kernels' object files, each with an OBJECT.usage, in which keep_usage.sh stored the output of ptxas. Every kernel of a card must exist, have no stack, spill nothing, and fit the planned number of blocks. Cards whose architecture no OBJECT has are skipped, unless --need names it.
+PROGRAM is tests/tuned/planned.cpp, linked with the kernels. It prints how many blocks of each kernel must run on a
+multiprocessor at the same time. OBJECTs are the kernels' object files, each with an OBJECT.usage, in which
+keep_usage.sh stored the output of ptxas. Every kernel of a card must exist, have no stack, spill nothing, and fit the
+planned number of blocks. Cards whose architecture no OBJECT has are skipped, unless --need names it.
 """
 
 from __future__ import annotations
