@@ -28,10 +28,12 @@
 /// Elements like mxfp4x2_t have block scales: one for every 32 dims of a row (the number of dims stands in
 /// detail/type_table.hpp).
 ///
+/// @code
 ///   template <class T> using Rows = Kokkos::View<T****, Kokkos::LayoutRight>;
 ///   Rows<pagoda::mxfp4x2_t> k(..., num_pages, page_size, num_kv_heads, head_dim / 2), v(...);
 ///   Rows<pagoda::e8m0_t> k_scale(..., num_pages, page_size, num_kv_heads, head_dim / 32), v_scale(...);
 ///   const auto kv = pagoda::PagedKV{k, v, block_table, seq_lens}.with_scales(pagoda::block_scales(k_scale, v_scale));
+/// @endcode
 ///
 /// If head_dim is not a multiple of the block, the last block of a row is shorter and has its own scale: the last
 /// extent is head_dim / block, rounded up.

@@ -74,7 +74,9 @@ class Scene {
   int num_sequences() const { return sample_.batch() + (placement_.indirect ? 3 : 0); }
   bool paged() const { return placement_.layout != Layout::contiguous; }
   Array<Space> make_cache_array(int dims, const Arrangement& strides) const;
-  auto scales(const Array<Space>& array, Scales scales) const { return scale_view(array, scales, placement_.scale_order); }
+  auto scales(const Array<Space>& array, Scales scales) const {
+    return scale_view(array, scales, placement_.scale_order);
+  }
   Array<Space> make_scales(Scales scales) const {
     return make_scale_array<Space>(scales, placement_.scale_order, num_pages_, page_size_, sample_.shape().num_kv_heads,
                                    placement_.scale_strides.value_or(placement_.strides), exec_);
