@@ -112,8 +112,8 @@ lacking() { # whether the root lacks one of $packages
 
 # --- in the root -----------------------------------------------------------------------------------
 
-# Shows the user's files at their own paths: every folder of / that is no part of a system, and those we
-# were asked for wherever they lie. The mounts are in a namespace that dies with us.
+# Shows the user's files at their own paths: every folder of / that is not part of a system, and the folders that
+# the call names. The mounts are in a namespace that ends with this script.
 mount_files() {
   local dir
   for dir in /*; do

@@ -51,7 +51,8 @@ Context describe_run() {
           {"pages",
            "names end in tokens a page; ids are shuffled over the whole pool, and successive calls read other "
            "pages"},
-          {"floor", "a bare read of as many bytes of the same memory, cold, in this process, at most 20 s before"}};
+          {"floor",
+           "a bare read of the same number of bytes of the same memory, cold, in this process, at most 20 s before"}};
 }
 
 std::string now() {

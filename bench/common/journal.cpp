@@ -32,7 +32,7 @@ Journal::Journal(const std::string& file, const Context& context) {
   if (std::filesystem::exists(file)) try {
       lines = complete_lines(file);
     } catch (const Json::exception& error) {
-      throw std::runtime_error(file + ": not a file of --resume:  " + error.what());
+      throw std::runtime_error(file + ": not a file of --resume: " + error.what());
     }
   if (lines.empty()) {
     lines.push_back({{"context", context}});

@@ -266,7 +266,7 @@ def page(results: Results, verdicts: list[tuple[Claim, list[Finding]]], pictures
     out = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>Pagoda: measurements</title><style>{STYLE}</style>",
         "<h1>Pagoda: measurements</h1>",
-        "<p>Times are microseconds; “of read” is the time over that of a bare read of as many bytes, cold, in the same "
+        "<p>Times are microseconds; “of read” is the time over that of a bare read of the same bytes, cold, in the same "
         "run: 1 is the floor. Where a problem was measured several times, its median stands here, and ± half of the "
         "range. Cards of one kind differ by about 2%, so times of different runs are compared through their floors.</p>",
         "<h2>Who was measured</h2>",

@@ -33,7 +33,7 @@ std::uint64_t fold_piece(const std::uint64_t* p, std::size_t n) {
 template <class ExecutionSpace, int Streams>
 struct HostRead {
   const std::uint64_t* data;
-  std::size_t words;  // of 8 bytes
+  std::size_t words;  // 8 bytes each
   int pieces;
   Kokkos::View<std::uint64_t*, typename ExecutionSpace::memory_space> folds;
 

@@ -75,7 +75,7 @@ int run(const std::string& argument) {
   const std::string text = tuning_text(device, measured, gains);
   tuned::Speed read;
   if (const std::string wrong = tuned::parse_tuning(text, device.name(), read); !wrong.empty())
-    throw std::runtime_error("the measured numbers are not usable:  " + wrong + "\n" + text);
+    throw std::runtime_error("the measured numbers are not usable: " + wrong + "\n" + text);
   write(path, text);
   std::printf("%s%s\n", text.c_str(), path.c_str());
   return 0;

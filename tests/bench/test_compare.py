@@ -95,7 +95,7 @@ class Joining(unittest.TestCase):
         self.assertEqual([len(columns) for _, columns in report.device_groups(results)], [2, 1])
 
     def test_repeated_measurements_have_a_spread(self) -> None:
-        # Each is held against the floor of its own run.
+        # Each is compared with the floor of its own run.
         results = results_of(
             (context(), [row(f"decode/generic/{SHAPE}", 40, 20), row(f"decode/generic/{SHAPE}", 44, 20)]),
             (context(), [row(f"decode/generic/{SHAPE}", 50, 40)]),

@@ -204,7 +204,7 @@ class Array {
     const auto step = [&](int axis) { return static_cast<std::size_t>(stride_[axis]); };
     if constexpr (Rank == 0) {
       return Kokkos::View<T, Memory>(data);
-    } else if constexpr (Rank == 1) {  // of an array of two axes: its first column
+    } else if constexpr (Rank == 1) {  // the first column of an array of two axes
       return Kokkos::View<T*, Kokkos::LayoutStride, Memory>(data, Kokkos::LayoutStride(size(0), step(0)));
     } else if constexpr (Rank == 2) {
       return Kokkos::View<T**, Kokkos::LayoutStride, Memory>(data,
