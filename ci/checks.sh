@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# ci/checks.sh [PART...]: what must pass before a change goes in, all of it without arguments:
+# ci/checks.sh [PART...]: checks that must pass before a change goes in; without arguments all of them:
 #   tests                        the tests of an ordinary build (ci/test.sh)
 #   install                      consumers of an installed Pagoda and of Pagoda as a sub-project
-#   format tidy scripts          clang-format, clang-tidy and shellcheck have nothing to say; README's figures are those
-#                                of bench/results; pages name files that exist (ci/pages.py); folders do not include each
-#                                other (ci/folders.py); the API pages build
-#   cuda                         the CUDA sources compile for A100, A40 and H100 without spills, and as many blocks of the
-#                                hand-tuned kernels fit as their tuning counts on (where there is an nvcc)
+#   format tidy scripts          clang-format, clang-tidy and shellcheck report nothing; README's figures match
+#                                bench/results; pages name files that exist (ci/pages.py); the folders' includes form no
+#                                cycle (ci/folders.py); the API pages build
+#   cuda                         the CUDA sources compile for A100, A40 and H100 without spills, and the number of blocks
+#                                that the tuning of the hand-tuned kernels assumes fits (needs nvcc)
 #   hip                          the library compiles for MI250, MI300 and RX 7900
 #   demo                         ci/demo.sh runs
-#   asan-ubsan tsan              the tests in builds that find what an ordinary one hides (asan with bounds checks)
+#   asan-ubsan tsan              the tests in builds with sanitizers (asan also with bounds checks)
 # ci/checks.sh host-debug        bounds checks alone
 # ci/checks.sh fix-format        formats the sources in place
-# ci/checks.sh root              makes the sid root with all that these need
+# ci/checks.sh root              makes the sid root with all packages that these need
 #
 # All parts run even when one fails. Each ends as passed, skipped (with the reason) or failed; the last lines count
-# them, and the tests that ctest ran. The exit status is 0 where none failed and one passed. The tools come from the
-# sid root, so they are everywhere the same.
+# them, and the tests that ctest ran. The exit status is 0 if none failed and one passed. The tools come from the sid
+# root, so that they are the same on every machine.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 . "$top/ci/parts.sh"

@@ -1,8 +1,7 @@
 # shellcheck shell=bash disable=SC2034
 # Sourced by the scripts of this folder.
 #
-# top         the checkout
-# cache       where everything we make lies; nothing is written in the checkout
+# top         the checkout cache       folder of everything the scripts make; they do not write in the checkout
 # sid_build   what is built in the sid root (ci/sid-root.sh)
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -12,9 +11,9 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/pagoda
 sid_build=$cache/sid-build
 key=$(basename "$top")-$(printf %s "$top" | sha1sum | cut -c1-8)
 
-# choose_env [options of ci/probe]: whether to build on the machine as it is (it has CMake, a compiler,
-# Kokkos and what else ci/probe asks for) or in the sid root. Sets in_env, to be put before a command, and
-# build_root. PAGODA_ENV=native or sid decides it without looking.
+# choose_env [options of ci/probe]: chooses between a build on the machine (if it has CMake, a compiler, Kokkos and the
+# rest that ci/probe needs) and one in the sid root. Sets in_env, the prefix of commands, and build_root.
+# PAGODA_ENV=native or sid makes the choice.
 choose_env() {
   local probe=$cache/build/$key/probe
   mkdir -p "$probe"
@@ -31,8 +30,8 @@ choose_env() {
   fi
 }
 
-# run_ctest BUILD [arguments of ctest]: runs the tests of a build folder through in_env. Where ci/checks.sh runs a part
-# of its own (PAGODA_PART), keeps ctest's report for it.
+# run_ctest BUILD [arguments of ctest]: runs the tests of a build folder through in_env. For a part of ci/checks.sh
+# (PAGODA_PART), stores ctest's report.
 run_ctest() {
   local build=$1 status=0
   shift
@@ -43,7 +42,7 @@ run_ctest() {
   return $status
 }
 
-# The version for the build's records: in the root, the repository may be out of sight.
+# The version for the build's records: in the root the repository may not be visible.
 if hash=$(git -C "$top" describe --always --dirty --abbrev=12 2>/dev/null); then
   export PAGODA_GIT_HASH=$hash
 fi

@@ -25,12 +25,12 @@ build_and_test() { # build_and_test PRESET [option...]
   run_ctest "$builds/$1" -LE install
 }
 
-# The sanitizers' own machinery reads /proc, which a machine that refuses mounts keeps from the root.
+# Sanitizers read /proc, which the root lacks on a machine that refuses mounts.
 need_proc() { "${in_root[@]}" test -e /proc/self || { echo "no /proc in the sid root: sanitizers cannot run" && exit 1; }; }
 
 check_root() { "${in_root[@]}" true; }
 check_host-debug() { build_and_test host-debug; }
-# Types are instances of the same templates: fewer of them find as much in half the time.
+# All types are instances of the same templates, so a few types find the same errors in half the time.
 check_asan-ubsan() { need_proc && build_and_test asan-ubsan -DPAGODA_BOUNDS_CHECK=ON "-DPAGODA_TYPES=fp64;fp16;int4"; }
 check_tsan() { need_proc && build_and_test tsan -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_TYPES=fp16; }
 check_tests() { ci/test.sh -LE install; }
@@ -49,9 +49,8 @@ check_scripts() {
 check_format() { sources | "${in_root[@]}" xargs clang-format-$llvm --dry-run -Werror; }
 check_fix-format() { sources | "${in_root[@]}" xargs clang-format-$llvm -i; }
 
-# Every source of the library and the programs once, and of what is compiled per data type the fp32 instance; tests
-# would take several times as long. Configured for clang, as the flags of another compiler leave out what that one does
-# by default.
+# Every source of the library and the programs once; of sources compiled per data type, the fp32 instance. Tests would
+# take several times as long. Configured for clang, as flags of other compilers omit clang's defaults.
 check_tidy() {
   "${in_root[@]}" cmake --preset host-debug -B "$builds/tidy" -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_BUILD_BENCH=ON
   "${in_root[@]}" run-clang-tidy-$llvm -quiet -j "$CMAKE_BUILD_PARALLEL_LEVEL" -p "$builds/tidy" \
@@ -63,7 +62,7 @@ compile_cuda() {
   local flags=(-std=c++20 -O3 -Werror all-warnings -I. -Iinclude)
   echo "nvcc $1"
   case $1 in
-    */wgmma/*/kernels_*) flags+=("${sm90a[@]}") ;; # products of warpgroups: sm_90a alone has them
+    */wgmma/*/kernels_*) flags+=("${sm90a[@]}") ;; # wgmma needs sm_90a
     bench/*) flags+=("${gencode[@]}" -Xptxas "-warn-spills,-Werror") ;;
     *) flags+=("${gencode[@]}" -DPAGODA_HAS_SM90A) ;;
   esac
@@ -95,7 +94,7 @@ check_cuda() {
     running=$((running - 1))
   done
   [ "$failed" = 0 ]
-  # The kernels count on their registers, on nothing being spilled, and on so much shared memory.
+  # Checks the kernels' registers, spills and shared memory.
   local kernels=("$made"/backends_*.o)
   "$nvcc" -std=c++20 -O3 -I. -Iinclude "${gencode[@]}" -DPAGODA_HAS_SM90A -o "$made/planned" tests/tuned/planned.cpp \
     "${kernels[@]}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The closing lines of ci/checks.sh: what passed, was skipped and failed, the parts as well as the tests of ctest.
+"""Prints the last lines of ci/checks.sh: passed, skipped and failed parts, and tests of ctest.
 
     report.py FOLDER PART...
 

@@ -14,7 +14,7 @@ sanitizer=$(command -v "${COMPUTE_SANITIZER:-compute-sanitizer}" || command -v /
 program=$build/tests/decode/pagoda_test_decode
 [ -x "$program" ] || { echo "ci/sanitize.sh: $program is not built" >&2 && exit 2; }
 
-# One query token for each sequence: every block size and group, rows in pieces, whole rows, streams, copies by lanes.
+# One query token for each sequence: every block size and group, split rows, whole rows, streams, copies by lanes.
 one_token='Tuned/*fp16.Groups:Tuned/*fp16.UnevenBatches:Tuned/*fp16.RepeatsBitForBit:TunedAlone.*'
 # Latent caches, large groups and several query tokens.
 many_rows='TunedMany/*fp16.RepeatsBitForBit:TunedMany/*fp16.FewerQueryTokensThanPlanned:TunedManyNaN/*fp16.LargeScores'

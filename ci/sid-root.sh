@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
 # ci/sid-root.sh [-p "more packages"] COMMAND...
 #
-# Runs COMMAND in a Debian sid root of our own, in the current folder, seeing the user's files. Debian's
-# stable releases have no Kokkos new enough; sid has one. The first call makes the root (a minute or two,
-# 1.2 GB under the user's cache), later calls only enter it. Nothing of the machine is changed, and no
-# privilege is needed where the kernel grants user namespaces: apt, with folders of its own, chooses and
-# fetches the packages, and dpkg-deb unpacks them. Their installation scripts are not run; the little
-# that we need of what these do is done here.
+# Runs COMMAND in a private Debian sid root, in the current folder, with the user's files visible. Debian's stable
+# releases have no Kokkos new enough; sid has one. The first call makes the root (a minute or two, 1.2 GB under the
+# user's cache), later calls only enter it. Nothing of the machine is changed, and no privilege is needed where the
+# kernel grants user namespaces: apt, with folders of its own, chooses and fetches the packages, and dpkg-deb unpacks
+# them. Their installation scripts are not run; this script does the few steps that are needed.
 #
 # Where mounts are refused (an unprivileged container) the root sees a copy of the checkout and none of
 # the user's other files, and has no /proc.
@@ -15,7 +14,7 @@
 #                     for a day on which sid is broken
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
-PATH=$PATH:/usr/sbin:/sbin # a user's has no chroot
+PATH=$PATH:/usr/sbin:/sbin # a user's PATH lacks chroot
 
 system="base-files bash coreutils dash diffutils findutils grep libc-bin mawk sed tar"
 tools="g++ cmake ninja-build ccache git python3"
@@ -55,7 +54,7 @@ mirror() {
   fi
 }
 
-# apt with its own folders and no package installed, but with the machine's proxies and certificates.
+# apt with private folders, the machine's proxies and certificates, and no installed package.
 sid_apt() { APT_CONFIG=$apt/apt.conf apt-get -qq -y "$@"; }
 
 set_up_apt() { # set_up_apt MIRROR
@@ -77,8 +76,8 @@ END
   } >"$apt/apt.conf"
 }
 
-# make_root PACKAGE...: anew, under another name, so that what is interrupted is never taken for complete
-# and no root mixes packages of two days.
+# make_root PACKAGE...: makes the root under a temporary name, so that an interrupted root is not used and no root mixes
+# packages of two days.
 make_root() {
   local part=$root.partial name
   rm -rf "$part"
@@ -92,7 +91,7 @@ make_root() {
     dpkg-deb --fsys-tarfile "$name" | tar -C "$part" --keep-directory-symlink --no-same-owner -x
   done
   rm -rf "$apt"
-  # What the installation scripts would have done.
+  # Steps of the installation scripts.
   echo 'root:x:0:0:root:/root:/bin/bash' >"$part/etc/passwd"
   ln -s g++ "$part/usr/bin/c++"
   ln -s gcc "$part/usr/bin/cc"
@@ -113,8 +112,8 @@ lacking() { # whether the root lacks one of $packages
 
 # --- in the root -----------------------------------------------------------------------------------
 
-# Shows the user's files at their own paths: every folder of / that is no part of a system, and those we
-# were asked for wherever they lie. The mounts are in a namespace that dies with us.
+# Shows the user's files at their own paths: every folder of / that is not part of a system, and the folders that
+# the call names. The mounts are in a namespace that ends with this script.
 mount_files() {
   local dir
   for dir in /*; do
@@ -130,8 +129,8 @@ mount_files() {
   done
 }
 
-# Without mounts: copies the checkout, drops from the copy what it no longer has, and shows the build
-# folder of the root where it would otherwise be. Times are kept, so nothing is built twice.
+# Without mounts: copies the checkout, removes deleted files from the copy, and links the root's build folder to its
+# usual place. Times are kept, so nothing is built twice.
 copy_files() {
   [ -e "$root/dev/null" ] || cp -a /dev/{null,zero,full,random,urandom} "$root/dev/"
   mkdir -p "$root$top" "$root$sid_build"
@@ -190,7 +189,7 @@ if lacking; then
     uri=$(mirror)
     [ -n "$uri" ] || give_up "no Debian mirror is configured on this machine: set PAGODA_SID_MIRROR."
     echo "ci/sid-root.sh: making a Debian sid root in $root" >&2
-    # In a shell of its own, as errexit is off inside a condition.
+    # In a separate shell, because errexit is off inside a condition.
     export root apt uri packages
     bash -euxo pipefail -c "$(declare -f sid_apt set_up_apt make_root)
       set_up_apt \"\$uri\"; make_root $packages" >"$log" 2>&1 </dev/null 9>&- ||

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ci/test.sh [arguments of ctest]: builds the library and its tests and runs them. Needs nothing but a
-# Debian with its package mirror: what the machine lacks is found in a root of our own (ci/sid-root.sh).
+# ci/test.sh [arguments of ctest]: builds the library and its tests and runs them. Needs only Debian and its package
+# mirror: a private root (ci/sid-root.sh) has what the machine lacks.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 choose_env -DPAGODA_PROBE_DEMO=OFF

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The element types of caches, from include/pagoda/detail/type_table.hpp, and what README.md says of them.
+"""Writes the table of element types in README.md from include/pagoda/detail/type_table.hpp.
 
-    python3 ci/type_table.py --check README.md    # fails where README does not say what the table says
-    python3 ci/type_table.py --write README.md    # puts it in
+    python3 ci/type_table.py --check README.md    # fails if README.md differs from the table
+    python3 ci/type_table.py --write README.md    # writes it
 
-What stands between <!-- types --> and <!-- end -->, and the list in -DPAGODA_TYPES="...", are written here.
+It writes the text between <!-- types --> and <!-- end -->, and the list in -DPAGODA_TYPES="...".
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Type(NamedTuple):
         return self.scales != "none" or self.block > 0
 
     def row_bytes(self, dims: int) -> float:
-        """Of the numbers of a row, and of what scales every row has of its own."""
+        """Bytes of a row's numbers, and of its own scales."""
         if self.block == 0:
             return dims * self.bits / 8 + (4 if self.scales == "required" else 0)
         return dims * self.bits / 8 + -(-dims // self.block) * SCALE_BITS[self.block_scale] / 8
@@ -58,7 +58,7 @@ def read_table() -> dict[str, Type]:
         match = re.match(r' *X\((.*), *"([^"]+)"\)', line)
         cells = [cell.strip() for cell in match[1].split(",")] if match else []
         if match is None or len(cells) != COLUMNS - 1:
-            raise SystemExit(f"{TABLE}: this row has not {COLUMNS} columns, of which the last is a text: {line}")
+            raise SystemExit(f"{TABLE}: this row needs {COLUMNS} columns, the last one a text: {line}")
         name, cpp, bits, dims, _, _, scales, block, block_scale, _ = cells
         holds = match[2]
         types[name] = Type(name, cpp, int(bits), int(dims), scales, int(block), block_scale, holds)

@@ -1,8 +1,8 @@
-# pagoda_build_info: a private header with what a benchmark's figures depend on. It is rewritten when the
-# checked-out commit changes, and only the file that prints it is compiled again.
+# pagoda_build_info: a private header with the context of benchmark figures. It is rewritten when the checked-out commit
+# changes, and only the file that prints it is compiled again.
 function(pagoda_build_info)
   set(git_hash "unknown")
-  if(DEFINED ENV{PAGODA_GIT_HASH}) # ci/ builds where the repository itself may be out of sight
+  if(DEFINED ENV{PAGODA_GIT_HASH}) # ci/ builds where the repository may not be visible
     set(git_hash "$ENV{PAGODA_GIT_HASH}")
   else()
     find_package(Git QUIET)

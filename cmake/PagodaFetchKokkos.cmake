@@ -1,5 +1,5 @@
-# A pinned Kokkos, for those with a network who asked for it. Kokkos' own options (Kokkos_ENABLE_CUDA,
-# Kokkos_ARCH_...) are read from the cache; the presets set them.
+# Downloads a pinned Kokkos, if PAGODA_FETCH_KOKKOS is on. Kokkos' own options (Kokkos_ENABLE_CUDA, Kokkos_ARCH_...) are
+# read from the cache; the presets set them.
 include(FetchContent)
 FetchContent_Declare(Kokkos
   URL https://github.com/kokkos/kokkos/releases/download/5.0.2/kokkos-5.0.2.tar.gz

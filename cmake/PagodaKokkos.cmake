@@ -1,12 +1,12 @@
 # Finding Kokkos, for this project and, installed, for PagodaConfig.cmake.
 
-# The first Kokkos of CMake's search order that is new enough, whatever its major version. Asking
-# find_package for a version would not do: some version files answer only for their own major version,
-# and asking for 5 and then for 4.6 would pass over a 4.7 that the user has pointed at.
+# The first Kokkos of CMake's search order that is new enough, whatever its major version. find_package with a version
+# does not work: some version files accept only their own major version, and a search for 5 and then for 4.6 would skip
+# a 4.7 that the user named.
 macro(pagoda_find_kokkos)
   set(PAGODA_KOKKOS_REASON "")
   if(NOT TARGET Kokkos::kokkos)
-    find_package(Kokkos 999 EXACT QUIET CONFIG) # never found; lists what there is
+    find_package(Kokkos 999 EXACT QUIET CONFIG) # never found; lists the candidates
     set(_pagoda_kokkos_dir "")
     foreach(_pagoda_config _pagoda_version IN ZIP_LISTS Kokkos_CONSIDERED_CONFIGS Kokkos_CONSIDERED_VERSIONS)
       if(_pagoda_version VERSION_LESS 4.6)
@@ -24,10 +24,10 @@ macro(pagoda_find_kokkos)
   endif()
 endmacro()
 
-# Debian's libkokkos-dev (seen in 5.2.2-2) names libkokkosalgorithms.a and libkokkossimd.a, which it
-# does not ship, and CMake stops at the first missing file. Both are empty: their code is in headers.
-# So tell the check in the exported targets file that it need not look at these two (it skips what is
-# an Apple framework), then give both targets a file that does exist. CMake 3.28 or newer only.
+# Debian's libkokkos-dev (seen in 5.2.2-2) names libkokkosalgorithms.a and libkokkossimd.a, which it does not ship, and
+# CMake stops at the first missing file. Both are empty: their code is in headers. So the check in the exported targets
+# file is made to skip these two (as it skips Apple frameworks), and both targets get a file that exists. CMake 3.28 or
+# newer only.
 macro(_pagoda_debian_kokkos_before dir)
   foreach(_pagoda_lib IN ITEMS kokkosalgorithms kokkossimd)
     file(GLOB _pagoda_archive "${dir}/../../lib${_pagoda_lib}.*")
@@ -52,9 +52,9 @@ function(_pagoda_debian_kokkos_after)
   endforeach()
 endfunction()
 
-# pagoda_describe_kokkos(PREFIX): what the Kokkos in use was built for, read from its KokkosCore_config.h.
-# The variables of find_package(Kokkos) are not asked: they exist only in the directory that called it, while its
-# targets may be global, or belong to a Kokkos that is part of this build. Sets in the caller's scope:
+# pagoda_describe_kokkos(PREFIX): reads from KokkosCore_config.h what the Kokkos in use was built for. The variables of
+# find_package(Kokkos) are not used, because they exist only in the directory that called it, while its targets may be
+# global or part of this build. Sets in the caller's scope:
 #   PREFIX_VERSION   such as 4.6.99
 #   PREFIX_DEVICES   the execution spaces, such as CUDA;OPENMP
 #   PREFIX_ARCH      such as HOPPER;HOPPER90
@@ -93,8 +93,7 @@ function(pagoda_describe_kokkos prefix)
   set(${prefix}_OPTIONS "${options}" PARENT_SCOPE)
 endfunction()
 
-# A preset says what it builds for; a Kokkos made for something else is refused here, by name, and not
-# by a wrong-architecture crash later.
+# A preset names its device and architecture. A Kokkos for another one is refused here, not by a crash later.
 function(pagoda_check_kokkos)
   foreach(kind IN ITEMS DEVICE ARCH)
     if(kind STREQUAL "DEVICE")

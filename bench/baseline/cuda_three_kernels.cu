@@ -14,7 +14,7 @@ constexpr int threads = 128;
 __device__ const float* row_of(const ContiguousRows&, const CacheRows& rows, int sequence, int token, int head) {
   return rows.data + sequence * rows.page + token * rows.token + head * rows.head;
 }
-/// A look-up for every token: the study's point.
+/// Looks up the page of every token, as the study does.
 __device__ const float* row_of(const PagedRows& kv, const CacheRows& rows, int sequence, int token, int head) {
   const int i    = token / kv.page_size;
   const int page = kv.page_indptr ? kv.block_table[kv.page_indptr[sequence] + i]
@@ -22,7 +22,7 @@ __device__ const float* row_of(const PagedRows& kv, const CacheRows& rows, int s
   return rows.data + page * rows.page + token % kv.page_size * rows.token + head * rows.head;
 }
 
-/// A row: a query head of a batch entry.
+/// A row is a query head of a batch entry.
 struct Row {
   int batch, head, kv_head, sequence, len;
   float* scores;
@@ -36,7 +36,7 @@ struct Row {
         scores(all_scores + std::int64_t(row) * q.max_seq_len) {}
 };
 
-/// One thread a token.
+/// One thread per token.
 template <class KV>
 __global__ void __launch_bounds__(threads) score_tokens(Queries q, KV kv, float* all_scores, unsigned blocks_a_row) {
   const Row row(q, all_scores, static_cast<int>(blockIdx.x / blocks_a_row));
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(threads) score_tokens(Queries q, KV kv, float*
   row.scores[t] = dot * q.softmax_scale;
 }
 
-/// Over the threads of a block, by a tree in shared memory.
+/// Reduces over the threads of a block, by a tree in shared memory.
 template <class Join>
 __device__ float reduce(float x, const Join& join) {
   __shared__ float parts[threads];
@@ -64,7 +64,7 @@ __device__ float reduce(float x, const Join& join) {
   return all;
 }
 
-/// One block a row.
+/// One block per row.
 __global__ void __launch_bounds__(threads) softmax(Queries q, float* all_scores) {
   const Row row(q, all_scores, static_cast<int>(blockIdx.x));
   const int first = static_cast<int>(threadIdx.x);
@@ -76,13 +76,13 @@ __global__ void __launch_bounds__(threads) softmax(Queries q, float* all_scores)
   for (int t = first; t < row.len; t += threads) row.scores[t] /= sum;
 }
 
-/// One thread an element of the output.
+/// One thread per output element.
 template <class KV>
 __global__ void __launch_bounds__(threads, 1) weigh_values(Queries q, KV kv, float* all_scores) {
   const Row row(q, all_scores, static_cast<int>(blockIdx.x));
   for (int d = static_cast<int>(threadIdx.x); d < q.head_dim_v; d += threads) {
     float sum = 0;
-    // Several loads on their way at once, as in three_kernels.hpp: else the yardstick is slower than the study's.
+    // Keeps several loads in flight, as three_kernels.hpp does. Otherwise this baseline is slower than the study's.
 #pragma unroll 16
     for (int t = 0; t < row.len; ++t)
       sum += __ldg(row.scores + t) * __ldg(row_of(kv, kv.v, row.sequence, t, row.kv_head) + d);

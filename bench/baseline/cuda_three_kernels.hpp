@@ -6,14 +6,14 @@
 
 struct CUstream_st;
 
-/// ThreeKernels (three_kernels.hpp) in raw CUDA, as the study wrote it: fp32, kernels over accessor types. The
-/// yardstick of the hand-tuned kernels; nothing in it is to be tuned.
+/// ThreeKernels (three_kernels.hpp) in raw CUDA, as the study wrote it: fp32, kernels over accessor types. The baseline
+/// of the hand-tuned kernels. Do not tune it.
 ///
 /// Source: Heidari et al., "Efficient Decode Attention: Flash-Decoding with Paged KV Caches", section III.A.b (parallel
 /// GPU baseline), listing 1 (accessors) and section IV.
 namespace pagoda::bench::cuda {
 
-/// Rows of dims that lie side by side; distances in elements.
+/// Contiguous KV rows; distances in elements.
 struct CacheRows {
   const float* data;
   std::int64_t page, token, head;
@@ -35,7 +35,7 @@ struct PagedRows {
 /// One query token for each batch entry. Device pointers; distances in elements, dims side by side.
 struct Queries {
   int batch, num_q_heads, num_kv_heads, head_dim, head_dim_v;
-  int max_seq_len;  ///< no sequence is longer
+  int max_seq_len;  ///< longest sequence
   float softmax_scale;
   const int* seq_lens;      ///< [sequences]
   const int* sequence_ids;  ///< [batch]; null: batch entry b is sequence b
@@ -45,14 +45,14 @@ struct Queries {
   std::int64_t out_batch, out_head;
 };
 
-/// Bytes of `scores`: all of them, of all rows.
+/// Bytes of `scores`, for all tokens of all rows.
 constexpr std::size_t scores_bytes(const Queries& q) {
   return sizeof(float) * static_cast<std::size_t>(q.batch) * static_cast<std::size_t>(q.num_q_heads) *
          static_cast<std::size_t>(q.max_seq_len);
 }
 
-/// Asynchronous on the stream; can be captured in a graph. Sequences without a token give 0. Throws std::runtime_error
-/// where CUDA refuses. KV: ContiguousRows or PagedRows.
+/// Asynchronous on the stream; can be captured in a graph. The output of an empty sequence is 0. Throws
+/// std::runtime_error on CUDA errors. KV: ContiguousRows or PagedRows.
 template <class KV>
 void three_kernels(const Queries& queries, const KV& kv, float* scores, CUstream_st* stream);
 

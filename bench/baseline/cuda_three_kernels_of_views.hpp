@@ -10,7 +10,7 @@
 
 namespace pagoda::bench {
 
-/// The raw CUDA kernels behind ThreeKernels' interface: fp32, dims side by side.
+/// The CUDA kernels with the interface of ThreeKernels: fp32, dims with stride 1.
 class CudaThreeKernels {
  public:
   /// max_rows: batch entries times query heads.
@@ -19,7 +19,7 @@ class CudaThreeKernels {
         scores_(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::bench::scores"), max_rows, max_seq_len) {
   }
 
-  /// q and out are Views (batch, query head, dim). Asynchronous. Sequences without a token give 0.
+  /// q and out are Views (batch, query head, dim). Asynchronous. The output of an empty sequence is 0.
   template <class Q, KVLayout KV, class Out>
   void operator()(const Q& q, const KV& kv, const Out& out) const {
     constexpr const char* name = "pagoda::bench::CudaThreeKernels";

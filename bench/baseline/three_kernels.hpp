@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <type_traits>
 
-/// Attention as it is written down first: all scores, then their softmax, then the weighted sum, one kernel each. Kept
-/// as the yardstick that flash decoding is measured against; nothing in it is to be tuned.
+/// The straightforward form of attention: all scores, then their softmax, then the weighted sum, one kernel each. Flash
+/// decoding is compared with it. Do not tune it.
 ///
 /// Source: Heidari et al., "Efficient Decode Attention: Flash-Decoding with Paged KV Caches", section III.A.b (parallel
 /// GPU baseline) and III.B (kernels over accessor types).
@@ -39,7 +39,7 @@ struct Rows {
   KOKKOS_FUNCTION int seq_len(int row) const { return kv.seq_len(entry(row)); }
 };
 
-/// One thread a token.
+/// One thread per token.
 template <class Rows>
 struct Score {
   using Acc = typename Rows::Acc;
@@ -57,7 +57,7 @@ struct Score {
   }
 };
 
-/// One team a row.
+/// One team per row.
 template <class Rows, class Member>
 struct Softmax {
   using Acc = typename Rows::Acc;
@@ -74,7 +74,7 @@ struct Softmax {
   }
 };
 
-/// One thread an element of the output.
+/// One thread per output element.
 template <class Rows>
 struct Output {
   using Acc = typename Rows::Acc;
@@ -84,7 +84,7 @@ struct Output {
     const int dims = a.out.extent_int(2), row = static_cast<int>(i / dims), d = static_cast<int>(i % dims);
     const int len = a.seq_len(row);
     Acc sum       = 0;
-    // Several loads on their way at once: else a GPU waits out its memory's latency at every token, and the yardstick
+    // Keeps several loads in flight. Otherwise a GPU waits for the memory's latency at every token, and this baseline
     // is slower than the study's.
     PAGODA_UNROLL(16)
     for (int t = 0; t < len; ++t)
@@ -94,7 +94,7 @@ struct Output {
   }
 };
 
-/// rows, seq_len: what there is scratch for.
+/// rows, seq_len: the sizes of the scratch memory.
 template <class Q, class KV>
 void require_fits(const char* name, const Q& q, const KV& kv, std::size_t rows, std::size_t seq_len) {
   const int heads = q.extent_int(1), kv_heads = kv.ref().num_kv_heads();
@@ -119,7 +119,7 @@ class ThreeKernels {
         scores_(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::bench::scores"), max_rows, max_seq_len) {
   }
 
-  /// q and out are Views (batch, query head, dim). Asynchronous. Sequences without a token give 0.
+  /// q and out are Views (batch, query head, dim). Asynchronous. The output of an empty sequence is 0.
   template <class Q, KVLayout KV, class Out>
   void operator()(const Q& q, const KV& kv, const Out& out) const {
     const int heads = q.extent_int(1), rows = kv.batch() * heads, kv_heads = kv.ref().num_kv_heads();

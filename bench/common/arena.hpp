@@ -20,21 +20,21 @@
 
 namespace pagoda::bench {
 
-/// Numbers of the arena from here on are for queries: no cache reaches them.
+/// Numbers of the arena from this index on are for queries; no cache uses them.
 constexpr auto query_from = std::uint64_t(1) << 60;
 
-/// Number i of an arena: N(0, 1), the same on host and device, so that nothing need be copied back to be checked.
+/// Number i of an arena: N(0, 1), the same on host and device, so checks need no copy.
 KOKKOS_INLINE_FUNCTION float arena_number(std::uint64_t i) {
   constexpr int block     = 20;
   const std::uint64_t key = mix((i >> block) + 0x9e3779b97f4a7c15u);
   return normal(key, static_cast<std::uint32_t>(i & ((1u << block) - 1)));
 }
 
-/// Deviation of the stored numbers of a quantized cache: most of what its type can hold is used.
+/// Standard deviation of the stored numbers of a quantized cache. It uses most of the type's range.
 template <class T>
 inline constexpr float stored_deviation = facts_of(dtype_v<T>).deviation;
 
-/// To nearest, held to the range of a type of 8 bits.
+/// Rounds to nearest and clamps to the range of an 8-bit type.
 template <class Number>
 KOKKOS_INLINE_FUNCTION Number as_stored(float x) {
   if constexpr (std::is_integral_v<Number>) {
@@ -58,23 +58,23 @@ KOKKOS_INLINE_FUNCTION T arena_element(std::uint64_t i) {
   }
 }
 
-/// Scale i of a quantized cache, keys' first: what makes numbers of N(0, 1) again, give or take a third.
+/// Scale i of a quantized cache, keys' first. It maps the stored numbers back to N(0, 1), within a third.
 template <class T>
 KOKKOS_INLINE_FUNCTION float arena_scale(std::uint64_t i) {
   return (1 + 0.3f * Kokkos::sin(arena_number(i))) / stored_deviation<T>;
 }
 
-/// Where a scale of the tensor stands beside those of blocks: what they are about.
+/// Size of the block scales of types that also have a per-tensor scale; 1 for the others.
 template <class T>
 inline constexpr float block_size = facts_of(dtype_v<T>).scales == ScaleUse::required ? 8.0f : 1.0f;
 
-/// The scale of the tensor of a cache with block scales: all of the number's size that blocks leave to it.
+/// Per-tensor scale of a cache with block scales: it makes up for block_size.
 template <class T>
 inline constexpr float tensor_scale =
     facts_of(dtype_v<T>).scales == ScaleUse::required ? 1 / (stored_deviation<T> * block_size<T>) : 1.0f;
 
-/// Block scale i of a cache, keys' first: with tensor_scale, what makes numbers of N(0, 1) again, give or take a factor
-/// of two.
+/// Block scale i of a cache, keys' first. Together with tensor_scale it maps the stored numbers back to N(0, 1), within
+/// a factor of two.
 template <class T>
 KOKKOS_INLINE_FUNCTION block_scale_t<T> arena_block_scale(std::uint64_t i) {
   return block_scale_t<T>(block_size<T> * 0.8f * (1 + 0.3f * Kokkos::sin(arena_number(i))) /
@@ -88,7 +88,7 @@ struct FillBlockScales {
   KOKKOS_FUNCTION void operator()(std::size_t i) const { scales(i) = arena_block_scale<T>(i); }
 };
 
-/// Elements `first` and on of the endless arena.
+/// Elements of the endless arena from `first` on.
 template <class T, class MemorySpace>
 struct FillElements {
   Kokkos::View<T*, MemorySpace, Kokkos::MemoryUnmanaged> elements;
@@ -114,7 +114,7 @@ void fill(const ExecutionSpace& exec, const View& view, std::uint64_t first = 0)
                        Filler{decltype(Filler::elements)(view.data(), view.size()), first});
 }
 
-/// Device memory that can be had now, with a tenth left alone; on a host 4 GiB at most.
+/// Nine tenths of the free device memory; on a host at most 4 GiB.
 template <class ExecutionSpace>
 std::size_t room() {
   std::size_t free = 0;
@@ -136,7 +136,7 @@ std::size_t room() {
 #endif
 }
 
-/// The memory that all caches are carved from: filled once for each element type, never once for each case.
+/// The memory that all caches are part of. It is filled once for each element type, not for each case.
 template <class ExecutionSpace>
 class Arena {
  public:
@@ -144,21 +144,21 @@ class Arena {
 
   explicit Arena(const ExecutionSpace& exec) : exec_(exec) {}
 
-  /// The most that `get` can be asked for, now.
+  /// The largest size that `get` can provide now.
   std::size_t limit() const {
-    // What is held would be given back first.
+    // get would free the current memory first.
     return std::max(held(), std::min(room<ExecutionSpace>() + held(), ceiling) - alignment);
   }
 
-  /// At least so many elements of random data.
+  /// At least `elements` elements of random data.
   template <class T>
   const T* get(std::size_t elements) {
     const std::size_t wanted = elements * sizeof(T);
     if (wanted > held()) {
       const std::size_t most = limit(), spare = std::min(2 * held(), most / 4 * 3);
-      bytes_ = {};  // before the next is asked for
+      bytes_ = {};  // frees it before the next allocation
       type_.reset();
-      // Room to spare, for the cases to come; a quarter of all is for others.
+      // Allocates more than needed, for later cases, but leaves a quarter of the memory to others.
       bytes_ = Bytes(Kokkos::view_alloc(exec_, Kokkos::WithoutInitializing, "Pagoda::bench::arena"),
                      std::max(wanted, spare) + alignment);
       if constexpr (std::is_same_v<memory_space, Kokkos::HostSpace>)
@@ -174,7 +174,7 @@ class Arena {
     asked_ = wanted;
     return reinterpret_cast<const T*>(start());
   }
-  /// What was asked for last.
+  /// The memory of the last `get`.
   std::span<const std::byte> memory() const { return {start(), asked_}; }
 
  private:
@@ -182,8 +182,8 @@ class Arena {
   static constexpr std::size_t ceiling =
       std::is_same_v<memory_space, Kokkos::HostSpace> ? std::size_t(1) << 32 : ~std::size_t(0);
 
-  /// A View's data lies 128 bytes behind the allocation, where Kokkos keeps its header; there, rows of 256 bytes lie
-  /// across two channels of a GPU's memory each (4 to 6% of a decode).
+  /// A View's data begins 128 bytes after its allocation, behind a header of Kokkos. Rows of 256 bytes would then each
+  /// cross two channels of a GPU's memory (4 to 6% of a decode).
   static constexpr std::size_t alignment = 4096;
 
   std::size_t held() const { return bytes_.extent(0) > alignment ? bytes_.extent(0) - alignment : 0; }
@@ -195,7 +195,7 @@ class Arena {
   ExecutionSpace exec_;
   Bytes bytes_;
   std::size_t asked_ = 0;
-  std::optional<DType> type_;  ///< of what it is filled with
+  std::optional<DType> type_;  ///< element type of its contents
 };
 
 }  // namespace pagoda::bench

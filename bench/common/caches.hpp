@@ -19,8 +19,8 @@
 
 namespace pagoda::bench {
 
-/// The caches that a case takes in turns, in one pool of pages: keys of all pages, then values. The pages of each cache
-/// lie anywhere in the whole pool, and no two caches share one. A contiguous sequence is a page.
+/// The caches that a case uses in turns, in one pool of pages: keys of all pages, then values. The pages of a cache are
+/// scattered over the whole pool; no two caches share a page. A contiguous sequence is one page.
 template <class ExecutionSpace, class T>
 class Caches {
  public:
@@ -30,12 +30,13 @@ class Caches {
   using Paged        = PagedKV<T, memory_space>;
   using Contiguous   = ContiguousKV<T, memory_space>;
 
-  /// Elements of the arena that so many caches take.
+  /// Elements of the arena that this number of caches takes.
   static std::size_t elements(const Case& c, int caches) {
     return static_cast<std::size_t>(c.pages()) * caches * c.page_elements() * (c.latent() ? 1 : 2) + c.offset;
   }
 
-  /// How the case is kept cold in an arena, past a cache of the machine of so many bytes. Throws where not one fits.
+  /// How the case is kept cold in an arena, given the bytes of the machine's last-level cache. Throws if not one cache
+  /// fits.
   static Rotation rotation_in(const Arena<ExecutionSpace>& arena, const Case& c, std::size_t last_level) {
     const std::size_t bytes = elements(c, 1) * sizeof(T), room = arena.limit();
     const Rotation r = rotation(bytes, last_level, room);
@@ -44,7 +45,7 @@ class Caches {
     return r;
   }
 
-  /// `memory`: elements(c, count) of them; null for the shape alone.
+  /// `memory`: elements(c, count) of them; null: only the shape is needed.
   Caches(const ExecutionSpace& exec, const Case& c, const T* memory, int count)
       : case_(c), num_pages_(static_cast<std::size_t>(c.pages()) * count) {
     constexpr int per_element = dims_per_element_v<T>;
@@ -87,13 +88,13 @@ class Caches {
     exec.fence("Pagoda::bench::caches");
   }
 
-  /// Calls f with cache i, of whichever layout.
+  /// Calls f with cache i in its layout.
   template <class F>
   auto with(int i, F&& f) const {
     return case_.paged() ? f(paged_[i]) : f(contiguous_[i]);
   }
 
-  /// Cache i where it is known to be of this layout.
+  /// Cache i, which must have this layout.
   template <class Layout>
   const Layout& as(int i) const {
     if constexpr (std::is_same_v<Layout, Paged>) {
@@ -103,7 +104,7 @@ class Caches {
     }
   }
 
-  /// The key and the value of a token of cache 0, worked out from where in the arena they lie.
+  /// The key and the value of a token of cache 0, computed from their position in the arena.
   void read_key(int b, int token, int kv_head, std::span<double> row) const {
     const Place at = place(b, token, kv_head);
     read(at.row * (case_.head_dim / dims_per_element_v<T>), case_.scaled_by_token() ? at.scale : 0,
@@ -117,7 +118,7 @@ class Caches {
   }
 
  private:
-  /// Which of the rows, and of the scales, of all pages is a token's of cache 0. Scales lie token by token.
+  /// Index of a token of cache 0 among the rows, and among the scales, of all pages. Scales are ordered by token.
   struct Place {
     std::size_t row, scale;
   };
@@ -150,7 +151,7 @@ class Caches {
   std::size_t scales_of_keys() const {
     return case_.scaled_by_token() ? num_pages_ * case_.page_tokens() * case_.num_kv_heads : 1;
   }
-  /// Keys' scales, then values'. Without a cache, one will do.
+  /// Keys' scales, then values'. Without a cache one scale is enough.
   void make_scales(const ExecutionSpace& exec, bool cache) {
     const std::size_t n = cache ? scales_of_keys() : 1;
     scales_             = Scales(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::bench::scales"), 2 * n);
@@ -158,10 +159,10 @@ class Caches {
                          Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::size_t>>(exec, 0, 2 * n),
                          FillScales<T, memory_space>{scales_});
   }
-  /// Block scales lie token by token, as floats of tokens do.
+  /// Block scales are ordered by token, like float scales.
   std::size_t rows() const { return num_pages_ * case_.page_tokens() * case_.num_kv_heads; }
   std::size_t blocks_of_keys() const { return rows() * blocks_of(dtype_v<T>, case_.head_dim); }
-  /// Keys' block scales, then values'; and the float of the tensors.
+  /// Keys' block scales, then values', and the per-tensor float.
   void make_block_scales(const ExecutionSpace& exec, bool cache) {
     const std::size_t n = cache ? blocks_of_keys() + rows() * blocks_of(dtype_v<T>, case_.head_dim_v) : 1;
     blocks_ = Blocks(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::bench::block_scales"), n);
@@ -212,7 +213,7 @@ class Caches {
                       Kokkos::View<const int*, Kokkos::HostSpace, Kokkos::MemoryUnmanaged>(from.data(), from.size()));
   }
 
-  /// All pages of the pool in random order, dealt out to the sequences of all caches; rows are padded with -1.
+  /// All pages of the pool in random order, divided among the sequences of all caches; rows are padded with -1.
   void deal_pages(int count) {
     std::vector<int> order(num_pages_);
     std::iota(order.begin(), order.end(), 0);

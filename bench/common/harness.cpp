@@ -31,7 +31,7 @@ bool stderr_is_terminal() {
 #endif
 }
 
-/// What the figures depend on.
+/// The context of the figures.
 Context describe_run() {
   using Exec                 = Kokkos::DefaultExecutionSpace;
   const auto machine         = describe_machine(Exec());
@@ -51,7 +51,8 @@ Context describe_run() {
           {"pages",
            "names end in tokens a page; ids are shuffled over the whole pool, and successive calls read other "
            "pages"},
-          {"floor", "a bare read of as many bytes of the same memory, cold, in this process, at most 20 s before"}};
+          {"floor",
+           "a bare read of the same number of bytes of the same memory, cold, in this process, at most 20 s before"}};
 }
 
 std::string now() {
@@ -66,7 +67,7 @@ std::string now() {
 
 Harness::Harness(int& argc, char** argv) {
   constexpr std::string_view flag = "--resume";
-  static char once[]              = "--benchmark_min_time=1e-9";  // one measurement, unless the user asks for more
+  static char once[]              = "--benchmark_min_time=1e-9";  // one measurement by default
   std::vector<char*> args{argv, argv + (argc > 0 ? 1 : 0)};
   args.push_back(once);
   for (int i = 1; i < argc; ++i) {
@@ -82,12 +83,12 @@ Harness::Harness(int& argc, char** argv) {
   int count = static_cast<int>(args.size());
   args.push_back(nullptr);
   benchmark::Initialize(&count, args.data());
-  for (argc = 0; argc < count; ++argc) argv[argc] = args[argc];  // no more than there were
+  for (argc = 0; argc < count; ++argc) argv[argc] = args[argc];  // at most as many as before
   for (int i = 1; i < argc; ++i)
     if (!std::string_view(argv[i]).starts_with("--kokkos")) rest_.emplace_back(argv[i]);
 }
 
-/// As Google Benchmark chooses them.
+/// Chooses as Google Benchmark does.
 int Harness::jobs_chosen() const {
   std::string filter  = benchmark::GetBenchmarkFilter();
   const bool negative = filter.starts_with('-');

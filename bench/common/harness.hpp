@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-/// What the benchmark executables have in common: their command line, the context in their output, progress, and going
-/// on where an earlier run was stopped.
+/// The common part of the benchmark executables: command line, context in the output, progress, and resuming an
+/// interrupted run.
 namespace pagoda::bench {
 
 /// One measurement of one problem.
@@ -20,21 +20,21 @@ struct Outcome {
   double seconds = 0;
   Counters counters;
   std::string label;
-  std::string fault;  ///< what is wrong with the result; empty if nothing is
+  std::string fault;  ///< the error of the result; empty if it is right
 };
 
-/// Google Benchmark, with one measurement for each name (a measurement takes its own samples) and two things more:
+/// Google Benchmark with one measurement for each name (a measurement takes its own samples), and with:
 ///
-///   --resume FILE   every finished benchmark is at once a line of FILE, and is left out if FILE has it already
-///   progress        which benchmark has begun and how long the rest will take, on standard error, where that is a
-///                   terminal or --resume is given
+///   --resume FILE   writes each finished benchmark to FILE at once, and skips benchmarks that FILE has
+///   progress        the current benchmark and the remaining time, on standard error, if that is a terminal or with
+///                   --resume
 class Harness {
  public:
-  /// Takes its own arguments out; what is left is for Google Benchmark, which is initialised, and for Kokkos.
+  /// Removes its own arguments. The rest is for Google Benchmark, which it initializes, and for Kokkos.
   Harness(int& argc, char** argv);
 
   void add(const std::string& name, std::function<Outcome()> measure) { todo_.push_back({name, std::move(measure)}); }
-  /// Runs what was added. The exit code: 0, or 2 for arguments that nobody knows.
+  /// Runs the added benchmarks. Returns the exit code: 0, or 2 for unknown arguments.
   int run();
 
  private:

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The complete lines, but for those of failures, which are tried again; one that was cut off by a kill is left out.
+/// Reads the complete lines, without those of failures, which are run again. An incomplete last line is skipped.
 std::vector<Json> complete_lines(const std::string& file) {
   std::vector<Json> lines;
   std::ifstream in(file);
@@ -32,7 +32,7 @@ Journal::Journal(const std::string& file, const Context& context) {
   if (std::filesystem::exists(file)) try {
       lines = complete_lines(file);
     } catch (const Json::exception& error) {
-      throw std::runtime_error(file + ": no file of --resume: " + error.what());
+      throw std::runtime_error(file + ": not a file of --resume: " + error.what());
     }
   if (lines.empty()) {
     lines.push_back({{"context", context}});
@@ -45,7 +45,7 @@ Journal::Journal(const std::string& file, const Context& context) {
             pagoda::detail::concat(file, " was begun with ", key, " '", was, "', and here it is '", is, "'"));
     }
   }
-  // Written anew beside the old file and then moved over it, so that a cut-off last line is gone and nothing is lost.
+  // Writes a new file and moves it over the old one, so that an incomplete last line is removed and nothing is lost.
   const std::string beside = file + ".new";
   {
     std::ofstream all(beside);

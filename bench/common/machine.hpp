@@ -10,12 +10,12 @@
 
 namespace pagoda::bench {
 
-/// What the figures were measured on.
+/// The machine of the measurements.
 struct Machine {
   std::string execution_space;
   std::string device;
   int concurrency = 0;
-  std::string configuration;  ///< what Kokkos prints of itself
+  std::string configuration;  ///< Kokkos' configuration as it prints it
 
   static constexpr bool is_host =
       Kokkos::SpaceAccessibility<Kokkos::HostSpace, Kokkos::DefaultExecutionSpace::memory_space>::accessible;

@@ -21,14 +21,14 @@
 
 namespace pagoda::bench {
 
-/// Bare reads of as many bytes as a case has, each measured once and again when it has become old: a machine's clocks
-/// and temperature drift, and a floor must be of the same run.
+/// Bare reads of the bytes of each case. A read is measured again when it is old, because a machine's clocks and
+/// temperature drift.
 template <class ExecutionSpace>
 class Floors {
  public:
   explicit Floors(const ExecutionSpace& exec) : exec_(exec) {}
 
-  /// memory: where the kernel beside it reads.
+  /// memory: the memory that the kernel reads.
   const Reading& of(std::size_t bytes, int calls, std::span<const std::byte> memory) {
     if (memory.data() != memory_.data() || memory.size() != memory_.size()) {
       known_.clear();
@@ -43,7 +43,7 @@ class Floors {
     return entry.reading;
   }
 
-  /// Made when it is first needed; it holds much memory.
+  /// Created on first use, as it holds much memory.
   StreamReader<ExecutionSpace>& reader() {
     if (!reader_) reader_.emplace(exec_, 0);
     return *reader_;
@@ -58,16 +58,16 @@ class Floors {
   ExecutionSpace exec_;
   std::optional<StreamReader<ExecutionSpace>> reader_;
   std::span<const std::byte> memory_;
-  std::map<std::size_t, Entry> known_;  ///< of that memory
+  std::map<std::size_t, Entry> known_;  ///< reads of that memory
 };
 
 /// Seconds of one call, of `rotation.calls` in a row; `call(i)` is a call on cache i. On CUDA all calls are one graph,
-/// and this is the median of its replays. Elsewhere they stand between two fences, and this is the fastest sample, as
-/// for bare reads.
+/// and this is the median of its replays. Elsewhere they run between two fences, and this is the fastest sample, as for
+/// bare reads.
 template <class ExecutionSpace, class Call>
 double seconds_of_call(const ExecutionSpace& exec, const Rotation& rotation,
                        [[maybe_unused]] const StreamReader<ExecutionSpace>& reader, const Call& call) {
-  call(0);  // whatever happens only once
+  call(0);  // first-call costs
   exec.fence("Pagoda::bench::first_call");
 #if defined(KOKKOS_ENABLE_CUDA)
   if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) {
@@ -79,10 +79,10 @@ double seconds_of_call(const ExecutionSpace& exec, const Rotation& rotation,
 #endif
   {
     constexpr bool on_host        = std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>;
-    constexpr double most_seconds = 2;           // of all samples, beyond the first three
-    int next     = rotation.caches > 1 ? 1 : 0;  // cache 0 is warm now, and the fastest sample is what counts
-    int repeats  = on_host ? 1 : rotation.calls;
-    double least = std::numeric_limits<double>::infinity();
+    constexpr double most_seconds = 2;                            // of all samples, beyond the first three
+    int next                      = rotation.caches > 1 ? 1 : 0;  // cache 0 is warm, and the fastest sample counts
+    int repeats                   = on_host ? 1 : rotation.calls;
+    double least                  = std::numeric_limits<double>::infinity();
     const Kokkos::Timer all;
     for (int sample = 0; sample < 3 || (sample < 30 && all.seconds() < most_seconds); ++sample) {
       exec.fence("Pagoda::bench::sample");
@@ -91,7 +91,7 @@ double seconds_of_call(const ExecutionSpace& exec, const Rotation& rotation,
       exec.fence("Pagoda::bench::sample");
       const double seconds = timer.seconds();
       least                = std::min(least, seconds / repeats);
-      if (seconds < 1e-3) repeats *= 2;  // the fences must not count
+      if (seconds < 1e-3) repeats *= 2;  // more repeats, so that the fences do not count
     }
     return least;
   }

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins the results of any number of machines and backends, and says who is how far from the floor.
+"""Joins the results of any number of machines and backends, and prints their distance from the bare read.
 
     python3 bench/compare FILE.json... [--out FOLDER] [--filter REGEX]
 
 FILE: Google Benchmark's JSON of pagoda_bench_decode, pagoda_bench_study or bench/peers/compare.py, what these write
-with --resume, the JSON of pagoda-serve, or of ci/gpu.sh. Prints a table of times, of ratios to the bare read, and to
-Pagoda's generic backend, with the spread where something was measured several times, and the rows whose default backend
-is more than 0.5% + 0.5 us slower than the other one. With --out also writes
-report.html (nothing else is needed to read it), its plots as PNG, verdicts.md: which published claims hold, and for each
-FILE of bench/peers/compare.py a table of all its problems.
+with --resume, the JSON of pagoda-serve, or of ci/gpu.sh. Prints times, their ratios to the bare read and to Pagoda's
+generic backend, the spread of repeated measurements, and the rows whose default backend is more than 0.5% + 0.5 us
+slower than the other one. With --out also writes report.html (self-contained), its plots as PNG, verdicts.md (which
+published claims hold), and for each FILE of bench/peers/compare.py a table of all its problems.
 """
 
 from __future__ import annotations

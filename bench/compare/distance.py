@@ -22,7 +22,7 @@ PROBLEMS = r"decode/(fp16|bf16)/\d+x\d+x128/B\d+/S\d+/page16"
 @dataclass(frozen=True)
 class Point:
     floor: float  #: microseconds of the bare read
-    ratio: float  #: how many times as long the decode takes
+    ratio: float  #: time of the decode over that of the bare read
 
 
 def points(results: Results) -> dict[str, list[Point]]:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of the report. Each function gives a figure, or None where there is nothing to show."""
+"""The plots of the report. Each function returns a figure, or None without data."""
 
 from __future__ import annotations
 
 from typing import Any, Callable
 
 import published as p
-from claims import MODE_TEXT, curve, flash_curve, gb_per_s, table_f
+from curves import FLASH, MODE_TEXT, TABLE_F, gb_per_s, k1
 from results import PEERS, Column, Results
 
 try:
@@ -52,7 +52,7 @@ def axis_of_powers(axis: Any, values: Any, text: Callable[..., str] = tokens_tex
 
 
 def log_y(axis: Any) -> None:
-    """With numbers at 1, 2 and 5 where there is no room for few decades to say enough."""
+    """Labels 1, 2 and 5 on an axis of few decades."""
     axis.set_yscale("log")
     low, high = axis.get_ylim()
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
@@ -66,7 +66,7 @@ def from_zero(axis: Any) -> None:
 
 
 def legend(axis: Any) -> None:
-    """Below the axis, where it covers nothing."""
+    """Places the legend below the axis."""
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
 
@@ -87,16 +87,16 @@ def floor_curve(results: Results, column: Column) -> dict[int, float]:
 
 
 def throughput(results: Results) -> Any:
-    columns = [c for c in results.own if len(flash_curve(results, c)) > 1]
+    columns = [c for c in results.own if len(FLASH.read(results, c)) > 1]
     if not columns:
         return None
     figure, axes = new("One head, fp32, head_dim 128: keys and values read, kernel alone", len(columns))
     for axis, column in zip(axes, columns):
         curves = (
             ("bare read", floor_curve(results, column), GREY, "--"),
-            ("flash decode", flash_curve(results, column), COLORS[0], "-"),
-            ("three kernels", curve(results, column, "three-kernels"), COLORS[1], "-"),
-            ("reference, one core, float64", curve(results, column, "cpu-reference"), COLORS[5], "-"),
+            ("flash decode", FLASH.read(results, column), COLORS[0], "-"),
+            ("three kernels", k1("three-kernels").read(results, column), COLORS[1], "-"),
+            ("reference, one core, float64", k1("cpu-reference").read(results, column), COLORS[5], "-"),
         )
         ticks: set[int] = set()
         for name, found, color, line in curves:
@@ -129,12 +129,12 @@ def split_counts(results: Results) -> Any:
     columns = [c for c in results.own if results.of(c, r"study/K2/.*")]
     if not columns:
         return None
-    figure, axes = new("Cut into N pieces by hand, and merged", len(columns))
+    figure, axes = new("Split into N batch entries by hand, and merged", len(columns))
     for axis, column in zip(axes, columns):
         by_length: dict[int, dict[int, float]] = {}
         for match, samples in results.of(column, r"study/K2/splits(\d+)/T(\d+)"):
             by_length.setdefault(int(match[2]), {})[int(match[1])] = samples.median
-        own = flash_curve(results, column)
+        own = FLASH.read(results, column)
         fewest = min(n for found in by_length.values() for n in found)
         shades = plt.get_cmap("viridis")
         lowest_label = float("inf")
@@ -143,7 +143,7 @@ def split_counts(results: Results) -> Any:
             counts = sorted(found)
             axis.plot(counts, [found[n] for n in counts], color=color, marker=".")
             end = found[counts[-1]]
-            if end < 0.8 * lowest_label:  # or it would stand on the one before
+            if end < 0.8 * lowest_label:  # or it would overlap the previous label
                 axis.annotate(f" {tokens_text(length)}", (counts[-1], end), fontsize=8, va="center", color=color)
                 lowest_label = end
             if length in own:
@@ -152,7 +152,7 @@ def split_counts(results: Results) -> Any:
         axis_of_powers(axis, {n for f in by_length.values() for n in f}, lambda x, _: f"{x:g}")
         axis.set_xlim(right=1.9 * axis.get_xlim()[1])
         log_y(axis)
-        finish(axis, "pieces N; at the line's end: tokens T", "us", column.label)
+        finish(axis, "splits N; at the line's end: tokens T", "us", column.label)
     return figure
 
 
@@ -232,8 +232,8 @@ def page_sizes_large(results: Results) -> Any:
 
 
 def end_to_end(results: Results) -> Any:
-    # On a host nothing is transferred.
-    columns = [c for c in results.own if not c.on_host and curve(results, c, "flash-end-to-end")]
+    # Hosts have no transfers.
+    columns = [c for c in results.own if not c.on_host and k1("flash-end-to-end").read(results, c)]
     if not columns:
         return None
     figure, axes = new("End to end: keys and values copied to the device, the output back", len(columns))
@@ -246,7 +246,7 @@ def end_to_end(results: Results) -> Any:
             ("three-kernels-end-to-end", "three kernels, end to end", COLORS[1], "-"),
             ("cpu-reference", "reference, one core, float64", COLORS[5], "-"),
         ):
-            found = curve(results, column, what)
+            found = k1(what).read(results, column)
             ts = sorted(found)
             ticks |= set(ts)
             if ts:
@@ -258,9 +258,8 @@ def end_to_end(results: Results) -> Any:
 
 
 def table_f_plot(results: Results) -> Any:
-    columns = sorted(
-        (c for c in results.columns if table_f(results, c) and not c.on_host), key=lambda c: -len(table_f(results, c))
-    )
+    measured = [c for c in results.columns if TABLE_F.read(results, c) and not c.on_host]
+    columns = sorted(measured, key=lambda c: -len(TABLE_F.read(results, c)))
     if not columns:
         return None
     figure, (axis,) = new("Flash-Decoding's table: fp16, 16/2 heads, head_dim 128", width=9)
@@ -275,8 +274,8 @@ def table_f_plot(results: Results) -> Any:
     )
     axis.plot(places, p.A100_FLASH_DECODING, color=COLORS[5], marker=".", label="published, A100: Flash-Decoding")
     for color, column in zip(COLORS, columns):
-        found = table_f(results, column)
-        at = [(i, found[shape]) for i, shape in enumerate(p.FLASH_DECODING_SHAPES) if shape in found]
+        found = TABLE_F.read(results, column)
+        at = [(i, found[n]) for i, (_, n) in enumerate(p.FLASH_DECODING_SHAPES) if n in found]
         axis.plot(*zip(*at), color=color, marker="o", linestyle="-" if len(at) > 5 else "none", label=column.label)
     reads = [
         (i, s.floor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures that others have published: what ours are held against."""
+"""Published figures that ours are compared with."""
 
 GI = 2**30 / 1e9  #: the study counts in Gi/s (2^30 bytes a second); times this it is GB/s
 
@@ -11,7 +11,7 @@ A40_FLASH = {4096: 146 * GI, 2097152: 476 * GI}  # GB/s; section VII.B
 A40_BASELINE = {4096: 33 * GI, 2097152: 17 * GI}
 A40_END_TO_END = {4096: 4.9 * GI, 2097152: 10.1 * GI}  # VII.C
 A40_CPU = {4096: 3.3 * GI, 2097152: 1.18 * GI}
-# VII.A and VIII.C, at T = 2097152; 512 and 1024 are told there as 8% and 13% below.
+# VII.A and VIII.C, at T = 2097152; The study gives 512 and 1024 as 8% and 13% below.
 A40_SPLITS = {16: 106 * GI, 128: 476.7 * GI, 256: 474.4 * GI, 512: 0.92 * 476.7 * GI, 1024: 0.87 * 476.7 * GI}
 A40_PAGED, A40_CONTIGUOUS = 12.0 * GI, 21.5 * GI  # VII.E: N = 64, T = 512
 A40_CAPACITY = {2048: 4, 4096: 8}  # VII.D: paged over contiguous sequences by max_seq_len

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The README's figures, taken from bench/results.
 
-    python3 bench/compare/readme.py --check README.md     # fails if a figure is not that of the results
+    python3 bench/compare/readme.py --check README.md     # fails if a figure differs from the results
     python3 bench/compare/readme.py --write README.md     # writes them
 
 This writes the text between <!-- measured: NAME --> and <!-- end -->, and the picture (PICTURE).
@@ -53,7 +53,7 @@ def results_of(name: str) -> Results:
 
 
 def fastest(results: Results, key: str) -> tuple[Column, Samples]:
-    """Of Pagoda's backends, the one that is fastest at this problem."""
+    """Pagoda's fastest backend at this problem."""
     found = [(column, samples) for column, samples in results.rows[f"decode/{key}"].items() if not column.is_peer]
     return min(found, key=lambda entry: entry[1].median)
 
@@ -87,35 +87,51 @@ def best_rows(results: Results, pattern: str) -> list[tuple[re.Match[str], Sampl
     return [(match, fastest(results, key.removeprefix("decode/"))[1]) for match, key in keys if match]
 
 
-def limits() -> str:
-    """In words: what paging costs, and where time is lost."""
-    results = results_of("decode-h200.json")
-    cost: dict[str, list[float]] = {"16": [], "1": []}
-    for match, paged in best_rows(results, r"(.*)/page(1|16)"):
-        contiguous = f"{match[1]}/contiguous"
-        if paged.median >= 100 and f"decode/{contiguous}" in results.rows:
-            cost[match[2]].append(paged.median / fastest(results, contiguous)[1].median)
+def paging_cost(page: str) -> Callable[[Results], str]:
+    def cost(results: Results) -> str:
+        found = []
+        for match, paged in best_rows(results, rf"(.*)/page{page}"):
+            contiguous = f"{match[1]}/contiguous"
+            if paged.median >= 100 and f"decode/{contiguous}" in results.rows:
+                found.append(paged.median / fastest(results, contiguous)[1].median - 1)
+        mean = geometric_mean(1 + cost for cost in found) - 1
+        return f"{100 * mean:.0f}% on average, at most {100 * max(found):.0f}%"
 
-    def over(pattern: str) -> str:
-        return span([s.median - s.floor for _, s in best_rows(results, pattern) if s.floor is not None])
+    return cost
 
-    def ratios(pattern: str) -> list[float]:
-        return [s.ratio for _, s in best_rows(results, pattern) if s.ratio and s.median >= 50]
 
-    latent = ratios("bf16/(64|128)x1x576-512/B64/.*")
-    small = over("fp16/.*/B[1-4]/S(512|1024)/page16")
-    single = over("fp16/(32x8|16x2)x128/B1/S(16384|65536|131072)/page16")
-    text = (
-        f"Pages of 16 tokens cost {100 * (geometric_mean(cost['16']) - 1):.0f}% on average and at most "
-        f"{100 * (max(cost['16']) - 1):.0f}% of a decode of 100 us or more; pages of one token cost at most "
-        f"{100 * (max(cost['1']) - 1):.0f}%. These problems are further from the memory limit: small ones take {small} us "
-        f"longer than the bare read; long single sequences, which are split many times, {single} us longer; int4 caches, "
-        f"which are limited by unpacking and by KV rows of 64 bytes, take {span(ratios('int4/.*page16'), 1)} times the read "
-        f"(in HND order {span(ratios('int4/.*-HND'), 1)} times)"
+def over_read(pattern: str) -> Callable[[Results], str]:
+    return lambda results: (
+        span([s.median - s.floor for _, s in best_rows(results, pattern) if s.floor is not None]) + " us over the read"
     )
-    if latent:
-        text += f"; latent caches with 64 and 128 heads take {span(latent, 1)} times the read"
-    return wrapped(text + ".")
+
+
+def times_read(pattern: str) -> Callable[[Results], str]:
+    """Of rows that take 50 us or more."""
+    return lambda results: (
+        span([s.ratio for _, s in best_rows(results, pattern) if s.ratio and s.median >= 50], 1) + " times the read"
+    )
+
+
+# (what, figure) of the table of limits
+LIMITS = (
+    ("pages of 16 tokens against contiguous, decodes of 100 us or more", paging_cost("16")),
+    ("pages of 1 token, the same", paging_cost("1")),
+    ("small problems (up to 4 x 1024 tokens)", over_read("fp16/.*/B[1-4]/S(512|1024)/page16")),
+    (
+        "one long sequence, which is split many times",
+        over_read("fp16/(32x8|16x2)x128/B1/S(16384|65536|131072)/page16"),
+    ),
+    ("int4 caches (limited by unpacking, and by KV rows of 64 bytes)", times_read("int4/.*page16")),
+    ("int4 caches in HND order", times_read("int4/.*-HND")),
+    ("latent caches with 64 and 128 heads", times_read("bf16/(64|128)x1x576-512/B64/.*")),
+)
+
+
+def limits() -> str:
+    results = results_of("decode-h200.json")
+    lines = [f"| {what} | {figure(results)} |" for what, figure in LIMITS]
+    return "\n".join(["| where time is lost | how much |", "|---|---|", *lines]) + "\n"
 
 
 def peers() -> str:
@@ -126,14 +142,12 @@ def peers() -> str:
         for column, theirs in by.items():
             if column.backend in ratios and own:
                 ratios[column.backend].append(min(own) / theirs.median)
-    found = [
-        f"{span(of, 2)} times as long as {PEERS[name]} ({geometric_mean(of):.2f} on average)"
-        for name, of in ratios.items()
-        if of
-    ]
-    return wrapped(
-        f"Pagoda takes {' and '.join(found)} (`bench/peers/compare.py`, commit {results.own[0].git}). All problems: "
-        f"`bench/results/report/peers-h200.md`."
+    lines = ["| Pagoda's time over that of | problems | least | mean | most |", "|---|---|---|---|---|"]
+    for name, of in ratios.items():
+        lines.append(f"| {PEERS[name]} | {len(of)} | {min(of):.2f} | {geometric_mean(of):.2f} | {max(of):.2f} |")
+    return (
+        "\n".join(lines) + f"\n\n(Commit {results.own[0].git}, `bench/peers/compare.py`; all problems: "
+        "`bench/results/report/peers-h200.md`.)\n"
     )
 
 
@@ -149,7 +163,7 @@ def milliseconds(s: float) -> str:
 
 def serve() -> str:
     lines = ["| machine, command | | contiguous | paged |", "|---|---|---|---|"]
-    commits, words = [], ""
+    commits = []
     for name, machine in (("serve-h200.json", "H200"), ("serve-epyc2.json", "EPYC, 2 cores")):
         report = json.loads((RESULTS / name).read_text())
         a, b, same = report["contiguous"], report["paged"], report["same_batch"]
@@ -177,14 +191,9 @@ def serve() -> str:
             lines.append(
                 "| " + " | ".join([f"{machine}, `{command(report['options'])}`" if i == 0 else "", *row]) + " |"
             )
-        if name == "serve-h200.json":
-            slower, more = same["paged_seconds"] / same["contiguous_seconds"] - 1, b["live_mean"] / a["live_mean"]
-            words = wrapped(
-                f"On the H200's trace (the first 30 minutes of Mooncake's conversation trace), paging costs "
-                f"{100 * slower:.0f}% of a decode and holds {more:.1f} times as many sequences."
-            )
         commits.append(f"{machine}: commit {report['build']['git_hash'].removesuffix('-dirty')[:7]}")
-    return "\n".join(lines) + f"\n\n({'; '.join(commits)}.)\n\n{words}"
+    trace = "`conversation_first30min.jsonl`: the first 30 minutes of Mooncake's conversation trace"
+    return "\n".join(lines) + "\n\n" + wrapped(f"({'; '.join(commits)}. {trace}.)")
 
 
 BLOCKS: dict[str, Callable[[], str]] = {"serve": serve, "decode": decode, "limits": limits, "peers": peers}
@@ -193,7 +202,7 @@ BLOCKS: dict[str, Callable[[], str]] = {"serve": serve, "decode": decode, "limit
 def filled(text: str) -> str:
     found = [m[2] for m in BLOCK.finditer(text)]
     if sorted(found) != sorted(BLOCKS):
-        raise ValueError(f"its blocks are {found}; there should be one each of {list(BLOCKS)}")
+        raise ValueError(f"measured blocks are {found}; allowed: one each of {list(BLOCKS)}")
     return BLOCK.sub(lambda m: m[1] + BLOCKS[m[2]]() + m[4], text)
 
 
@@ -222,7 +231,7 @@ def main() -> int:
             difflib.unified_diff(text.splitlines(True), right.splitlines(True), str(path), "bench/results")
         )
         print(
-            f"{path}: figures are not those of bench/results; run python3 bench/compare/readme.py --write {path}",
+            f"{path}: figures differ from bench/results; run python3 bench/compare/readme.py --write {path}",
             file=sys.stderr,
         )
         return 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people read: tables as text, the verdicts as Markdown, all of it as one HTML page."""
+"""Output for people: tables as text, the verdicts as Markdown, and one HTML page with everything."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Iterable, Sequence
 
 import plots
 import published as p
-from claims import NOT_MEASURED, Claim, Finding, table_f
+from curves import TABLE_F
 from results import PEERS, Column, Results, Samples, distances, geometric_mean, slower_defaults
+from rules import NOT_MEASURED, Claim, Finding
 
 SUITES = ("decode/", "study/", "serve/")
 Table = tuple[list[str], list[list[str]]]
@@ -26,13 +27,13 @@ def spread_text(samples: Samples) -> str:
 
 
 def reference_of(results: Results, column: Column) -> Column:
-    """What a column's times are held against: the first of Pagoda on the same device, of the same build if there is."""
+    """The column to compare a column with: Pagoda's first on the same device, from the same build if possible."""
     same = [c for c in results.own if c.device == column.device]
     return next((c for c in same if c.git == column.git), same[0] if same else column)
 
 
 def ratios(results: Results, columns: Sequence[Column], prefix: str = "") -> Table:
-    """Every row of these columns: time, times its bare read, and times the reference's time where that is another."""
+    """Every row of these columns: time, its ratio to the bare read and, for other columns, to the reference column."""
     head = ["problem"]
     for column in columns:
         head += [column.label, "of read"]
@@ -128,7 +129,7 @@ def peers_markdown(results: Results) -> str:
 
 
 def table_f_table(results: Results) -> Table:
-    columns = [c for c in results.columns if table_f(results, c)]
+    columns = [c for c in results.columns if TABLE_F.read(results, c)]
     head = ["batch x tokens", "FlashAttention-2.0.9, A100, published", "Flash-Decoding, A100, published"]
     for column in columns:
         head += [f"{column.label}, us", "of read"]
@@ -146,7 +147,7 @@ def table_f_table(results: Results) -> Table:
 
 
 def traces_table(results: Results) -> Table:
-    """Suite D: what a trace's requests make of two pools of the same size."""
+    """Suite D: a trace's requests in two pools of the same size."""
     body = []
     for column, run in results.serve:
         a, b, same = run["contiguous"], run["paged"], run["same_batch"]
@@ -237,9 +238,9 @@ def as_html(table: Table, by_verdict: bool = False) -> str:
     return "".join(out) + "</tbody></table>"
 
 
-VERDICTS_INTRO = """Each claim is judged from the measurements alone, by fixed rules (bench/compare/claims.py); nothing is
-filled in where nothing was measured. Published: {study} on an A40 (fp32, one head), and {flash} on an A100 (fp16).
-Figures of the study are converted from Gi/s to GB/s. Ours are of other machines: factors are compared, times are not."""
+VERDICTS_INTRO = """Fixed rules (bench/compare/claims.py) judge each claim from the measurements alone. Published: {study} on an A40
+(fp32, one head; Gi/s converted to GB/s), and {flash} on an A100 (fp16). Ours are other machines, so compare factors, not
+times."""
 
 
 def verdicts_markdown(verdicts: list[tuple[Claim, list[Finding]]]) -> str:
@@ -265,7 +266,7 @@ def page(results: Results, verdicts: list[tuple[Claim, list[Finding]]], pictures
     out = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>Pagoda: measurements</title><style>{STYLE}</style>",
         "<h1>Pagoda: measurements</h1>",
-        "<p>Times are microseconds; “of read” is the time over that of a bare read of as many bytes, cold, in the same "
+        "<p>Times are microseconds; “of read” is the time over that of a bare read of the same bytes, cold, in the same "
         "run: 1 is the floor. Where a problem was measured several times, its median stands here, and ± half of the "
         "range. Cards of one kind differ by about 2%, so times of different runs are compared through their floors.</p>",
         "<h2>Who was measured</h2>",

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what the benchmarks write, from any number of machines, and joins it by name.
+"""Reads results of the benchmarks, from any number of machines, and joins them by name.
 
 Four forms are read: Google Benchmark's JSON (pagoda_bench_decode, pagoda_bench_study, bench/peers/compare.py), the JSON
 lines that `--resume` writes, the JSON of pagoda-serve, and the JSON of ci/gpu.sh, which holds the others.
 
-A name like decode/generic/fp16/32x8x128/B32/S8192/page16 says in its second part who was measured: Pagoda's backends,
-or another library. Rows that agree in all other parts are the same problem. Names of the study (study/K1/...) have no
-such part; their label has it, and cuda- in front of what was measured (study/K1/cuda-flash/...) says no more than that.
+The second part of a name like decode/generic/fp16/32x8x128/B32/S8192/page16 is a backend of Pagoda or another
+library. Rows that agree in all other parts are the same problem. In the study (study/K1/...) the backend is in the
+label; the prefix cuda- of a part (study/K1/cuda-flash/...) is dropped.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ PEERS = {
 
 
 class Unreadable(Exception):
-    """A file that is none of ours."""
+    """A file in no known form."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Who was measured, where: a backend (or another library) of one build on one device."""
+    """A backend (or another library) of one build on one device."""
 
     device: str
     space: str
@@ -80,7 +80,7 @@ class Samples:
 
     @property
     def ratio(self) -> float | None:
-        """How many times the bare read it takes. Each time is held against the floor of its own run."""
+        """Time over that of the bare read. Each time is compared with the read of its own run."""
         if not self.floors or len(self.floors) != len(self.us):
             return None
         return statistics.median(us / floor for us, floor in zip(self.us, self.floors))
@@ -154,13 +154,13 @@ def add_benchmarks(into: Results, report: dict[str, Any]) -> None:
     context = report["context"]
     for row in report["benchmarks"]:
         if row.get("run_type", "iteration") != "iteration":
-            continue  # means and the like of what is there already
+            continue  # means and other statistics of the same rows
         backend, key = split_name(row["name"], row.get("label", ""))
         into.add(column_of(context, backend), key, context, row)
 
 
 def add_serve(into: Results, report: dict[str, Any]) -> None:
-    """Rows of a served trace: a decode step of each pool, beside the bare read of as many bytes."""
+    """Rows of a served trace: a decode step of each pool, with the bare read of the same bytes."""
     options, build, machine = report["options"], report["build"], report["machine"]
     context = {
         "device": machine["device"],
@@ -196,7 +196,7 @@ def add_serve(into: Results, report: dict[str, Any]) -> None:
 
 
 def load_lines(text: str) -> dict[str, Any]:
-    """A file of `--resume`. The last line may be cut off where a run was killed."""
+    """A file of `--resume`. The last line may be incomplete if the run was killed."""
     lines = [line for line in text.splitlines() if line.strip()]
     report: dict[str, Any] = {"context": None, "benchmarks": []}
     for number, line in enumerate(lines):
@@ -215,7 +215,7 @@ def load_lines(text: str) -> dict[str, Any]:
 
 def add_report(into: Results, report: Any) -> None:
     if not isinstance(report, dict):
-        raise Unreadable("this is no object")
+        raise Unreadable("the JSON is not an object")
     if report.get("context") and "benchmarks" in report:
         add_benchmarks(into, report)
     elif "same_batch" in report and "machine" in report:
@@ -226,7 +226,7 @@ def add_report(into: Results, report: Any) -> None:
                 if entry.get("report"):
                     add_report(into, entry["report"])
     else:
-        raise Unreadable("it is neither of Google Benchmark, nor of pagoda-serve, nor of ci/gpu.sh")
+        raise Unreadable("it comes neither from Google Benchmark, nor from pagoda-serve, nor from ci/gpu.sh")
 
 
 def load(paths: Iterable[str | Path]) -> Results:

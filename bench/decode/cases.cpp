@@ -20,7 +20,7 @@ struct Heads {
 };
 constexpr Heads grouped{32, 8}, all{32, 32}, wide{64, 8}, few{16, 2};
 
-constexpr std::size_t large = 500'000'000;  // bytes from which a row is also run contiguous
+constexpr std::size_t large = 500'000'000;  // cases of this many bytes also run contiguous
 
 Case uniform(DType type, Heads heads, int batch, int length, int page_size, Bar bar = Bar::none) {
   Case c;
@@ -41,7 +41,7 @@ void add_row(std::vector<Case>& cases, DType type, Heads heads, int batch, int l
   if (cases.back().bytes() >= large) cases.push_back(uniform(type, heads, batch, length, 0, bar_for(type, batch)));
 }
 
-/// The lengths as they are, and the same tokens dealt out evenly: what the skew costs is the difference.
+/// These lengths, and the same number of tokens divided evenly. The difference is the cost of the skew.
 void add_skewed(std::vector<Case>& cases, const std::vector<int>& lengths, const std::string& name) {
   Case c        = uniform(DType::fp16, grouped, 1, 1, 16);
   c.lengths     = lengths;
@@ -54,7 +54,7 @@ void add_skewed(std::vector<Case>& cases, const std::vector<int>& lengths, const
   cases.push_back(c);
 }
 
-/// Rows of these head_dims, and of the last one off an aligned address.
+/// KV rows of these head_dims; the last one also off an aligned address.
 void add_row_lengths(std::vector<Case>& cases, DType type, std::initializer_list<int> head_dims) {
   Case c = uniform(type, grouped, 8, 2000, 16);
   for (const int head_dim : head_dims) {
@@ -65,7 +65,7 @@ void add_row_lengths(std::vector<Case>& cases, DType type, std::initializer_list
   cases.push_back(c);
 }
 
-/// Without those that an earlier part of the list has already.
+/// Removes cases that occur earlier in the list.
 std::vector<Case> unique(std::vector<Case> cases) {
   std::set<std::string> seen;
   std::erase_if(cases, [&](const Case& c) { return !seen.insert(c.name({})).second; });
@@ -136,7 +136,7 @@ std::vector<Case> device_cases() {
       c.head_dim = 576, c.head_dim_v = 512;
       cases.push_back(c);
     }
-  // Query rows to a kv head: 16, of a group and of tokens, to 128.
+  // Query rows for each kv head (group times tokens): 16 to 128.
   for (const auto& [heads, query_tokens] :
        {std::pair(Heads{64, 4}, 1), {grouped, 4}, {grouped, 8}, {grouped, 16}, {grouped, 32}, {wide, 4}})
     for (const auto& [batch, length] : {std::pair(1, 131072), {32, 1024}, {32, 8192}}) {
@@ -147,7 +147,7 @@ std::vector<Case> device_cases() {
   suite_s(DType::fp8_e4m3);
   for (const DType type : {DType::int8, DType::int4}) suite_s(type, {grouped});
   for (const DType type : {DType::mxfp4, DType::nvfp4}) suite_s(type, {grouped});
-  // What the order in memory costs where a head's row is short.
+  // Cost of the order in memory where KV rows are short.
   for (const DType type : {DType::fp16, DType::fp8_e4m3, DType::int8, DType::int4, DType::mxfp4, DType::nvfp4})
     for (const auto& [batch, length] : {std::pair(1, 131072), {32, 1024}, {32, 8192}}) {
       Case c    = uniform(type, grouped, batch, length, 16);

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-/// The list of problems, and their bars. Knows no device.
+/// The list of problems, and their bars. Independent of the device.
 namespace pagoda::bench {
 
 /// The case's bar in microseconds, from the floor.
@@ -20,7 +20,7 @@ std::optional<double> bar_us(const Case& c, std::string_view backend, double flo
 std::vector<Case> device_cases();
 /// A scaled-down list for CPUs.
 std::vector<Case> host_cases();
-/// Those whose type is among `types`.
+/// The cases whose type is among `types`.
 std::vector<Case> of_types(std::vector<Case> cases, const std::vector<DType>& types);
 
 }  // namespace pagoda::bench

@@ -10,7 +10,7 @@ namespace pagoda::bench {
 
 namespace {
 
-constexpr std::int64_t rounds = 1 << 18;  // a millisecond: short enough to fit between whatever else is at work
+constexpr std::int64_t rounds = 1 << 18;  // a millisecond: short enough to fit between other work
 constexpr int chains          = 12;  // more than latency times issue width of any CPU of today, fewer than registers
 
 #if defined(__GNUC__)
@@ -65,7 +65,7 @@ double peak_fmas_per_second() {
   const Exec exec;
   const int threads = exec.concurrency();
   const Loop loop   = widest();
-  // Every thread by its own clock, its best piece: one that has to wait for the others measures what else is at work.
+  // Each thread uses its own clock and its fastest round, so that waiting for other threads does not count.
   Kokkos::View<float*, Kokkos::HostSpace> ignored("Pagoda::bench::fma_results", static_cast<std::size_t>(threads));
   double rate = 0;
   Kokkos::parallel_reduce(

@@ -4,7 +4,7 @@
 namespace pagoda::bench {
 
 /// fp32 fused multiply-adds a second that all threads of the default host execution space can do together, with the
-/// widest vectors this CPU has and all operands in registers. What bounds a decode with many query heads to a key row.
+/// widest vectors this CPU has and all operands in registers. It limits decodes with many query heads for each KV row.
 double peak_fmas_per_second();
 
 }  // namespace pagoda::bench

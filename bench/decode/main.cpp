@@ -31,12 +31,12 @@ using Exec             = Kokkos::DefaultExecutionSpace;
 using Memory           = Exec::memory_space;
 constexpr bool on_host = std::is_same_v<Memory, Kokkos::HostSpace>;
 
-/// What the benchmarks of one process share.
+/// State that the benchmarks of one process share.
 struct Session {
   Exec exec;
   Floors<Exec> floors{exec};
   Arena<Exec> arena{exec};
-  double fmas_per_second = 0;  ///< 0: not known, and not what bounds a GPU
+  double fmas_per_second = 0;  ///< 0: unknown; it does not limit GPUs
 };
 
 Plan<Exec> make_plan(const Exec& exec, const Case& c, const auto& caches, const std::string& backend) {
@@ -59,7 +59,7 @@ bool can_run(const Exec& exec, const Case& c, const std::string& backend) {
   }
 }
 
-/// The backends that can run it, one after another; "none" if it cannot be planned, which running it then explains.
+/// The backends that support the case, in turn; "none" if there is no plan, and running it then reports why.
 std::vector<std::string> backends_of(const Exec& exec, const Case& c) {
   std::vector<std::string> names;
   for (const std::string name : {"tuned", "generic"})
@@ -68,7 +68,7 @@ std::vector<std::string> backends_of(const Exec& exec, const Case& c) {
   return names;
 }
 
-/// The backend of a plan for which none was asked.
+/// The default backend of the case.
 std::string default_backend(const Exec& exec, const Case& c) {
   std::string name;
   pagoda::detail::by_type(

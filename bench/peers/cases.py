@@ -22,12 +22,12 @@ SUFFIX = "/manual_time"
 
 
 class Case:
-    """One name of pagoda_bench_decode, taken apart."""
+    """A case of pagoda_bench_decode, parsed from its name."""
 
     def __init__(self, name: str) -> None:
         part = NAME.fullmatch(name)
         if not part:
-            raise ValueError(f"{name}: not the name of a case")
+            raise ValueError(f"{name}: not a name of a case")
         self.name = name
         self.type = part["type"]
         self.q_heads, self.kv_heads = int(part["q_heads"]), int(part["kv_heads"])
@@ -36,7 +36,7 @@ class Case:
         self.page = int(part["page"] or 0)
         self.by_head = part["order"] is not None
         self.lengths = lengths_of(part["lengths"], int(part["batch"]))
-        # What reads a contiguous cache has the same to do for all of Pagoda's backends and all page sizes.
+        # A reader of contiguous caches has the same problem for all backends of Pagoda and all page sizes.
         first, _, *rest = name.split("/")
         self.problem = "/".join([first, *rest])
         self.group = "/".join([first, *rest[:-1]])
@@ -65,7 +65,7 @@ def lengths_of(name: str, batch: int) -> list[int]:
         with open(path) as f:
             listed = f.read().split("conversation_lengths[256] = {")[1].split("}")[0]
         return [int(n) for n in listed.split(",")][:batch]
-    raise ValueError(f"{name}: not known as lengths")
+    raise ValueError(f"{name}: these lengths are unknown")
 
 
 def rotation(cache_bytes: int, last_level: int) -> tuple[int, int]:

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times other libraries on the problems of pagoda_bench_decode, case by case beside it.
+"""Times other libraries on the problems of pagoda_bench_decode, in turns with it.
 
     python3 bench/peers/compare.py --bench build/bench/decode/pagoda_bench_decode [--filter REGEX] [--resume FILE]
 
 On an NVIDIA GPU: cuDNN and FlashAttention, through PyTorch's scaled_dot_product_attention, on a contiguous cache;
-FlashInfer on a scattered paged cache. On a CPU: PyTorch, and llama.cpp's kernel. Only what is installed is timed; what
-is not, or cannot do a case, is shown as "-". The floor is a bare read of as many bytes, of the same call of
+FlashInfer on a scattered paged cache. On a CPU: PyTorch, and llama.cpp's kernel. Only installed libraries are timed;
+others, and unsupported cases, are shown as "-". The floor is a bare read of the same bytes, from the same call of
 pagoda_bench_decode.
 
-FILE has the results as JSON lines, in the form of the benchmarks' own --resume: what is in it is not measured again,
-and bench/compare reads it.
+FILE has the results as JSON lines, in the form of the benchmarks' --resume. Problems in it are not measured again;
+bench/compare reads it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def peers_here(ggml: str | None, wanted: str | None, notes: dict[str, str]) -> l
 
 
 def time_group(peers: list[Peer], group: list[Case], notes: dict[str, str]) -> dict[tuple[str, str], tuple[float, str]]:
-    """(us, how) by peer and problem. What reads a contiguous cache is timed once for all page sizes."""
+    """(us, how) by peer and problem. Peers that read a contiguous cache are timed once for all page sizes."""
     found: dict[tuple[str, str], tuple[float, str]] = {}
     for peer in peers:
         for i, case in enumerate(group):
@@ -105,7 +105,7 @@ def time_group(peers: list[Peer], group: list[Case], notes: dict[str, str]) -> d
                 continue
             try:
                 found[peer.name, case.problem] = peer.time(case)
-            except Exception as error:  # whatever a library may throw: the others are still timed
+            except Exception as error:  # any exception of a library: the others are still timed
                 notes[f"{peer.name} {case.name}"] = f"{type(error).__name__}: {error}".split("\n")[0][:300]
                 print(f"{peer.name}, {case.name}: {notes[f'{peer.name} {case.name}']}", file=sys.stderr)
     return found
@@ -141,7 +141,7 @@ def main() -> int:
     )
     parser.add_argument("--peers", metavar="NAME,...", help="only these")
     parser.add_argument(
-        "--together", type=int, default=4, metavar="N", help="so many problems in turns: each peer, then Pagoda"
+        "--together", type=int, default=4, metavar="N", help="number of problems in turns: each peer, then Pagoda"
     )
     options = parser.parse_args()
 
@@ -179,7 +179,7 @@ def main() -> int:
             found = {peer: (us, how) for (peer, problem), (us, how) in theirs.items() if problem == case.problem}
             rows = [peer_row(case, peer, us, how, b.get("floor_us")) for peer, (us, how) in found.items()]
             if journal.context:
-                for row in [*rows, b]:  # ours last: it says that the case is done
+                for row in [*rows, b]:  # ours last, as it marks the case as done
                     journal.add(row)
             failed = failed or "error_message" in b
             print(

@@ -66,7 +66,7 @@ class Ggml(Peer):
         return super().cannot(case) or (None if case.even else "it takes sequences of one length")
 
     def fill(self, tensor: int, kind: str, seed: int) -> None:
-        """N(0, 1), as 64 Ki numbers again and again: Python makes no gigabytes of them."""
+        """N(0, 1) numbers, repeated every 64 Ki, because Python is too slow for gigabytes."""
         normal = random.Random(seed)
         numbers = [normal.gauss(0, 1) for _ in range(1 << 16)]
         if kind == "fp16":

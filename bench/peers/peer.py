@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it takes to be timed beside Pagoda."""
+"""The interface of libraries that are timed beside Pagoda."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cases import Case
 
 
 class Absent(Exception):
-    """The library is not here, or not usable; says why."""
+    """The library is missing or unusable; the message has the reason."""
 
 
 class Peer:
@@ -24,7 +24,7 @@ class Peer:
     latents: tuple[tuple[str, int], ...] = ()  #: types and head_dims of latent caches
 
     def cannot(self, case: Case) -> str | None:
-        """Why it is not asked to do a case; None where it is. None is asked for several query tokens or HND pages."""
+        """The reason for not timing a case, or None. No peer is timed with several query tokens or HND pages."""
         known = (case.type, case.dim) in self.latents if case.latent else case.type in self.types
         return None if known and case.q_tokens == 1 and not case.by_head else "its type or shape"
 

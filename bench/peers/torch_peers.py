@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers that are reached through PyTorch. On a GPU they are timed as Pagoda is: cold caches in turns, all calls in one
+"""Peers that run through PyTorch. On a GPU they are timed like Pagoda: cold caches in turns, all calls in one
 CUDA graph, median of its replays."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class TorchPeer(Peer):
     def __init__(self) -> None:
         try:
             import torch
-        except Exception as error:  # a broken installation raises all kinds of things
+        except Exception as error:  # a broken installation may raise any exception
             raise Absent(str(error)) from error
         self.torch = torch
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -36,12 +36,12 @@ class TorchPeer(Peer):
         return values.to(torch.float8_e4m3fn) if name == "fp8_e4m3" else values
 
     def attention(self, case: Case, caches: int) -> Callable[[int], None]:
-        """Calls of scaled_dot_product_attention on one of so many contiguous caches."""
+        """Calls of scaled_dot_product_attention on one of several contiguous caches."""
         self.torch.manual_seed(1)
         kv = self.normal(case.type, caches, 2, len(case.lengths), case.kv_heads, case.lengths[0], case.dim)
         q = self.normal(case.type, len(case.lengths), case.q_heads, 1, case.dim)
         attend = self.torch.nn.functional.scaled_dot_product_attention
-        grouped = {"enable_gqa": True} if case.q_heads != case.kv_heads else {}  # older versions do not know it
+        grouped = {"enable_gqa": True} if case.q_heads != case.kv_heads else {}  # older versions lack it
         return lambda i: attend(q, kv[i][0], kv[i][1], **grouped)
 
     def graph_seconds(self, call: Callable[[int], Any], caches: int, calls: int, samples: int = 17) -> float:
@@ -125,7 +125,7 @@ class TorchCpu(TorchPeer):
 
 
 class Pages:
-    """Scattered pages for the sequences of a case, in the forms in which FlashInfer is told of them."""
+    """Scattered pages for the sequences of a case, in the forms that FlashInfer reads."""
 
     def __init__(self, torch: Any, case: Case) -> None:
         counts = [math.ceil(length / case.page) for length in case.lengths]
@@ -145,8 +145,8 @@ class Pages:
 
 class FlashInfer(TorchPeer):
     """The fastest of its decodes, planning excluded: with tensor cores (tc), with CUDA cores (cc), persistent (ba), xqa;
-    fa3 on a latent cache. What cannot do a case is left out, as is xqa on an fp8 cache: it rounds queries and
-    probabilities to fp8 as well, and is off by 5 to 7%."""
+    fa3 on a latent cache. Unsupported cases are left out, and so is xqa on an fp8 cache: it also rounds queries and
+probabilities to fp8, with errors of 5 to 7%."""
 
     name, paged = "flashinfer", True
     types = ("fp16", "bf16", "fp8_e4m3")

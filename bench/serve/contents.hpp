@@ -9,8 +9,8 @@
 
 #include <cstdint>
 
-/// What the cache of a request holds: a pure function of who the token is, so that any row can be made again, on the
-/// host or on the device, to the last bit, without looking into the cache.
+/// Contents of a request's cache: a pure function of the token's identity, so that host and device can compute any row
+/// again, bit for bit, without reading the cache.
 namespace pagoda::serve {
 
 using bench::mix;
@@ -18,10 +18,10 @@ using bench::normal;
 
 enum class Part : std::uint64_t { key = 1, value = 2, query = 3 };
 
-/// Who the tokens of one sequence are: prompt tokens by the id of their block and their place in it, so equal ids hold
-/// equal rows; generated tokens by the request and their position.
+/// Identity of the tokens of one sequence. Prompt tokens: the id of their block and the position in it, so equal ids
+/// have equal rows. Generated tokens: the request and their position.
 struct Contents {
-  const std::int64_t* hash_ids = nullptr;  ///< of the prompt's blocks
+  const std::int64_t* hash_ids = nullptr;  ///< ids of the prompt's blocks
   int block_tokens             = 512;
   int input_length             = 0;
   std::int64_t number          = 0;  ///< of the request

@@ -67,7 +67,7 @@ void add_options(CLI::App& app, Options& o) {
                  "also write all results to this file; -: to standard output, the table to standard error");
 }
 
-/// Where --json goes: opened before the work begins, so that a name that cannot be written is known at once.
+/// The output of --json. It is opened before the work, so that a bad file name fails at once.
 class JsonFile {
  public:
   explicit JsonFile(const std::string& name) : name_(name) {

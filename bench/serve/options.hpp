@@ -8,7 +8,7 @@
 
 namespace pagoda::serve {
 
-/// What the user asked for.
+/// The command-line options.
 struct Options {
   std::string trace_file;
   std::string model  = "Llama-3-8B";

@@ -7,11 +7,11 @@
 
 namespace pagoda::serve {
 
-/// How far a piece of work has come, on standard error: a bar on a terminal, elsewhere a line when it begins, one every
-/// ten seconds, and one at its end.
+/// Progress of a piece of work on standard error: a bar on a terminal; elsewhere a line at the start, every ten seconds
+/// and at the end.
 class Progress {
  public:
-  /// unit: what is counted, "tokens".
+  /// unit: the name of what is counted, such as "tokens".
   Progress(std::string what, std::int64_t total, std::string unit);
   ~Progress();
   Progress(const Progress&)            = delete;

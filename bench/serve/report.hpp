@@ -8,9 +8,9 @@
 
 namespace pagoda::serve {
 
-/// Both pools side by side, for people.
+/// Writes a table of both pools, for people.
 void print_table(std::ostream& out, const Results& results, const bench::Machine& machine);
-/// Everything, for machines: each step, and what the figures depend on.
+/// Writes JSON, for programs: each step, and the context of the figures.
 void print_json(std::ostream& out, const Results& results, const bench::Machine& machine);
 
 }  // namespace pagoda::serve

@@ -9,18 +9,18 @@
 #include <string>
 #include <vector>
 
-/// What a run has found. Times are seconds, of the decode of one layer alone: admissions and appends are apart.
+/// Results of a run. Times are seconds of the decode of one layer; admissions and appends are separate.
 namespace pagoda::serve {
 
 struct Step {
   int live            = 0;
-  std::int64_t tokens = 0;  ///< held by all live sequences: what a decode reads
+  std::int64_t tokens = 0;  ///< tokens of all live sequences, which a decode reads
   std::int64_t bytes  = 0;  ///< of keys and values among them
-  double waste        = 0;  ///< share of the memory taken by live sequences that holds no token
+  double waste        = 0;  ///< unused share of the memory of live sequences
   double seconds      = 0;
 };
 
-/// A bare read of as many bytes, in the same run.
+/// A bare read of the same bytes, in the same run.
 struct Floor {
   std::int64_t bytes = 0;
   double seconds     = 0;
@@ -33,14 +33,14 @@ struct Check {
 
   void add(double error) {
     ++rows;
-    if (!(error <= worst) && !std::isnan(worst)) worst = error;  // a NaN comes in and stays
+    if (!(error <= worst) && !std::isnan(worst)) worst = error;  // a NaN is kept
   }
   bool passed() const { return worst <= 1; }
 };
 
 struct PoolResult {
   std::string name;     ///< "contiguous", "paged"
-  std::string backend;  ///< that decoded
+  std::string backend;  ///< of the plan
   int max_sequences     = 0;
   std::int64_t pages    = 0;
   int page_size         = 0;
@@ -49,11 +49,11 @@ struct PoolResult {
   double fill_seconds   = 0;  ///< writing prompts
   double append_seconds = 0;  ///< writing the tokens of all steps
   std::vector<Step> steps;    ///< those after the warm-up
-  Floor floor;                ///< of a median step's bytes
+  Floor floor;                ///< for a median step's bytes
   Check check;
 };
 
-/// The same sequences at the same lengths in both pools, decoded in turns.
+/// The same sequences in both pools, decoded in turns.
 struct SameBatch {
   int sequences             = 0;
   std::int64_t bytes        = 0;
@@ -79,7 +79,7 @@ struct Results {
   bool passed() const { return contiguous.check.passed() && paged.check.passed(); }
 };
 
-/// Figures over the steps of a pool.
+/// Statistics of the steps of a pool.
 struct Summary {
   double mean_live = 0, mean_tokens = 0, mean_bytes = 0, mean_waste = 0;
   int peak_live                = 0;

@@ -43,7 +43,7 @@ Trace prepare(const Options& o, Results& r) {
   return trace;
 }
 
-/// What fits the budget, in pages of page_size tokens. As many places for sequences as will ever be needed.
+/// The capacity within the budget, in pages of page_size tokens, with enough slots for all sequences.
 Capacity capacity_for(const Results& r, int page_size, const Trace& trace, int steps) {
   const std::int64_t pages = r.budget / (r.token_bytes * page_size);
   const Capacity unbounded{std::numeric_limits<int>::max(), pages, page_size};
@@ -57,7 +57,7 @@ Capacity capacity_for(const Results& r, int page_size, const Trace& trace, int s
   return {std::max(forecast(trace.requests, unbounded, steps).peak_live, 1), pages, page_size};
 }
 
-/// A bare read of as many bytes as a median step of each pool.
+/// Times a bare read of a median step's bytes of each pool.
 void measure_floors(const Exec& exec, Results& r) {
   constexpr std::int64_t enough = std::int64_t(1) << (on_host ? 30 : 32);
   const std::int64_t longest    = std::max(r.contiguous.floor.bytes, r.paged.floor.bytes);
@@ -77,7 +77,7 @@ std::int64_t prompt_tokens(const std::vector<Request>& requests, int first) {
   return sum;
 }
 
-/// How many sequences an empty pool takes in at first.
+/// Number of sequences that an empty pool admits at first.
 int first_batch(const std::vector<Request>& requests, const Capacity& capacity) {
   return static_cast<int>(Scheduler(requests, capacity).admit().size());
 }
@@ -121,8 +121,8 @@ class Run {
     result.bytes         = server.pool().bytes_allocated();
   }
 
-  /// The contiguous pool's first batch in a paged pool of just the size, in pages from everywhere; both at once,
-  /// decoded in turns, so that whatever else the machine does meets both.
+  /// The contiguous pool's first batch, and the same batch in scattered pages of a paged pool of the needed size. They
+  /// decode in turns, so that other work on the machine affects both.
   void compare(Contiguous& contiguous) {
     const auto& live = contiguous.scheduler().live();
     const int page   = r_.options.page_size;
@@ -149,8 +149,8 @@ class Run {
                      median(b)};
   }
 
-  /// Decodes between two fences: so many that the fences do not count. The cache is far larger than any cache of the
-  /// machine, so each reads memory.
+  /// Enough decodes between two fences that the fences do not count. The KV cache is far larger than the machine's
+  /// caches, so each decode reads memory.
   template <class AnyServer>
   static int repeats_for(AnyServer& server) {
     if (on_host) return 1;
@@ -212,7 +212,7 @@ Results run(const Options& options) {
   const Exec exec;
   measure_floors(exec, r);
   detail::by_plain_type(options.type, [&]<class T>(T*) { Run<T>(exec, trace, r).all(contiguous, paged); });
-  measure_floors(exec, r);  // the faster of before and after
+  measure_floors(exec, r);  // the faster of two reads, before and after the run
   return r;
 }
 

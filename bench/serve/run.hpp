@@ -6,7 +6,7 @@
 namespace pagoda::serve {
 
 /// Serves the trace from a contiguous and from a paged pool, one after the other. Throws InvalidArgument for options
-/// that cannot be, TraceError for a trace that cannot be read.
+/// that are not allowed, TraceError for an unreadable trace.
 Results run(const Options& options);
 
 }  // namespace pagoda::serve

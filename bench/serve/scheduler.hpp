@@ -8,8 +8,7 @@
 
 namespace pagoda::serve {
 
-/// What a pool holds: pages and places for sequences. A contiguous pool is the case of one page of max_len tokens for
-/// each sequence.
+/// Capacity of a pool: pages and slots. A contiguous pool has one page of max_len tokens for each sequence.
 struct Capacity {
   int max_sequences  = 0;
   std::int64_t pages = 0;
@@ -22,25 +21,25 @@ struct Capacity {
 struct Live {
   std::int64_t number = 0;  ///< how many requests came before it; request number % trace size
   int length          = 0;  ///< tokens held
-  int final_length    = 0;  ///< tokens held when its last output token is
+  int final_length    = 0;  ///< tokens held with its last output token
 };
 
-/// Continuous batching, first come first served: whenever there is room the next request comes in, every step lengthens
-/// all sequences by a token, a sequence leaves after its last one. All requests wait from the start (a saturated
-/// server), and after its last request the trace begins anew.
+/// Continuous batching, first come first served. A request is admitted when there is room, every step appends a token
+/// to all sequences, and a sequence is released after its last token. All requests wait from the start (a saturated
+/// server), and the trace repeats.
 ///
-/// Room means pages for all that the sequence will ever hold, which the trace tells: nothing is evicted or refused
-/// half-way, and no request overtakes another.
+/// Room means pages for the final length of the sequence, which the trace contains. Nothing is evicted, and no request
+/// overtakes another.
 class Scheduler {
  public:
-  /// Throws InvalidArgument where some request does not fit an empty pool.
+  /// Throws InvalidArgument if a request does not fit into an empty pool.
   Scheduler(const std::vector<Request>& requests, const Capacity& capacity);
 
-  /// Takes in all requests there is room for and returns them, oldest first; their length is the prompt's.
+  /// Admits all requests that fit and returns them, oldest first. Their length is the prompt's.
   std::vector<Live> admit();
-  /// Every live sequence is one token longer.
+  /// Lengthens every live sequence by one token.
   void grow();
-  /// Takes out the sequences that are complete and returns them, oldest first.
+  /// Removes the complete sequences and returns them, oldest first.
   std::vector<Live> retire();
 
   /// Oldest first.
@@ -50,7 +49,7 @@ class Scheduler {
   std::int64_t admitted() const { return admitted_; }
   std::int64_t finished() const { return finished_; }
   std::int64_t promised_pages() const { return promised_; }
-  /// Tokens held, and tokens' worth of pages taken, by all live sequences.
+  /// Tokens held and tokens reserved (whole pages) by all live sequences.
   std::int64_t tokens_held() const;
   std::int64_t tokens_reserved() const;
 
@@ -61,7 +60,7 @@ class Scheduler {
   std::int64_t admitted_ = 0, finished_ = 0, promised_ = 0;
 };
 
-/// What `steps` steps of a scheduler come to.
+/// Statistics of `steps` steps of a scheduler.
 struct Forecast {
   int peak_live              = 0;
   std::int64_t median_tokens = 0;  ///< held during a step

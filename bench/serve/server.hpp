@@ -21,8 +21,8 @@
 
 namespace pagoda::serve {
 
-/// A pool in use for long gives out pages from everywhere. Brings a fresh pool there: sequences grow page by page in
-/// turns and leave in random order, twice. Writes no keys or values.
+/// Scatters the free pages of a fresh pool, as long use does: sequences grow page by page in turns and are released in
+/// random order, twice. Writes no keys or values.
 template <class Pool>
 void scatter_pages(const typename Pool::execution_space& exec, Pool& pool, std::uint64_t seed) {
   for (int pass = 0; pass < 2; ++pass) {
@@ -43,7 +43,7 @@ void scatter_pages(const typename Pool::execution_space& exec, Pool& pool, std::
   }
 }
 
-/// A pool with requests coming and going. Keys, values and queries are those of the workload.
+/// A pool that serves the requests of a workload, with the workload's keys, values and queries.
 template <class Pool>
 class Server {
  public:
@@ -70,7 +70,7 @@ class Server {
     exec.fence("Pagoda::serve: buffers");
   }
 
-  /// Takes in every request there is room for and writes its prompt.
+  /// Admits every request that fits and writes its prompt.
   void admit(Progress* progress = nullptr) {
     for (const Live& s : scheduler_.admit()) {
       const int slot          = pool_.admit(exec_, 0);
@@ -93,7 +93,7 @@ class Server {
     exec_.fence("Pagoda::serve: prompts");
   }
 
-  /// One token more for every sequence.
+  /// Appends a token to every sequence.
   void append() {
     scheduler_.grow();
     list_newest_tokens();
@@ -127,7 +127,7 @@ class Server {
     return timer.seconds() / repeats;
   }
 
-  /// Compares rows of the last decode, chosen at random, with attention in float64 over keys and values made anew.
+  /// Compares rows of the last decode, chosen at random, with attention in float64 over recomputed keys and values.
   void check(int rows, std::uint64_t seed, Check& result) const {
     const Model& m = workload_.model();
     const int n    = static_cast<int>(slots_.size());
@@ -146,7 +146,7 @@ class Server {
     for (const double error : errors) result.add(error);
   }
 
-  /// Sequences that are complete leave.
+  /// Releases the complete sequences.
   void retire() {
     for (const Live& s : scheduler_.retire()) {
       pool_.release(slot_of_.at(s.number));

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <string>
 
-/// Numbers as people read them.
+/// Formats numbers for people.
 namespace pagoda::serve {
 
 /// 1234567 as "1 234 567".
@@ -15,14 +15,14 @@ inline std::string grouped(std::int64_t n) {
   return digits;
 }
 
-/// With so many digits after the point.
+/// With `digits` digits after the point.
 inline std::string fixed(double x, int digits) {
   char text[64];
   std::snprintf(text, sizeof text, "%.*f", digits, x);
   return text;
 }
 
-/// With three significant digits or all those before the point: "0.012", "3.14", "141".
+/// With three significant digits, or all digits before the point: "0.012", "3.14", "141".
 inline std::string three_digits(double x) {
   const double size = x < 0 ? -x : x;
   return fixed(x, size >= 99.95 ? 0 : size >= 9.995 ? 1 : size >= 0.9995 ? 2 : 3);

@@ -14,7 +14,7 @@ struct Request {
   double timestamp_ms = 0;
   int input_length    = 0;             ///< tokens of the prompt
   int output_length   = 0;             ///< tokens generated
-  std::vector<std::int64_t> hash_ids;  ///< one for each block of the prompt: equal ids are equal tokens
+  std::vector<std::int64_t> hash_ids;  ///< one for each block of the prompt; equal ids mean equal tokens
 
   int total_length() const { return input_length + output_length; }
 };
@@ -28,14 +28,14 @@ struct Trace {
   int longest() const;  ///< the largest total_length
 };
 
-/// Says what is wrong with a trace, beginning with the file and the line.
+/// An error in a trace. The message begins with the file and the line.
 class TraceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
 /// Reads a trace of the Mooncake project: one JSON object a line (see bench/data/README.md). Other fields and blank
-/// lines are skipped. `name` stands in error messages.
+/// lines are skipped. `name` is used in error messages.
 Trace read_trace(std::istream& in, const std::string& name);
 Trace read_trace(const std::string& file);
 

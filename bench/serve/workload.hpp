@@ -12,7 +12,7 @@
 
 namespace pagoda::serve {
 
-/// The requests, and what their tokens are, on the host and on the device.
+/// The requests and the identity of their tokens, on the host and on the device.
 template <class MemorySpace>
 class Workload {
  public:

@@ -23,7 +23,7 @@ class Graph {
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     try {
       launches();
-    } catch (...) {  // or the stream would capture for ever
+    } catch (...) {  // ends the capture of the stream
       cudaStreamEndCapture(stream, &graph);
       cudaGraphDestroy(graph);
       throw;
@@ -53,7 +53,7 @@ class Graph {
     return ms * 1e-3;
   }
 
-  /// Median of so many samples, after two that do not count. `before` runs before each, outside the time.
+  /// Median of `samples` samples, after two that do not count. `before` runs before each, outside the time.
   template <class Before>
   double median_seconds(int samples, const Before& before) const {
     std::vector<double> x;

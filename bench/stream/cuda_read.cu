@@ -11,7 +11,7 @@ namespace {
 
 constexpr int threads = 512;
 
-/// Blocks an SM shall hold, as far as it has room for their threads (sm_86 less than sm_80 and sm_90).
+/// Blocks for each multiprocessor, as far as its threads allow (sm_86 has fewer than sm_80 and sm_90).
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 860
 constexpr int most_blocks = 1536 / threads;
 #else
@@ -50,14 +50,14 @@ __device__ __forceinline__ void read(const uint4* p, std::size_t begin, std::siz
   if (fold.x == 0x5bd1e995u && fold.y == 0x9e3779b9u && fold.z == 0x85ebca6bu && fold.w == 0xc2b2ae35u) *sink = fold.x;
 }
 
-/// All threads of the grid side by side.
+/// Interleaved over all threads of the grid.
 template <int Unroll>
 __global__ void __launch_bounds__(threads, blocks<Unroll>) read_strided(const uint4* p, std::size_t n, unsigned* sink) {
   const std::size_t stride = std::size_t(gridDim.x) * threads;
   read<Unroll>(p, std::size_t(blockIdx.x) * threads + threadIdx.x, n, stride, sink);
 }
 
-/// Every thread block one piece of its own, all equally long.
+/// Each thread block reads one contiguous part; all parts have the same length.
 template <int Unroll>
 __global__ void __launch_bounds__(threads, blocks<Unroll>) read_pieces(const uint4* p, std::size_t n, unsigned* sink) {
   const std::size_t begin = n * blockIdx.x / gridDim.x, end = n * (blockIdx.x + 1) / gridDim.x;
@@ -101,7 +101,7 @@ void launch_read(const Shape& shape, const void* data, std::size_t bytes, unsign
 void evict(const Buffers& b, cudaStream_t stream) { launch_read(shapes()[0], b.evict, b.evict_bytes, b.sink, stream); }
 
 Time time_read(const Buffers& b, std::size_t bytes, int samples, cudaStream_t stream, int launches) {
-  // Enough launches for the graph's own start not to show; windows follow each other round the buffer.
+  // Enough launches that the graph's start does not count. Windows rotate through the buffer.
   if (launches <= 0)
     launches =
         static_cast<int>(std::clamp<std::size_t>((std::size_t(1) << 30) / std::max<std::size_t>(bytes, 1), 8, 128));

@@ -6,30 +6,30 @@
 #include <cstddef>
 #include <span>
 
-/// A bare read of GPU memory by plain CUDA kernels. Their unit does not include Kokkos, because a unit that does adds
-/// 0.1 to 0.24 us to each of its launches, and this is the yardstick.
+/// A bare read of GPU memory by plain CUDA kernels. Their unit does not include Kokkos, because that adds 0.1 to 0.24
+/// us to each launch of a unit.
 namespace pagoda::bench::cuda {
 
-/// One way of reading: how the bytes are dealt out, how many loads of 16 bytes a thread has in flight, and how many
-/// thread blocks stand on a multiprocessor.
+/// One way of reading: how the bytes are divided, how many loads of 16 bytes a thread has in flight, and how many
+/// thread blocks a multiprocessor has.
 struct Shape {
   const char* name;
   const void* kernel;
   int blocks_per_sm;
 };
 
-/// The committed set.
+/// The shapes that time_read tries.
 std::span<const Shape> shapes();
 
-/// Reads bytes (a multiple of 16) at data (aligned to 16). Nothing is written in effect: `sink`, 4 bytes, only if the
-/// fold of all words hits one value in 2^128. Can be captured in a graph.
+/// Reads bytes (a multiple of 16) at data (aligned to 16). In effect nothing is written: `sink`, 4 bytes, only if the
+/// fold of all words equals one value of 2^128. Can be captured in a graph.
 void launch_read(const Shape& shape, const void* data, std::size_t bytes, unsigned* sink, cudaStream_t stream);
 
-/// Where time_read reads. Both are device memory, aligned to 16.
+/// The memory that time_read reads. Both are device memory, aligned to 16.
 struct Buffers {
-  const std::byte* data;  ///< rotated windows of this
+  const std::byte* data;  ///< read in rotated windows
   std::size_t data_bytes;
-  const std::byte* evict;  ///< read before each sample, so that nothing of `data` is still in the cache
+  const std::byte* evict;  ///< read before each sample, to evict `data` from the cache
   std::size_t evict_bytes;
   unsigned* sink;
 };

@@ -15,7 +15,7 @@ namespace {
 
 using Exec = Kokkos::DefaultExecutionSpace;
 
-/// The longest read in MB, or nothing where the arguments are not as they should be.
+/// The longest read in MB; empty if the arguments are wrong.
 std::optional<double> longest_read(const std::vector<std::string>& args) {
   if (args.empty()) return std::is_same_v<Exec::memory_space, Kokkos::HostSpace> ? 1074 : 4296;
   char* end       = nullptr;
@@ -39,7 +39,7 @@ void print_table(double longest_mb) {
 
 }  // namespace
 
-/// pagoda-stream [MB]: how fast this machine reads memory, the floor under every decode.
+/// pagoda-stream [MB]: measures how fast this machine reads memory, the lower limit of every decode's time.
 int main(int argc, char** argv) {
   std::vector<std::string> args;
   for (int i = 1; i < argc; ++i)

@@ -6,15 +6,15 @@
 #include <cstddef>
 #include <cstdint>
 
-/// The same bare read for machines without a hand-written one: CPUs, and GPUs other than NVIDIA's.
+/// The bare read for CPUs and for GPUs other than NVIDIA's.
 namespace pagoda::bench::portable {
 
 struct alignas(16) Word {
   std::uint64_t low, high;
 };
 
-/// Host: every thread reads a piece of its own, as `streams` runs of whole cache lines side by side, so that as many
-/// prefetchers are at work.
+/// Host: every thread reads its own part as `streams` parallel runs of whole cache lines, which keeps several
+/// prefetchers busy.
 template <int Streams>
 std::uint64_t fold_piece(const std::uint64_t* p, std::size_t n) {
   constexpr std::size_t line = 8;
@@ -33,7 +33,7 @@ std::uint64_t fold_piece(const std::uint64_t* p, std::size_t n) {
 template <class ExecutionSpace, int Streams>
 struct HostRead {
   const std::uint64_t* data;
-  std::size_t words;  // of 8 bytes
+  std::size_t words;  // 8 bytes each
   int pieces;
   Kokkos::View<std::uint64_t*, typename ExecutionSpace::memory_space> folds;
 
@@ -51,7 +51,7 @@ void host_read(const ExecutionSpace& exec, const std::byte* data, std::size_t by
                                                          bytes / sizeof(std::uint64_t), pieces, folds});
 }
 
-/// Device: all threads side by side, 16 bytes each at a time, four in flight.
+/// Device: interleaved over all threads, loads of 16 bytes, four in flight.
 template <class ExecutionSpace>
 struct DeviceRead {
   const Word* data;

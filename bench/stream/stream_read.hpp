@@ -21,7 +21,7 @@
 
 namespace pagoda::bench {
 
-/// How long a bare read of `bytes` takes: the floor under every kernel that must read them.
+/// Time of a bare read of `bytes`: the lower limit for every kernel that must read them.
 struct Reading {
   std::size_t bytes = 0;
   double seconds    = 0;
@@ -32,7 +32,7 @@ struct Reading {
 
 namespace detail {
 
-/// Random bits, one 64-bit word an index (the output function of splitmix64).
+/// Random bits, one 64-bit word for each index (the output function of splitmix64).
 template <class MemorySpace>
 struct FillRandom {
   Kokkos::View<std::uint64_t*, MemorySpace> words;
@@ -62,9 +62,8 @@ class StreamReader {
  public:
   using memory_space = typename ExecutionSpace::memory_space;
 
-  /// Allocates and fills a buffer for reads of up to `longest` bytes, but no less than many times the cache, so that a
-  /// window has left the cache long before it is read again. Longer reads are timed as so many reads of the whole
-  /// buffer.
+  /// Allocates and fills a buffer for reads of up to `longest` bytes. It is at least several times the cache, so that a
+  /// window leaves the cache before it is read again. Longer reads are timed as several reads of the whole buffer.
   StreamReader(const ExecutionSpace& exec, std::size_t longest)
       : exec_(exec),
         data_bytes_(round_up(std::max(longest, (on_host ? 8 : 32) * cache_bytes()))),
@@ -80,16 +79,16 @@ class StreamReader {
     exec.fence("Pagoda::bench::stream_fill");
   }
 
-  /// From now on reads are of this memory (aligned to 16, filled by the caller, outliving them) instead: how fast
-  /// memory is depends on where it lies, by some percent, so a kernel's floor is read where the kernel reads.
+  /// Later reads use this memory instead (aligned to 16, filled by the caller, kept alive by it). The speed depends on
+  /// the address by some percent, so the floor must read the memory that the kernel reads.
   void read_from(const void* data, std::size_t bytes) {
     data_       = static_cast<const std::byte*>(data);
     data_bytes_ = bytes / 16 * 16;
     next_       = 0;
   }
 
-  /// Time of a read of exactly `bytes`, rounded up to 16, from so many samples of each kernel. Where reads are timed in
-  /// a graph, `launches` of them (0: enough for its start not to show).
+  /// Time of a read of exactly `bytes`, rounded up to 16, from `samples` samples of each kernel. launches: reads in one
+  /// graph (0: enough that its start does not count).
   Reading read(std::size_t bytes, int samples = 15, int launches = 0) {
     const std::size_t asked = round_up(std::max<std::size_t>(bytes, 1));
     const std::size_t once  = std::min(asked, data_bytes_);
@@ -99,8 +98,8 @@ class StreamReader {
     return r;
   }
 
-  /// Where reads are timed in a graph: what is done before each sample so that the caches hold nothing else, for those
-  /// who time kernels of their own likewise. Elsewhere nothing.
+  /// Where reads are timed in a graph: evicts the caches as before each sample, for other timed kernels. Elsewhere does
+  /// nothing.
   void evict() const {
 #if defined(KOKKOS_ENABLE_CUDA)
     if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) cuda::evict(buffers(), exec_.cuda_stream());
@@ -159,9 +158,9 @@ class StreamReader {
     return best;
   }
 
-  /// The fastest sample: on a CPU whatever else is at work only ever adds to a time.
+  /// The fastest sample, because other work on a CPU only adds time.
   double least_seconds(const Shape& shape, std::size_t bytes, int samples) {
-    // Several reads between two fences, as many as make the fences small beside them.
+    // Enough reads between two fences that the fences do not count.
     const int reads = static_cast<int>(std::clamp<std::size_t>((std::size_t(1) << 24) / bytes, 1, 16));
     double least    = std::numeric_limits<double>::infinity();
     for (int sample = -1; sample < samples; ++sample) {

@@ -8,7 +8,7 @@
 
 namespace pagoda::bench::study {
 
-/// K3: admits sequences until the pool has no room. Their rows are not written: what counts is who gets memory.
+/// K3: admits sequences until the pool has no room. Their rows are not written, as only the allocation counts.
 template <class Pool>
 Outcome fill_pool(const Exec& exec, const StudyCase& c, const PoolOptions& options, std::int64_t expected) {
   Pool pool(exec, options);
@@ -40,7 +40,7 @@ inline Outcome capacity(const Exec& exec, const StudyCase& c) {
     o.max_sequences = static_cast<int>(c.budget / (token * c.max_seq_len));
     return fill_pool<ContiguousPool<float, Exec>>(exec, c, o, fit);
   }
-  o.max_sequences = static_cast<int>(fit) + 1;  // memory is to run out, not slots
+  o.max_sequences = static_cast<int>(fit) + 1;  // memory must run out before slots
   o.page_size     = c.page_size;
   o.num_pages     = static_cast<int>(c.budget / (token * c.page_size));
   return fill_pool<PagedPool<float, Exec>>(exec, c, o, fit);

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-/// The experiments of the A40 study, which this library grew out of: fp32, one head, head_dim 128. Knows no device.
-/// Kernels are Kokkos ones (of the library, its generic one) but where the name says cuda.
+/// The experiments of the A40 study: fp32, one head, head_dim 128. Independent of the device. Kernels use Kokkos (the
+/// library's generic backend) unless the name contains cuda.
 /// Source: Heidari et al., "Efficient Decode Attention: Flash-Decoding with Paged KV Caches", sections VI and VII.
 namespace pagoda::bench::study {
 
@@ -20,8 +20,8 @@ enum class Work {
   cpu_reference,             ///< K1: pagoda::reference, one core, float64
   flash_end_to_end,          ///< K1: with copies of keys and values to the device and of the output back
   three_kernels_end_to_end,  ///< K1
-  splits,                    ///< K2: cut by hand into `splits` pieces, merged
-  cuda_splits,               ///< K2: the pieces by the hand-tuned CUDA kernel
+  splits,                    ///< K2: split by hand into `splits` batch entries, merged
+  cuda_splits,               ///< K2: the same by the hand-tuned CUDA kernel
   capacity,                  ///< K3: sequences of `tokens` that a pool of `budget` bytes admits
   serial_copy,               ///< K4: a call for each sequence, its block table copied to the device before it
   serial,                    ///< K4: a call for each sequence
@@ -41,14 +41,14 @@ struct StudyCase {
   std::string name() const;
 };
 
-constexpr int num_sequences = 64;  ///< of K4
+constexpr int num_sequences = 64;  ///< in K4
 
 /// `batch` sequences of `tokens` as a problem of bench/decode.
 Case problem(int batch, int tokens, int page_size);
 
-/// Everything. Cases of one length stand together, as they share what is slow to make. cuda: with the kernels in CUDA.
+/// All cases. Cases of one length are adjacent, as they share data that is slow to make. cuda: with the CUDA kernels.
 std::vector<StudyCase> device_cases(bool cuda);
-/// What two cores do in minutes.
+/// A list that takes minutes on two cores.
 std::vector<StudyCase> host_cases();
 
 }  // namespace pagoda::bench::study

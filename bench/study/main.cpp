@@ -19,7 +19,7 @@ Outcome measure(Session& session, std::unique_ptr<OneHead>& one_head, const Stud
     case Work::serial_copy:
     case Work::serial:
     case Work::batched:
-      one_head.reset();  // its caches lie in the arena, which others take over now
+      one_head.reset();  // frees its part of the arena for other cases
       return ManySequences(session, c.tokens, c.page_size).run(c.work);
     default:
       if (!one_head || one_head->tokens() != c.tokens) {
@@ -43,7 +43,7 @@ int run_all(Harness& harness) {
 
 }  // namespace pagoda::bench::study
 
-/// pagoda_bench_study: the experiments of the study that this library grew out of, each beside a bare read.
+/// pagoda_bench_study: the experiments of the A40 study, each beside a bare read.
 int main(int argc, char** argv) {
   return pagoda::bench::main_of("pagoda_bench_study", argc, argv, pagoda::bench::study::run_all);
 }

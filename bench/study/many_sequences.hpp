@@ -16,9 +16,9 @@
 
 namespace pagoda::bench::study {
 
-/// K4: as many sequences, one call each as in the study, with its copy of the block table before each call or without,
-/// or one call for all. Caches are taken in turns, so every pass is cold. The calls of a pass are timed by the host's
-/// clock, as they were there; one call for all like any other decode.
+/// K4: many sequences, either one call each as in the study, with or without its copy of the block table before each
+/// call, or one call for all. Caches are used in turns, so every pass is cold. The calls of a pass are timed by the
+/// host's clock, as in the study; the single call like any other decode.
 class ManySequences {
  public:
   ManySequences(Session& session, int tokens, int page_size)
@@ -46,7 +46,7 @@ class ManySequences {
     return Kokkos::subview(rows, std::make_pair(b, b + 1), Kokkos::ALL, Kokkos::ALL);
   }
 
-  /// Of sequence b of cache i among the sequences of all caches.
+  /// Index of sequence b of cache i among the sequences of all caches.
   static std::size_t place(int i, int b) {
     return static_cast<std::size_t>(i) * num_sequences + static_cast<std::size_t>(b);
   }
@@ -67,7 +67,7 @@ class ManySequences {
     const auto ids_here = Kokkos::create_mirror_view(ids);
     for (int b = 0; b < num_sequences; ++b) ids_here(b) = b;
     Kokkos::deep_copy(session_.exec, ids, ids_here);
-    std::vector<Layout> all;  // of each cache, each sequence alone
+    std::vector<Layout> all;  // each sequence of each cache alone
     for (int i = 0; i < p_.turns.caches; ++i)
       for (int b = 0; b < num_sequences; ++b) {
         all.push_back(p_.caches.template as<Layout>(i));
@@ -81,7 +81,7 @@ class ManySequences {
     return finish(by_the_clock(pass), floor, plan.backend(), pass);
   }
 
-  /// Before each call its block table is copied to the device, and waited for: as a blocking copy does.
+  /// Before each call a blocking copy brings its block table to the device.
   Outcome serial_copy(const Reading& floor) {
     using Table     = Kokkos::View<int**, Kokkos::LayoutRight, Memory>;
     const auto kv0  = p_.caches.as<KV::Paged>(0);
@@ -117,7 +117,7 @@ class ManySequences {
     return seconds_by_the_clock(session_.exec, [&](int i) { pass(i % p_.turns.caches); });
   }
 
-  /// pass(0) decodes cache 0 into `out`, which is then held against the reference.
+  /// pass(0) decodes cache 0 into `out`, which is then compared with the reference.
   template <class Pass>
   Outcome finish(double seconds, const Reading& floor, const std::string& backend, const Pass& pass) {
     Outcome o = beside_the_read(seconds, p_.c.bytes(), floor, backend);

@@ -25,8 +25,8 @@
 
 namespace pagoda::bench::study {
 
-/// K1 and K2: one sequence of one head, by every means. What is slow to make (random caches, their copy on the host,
-/// the float64 answer) is made once for all cases of a length.
+/// K1 and K2: one sequence of one head, by every kernel. Data that is slow to make (random caches, their copy on the
+/// host, the float64 result) is shared by all cases of a length.
 class OneHead {
  public:
   using Flat     = Kokkos::View<float*, Memory>;
@@ -101,9 +101,9 @@ class OneHead {
     return kernel([&](int i) { pagoda::decode(session_.exec, plan, p_.q, cache(i), p_.out); }, 1, backend);
   }
 
-  /// Its rounding grows with the length, as each of its sums is one chain over all tokens: all that is asked of it is
-  /// that it computes the same thing. Not in a graph: Kokkos brings the arguments of large kernels to a GPU by copies
-  /// that a graph cannot hold. So many calls stand between two fences that these do not count.
+  /// Its rounding error grows with the length, as each sum is one chain over all tokens, so its tolerance is wide. Not
+  /// in a graph: Kokkos copies the arguments of large kernels to a GPU in a way that a graph cannot capture. Enough
+  /// calls run between two fences that the fences do not count.
   template <class Kernels>
   Outcome three_kernels(const char* backend) {
     const Kernels baseline(session_.exec, 1, tokens());
@@ -116,11 +116,12 @@ class OneHead {
     return finish(all / calls, call, baseline_tolerances, backend);
   }
 
-  /// The sequence as n batch entries of a plan that cuts none of them, as it was told that they are short (which only
-  /// tunes; on a CPU entries beyond 4096 tokens are cut all the same), and merged: two launches, like the study's.
+  /// The sequence as n batch entries, which are then merged: two launches, like the study's. The plan gets a small
+  /// max_seq_len (which only tunes), so it does not split the entries; on a CPU entries beyond 4096 tokens are split
+  /// all the same.
   Outcome splits(int n, const char* backend) {
     const int each = tokens() / n, dim = p_.c.head_dim;
-    pagoda::detail::require(each * n == tokens(), "T = ", tokens(), " cannot be cut into ", n, " equal pieces");
+    pagoda::detail::require(each * n == tokens(), "T = ", tokens(), " cannot be split into ", n, " equal parts");
     using Pages = Kokkos::View<const float****, Kokkos::LayoutRight, Memory, Kokkos::MemoryUnmanaged>;
     const Kokkos::View<int*, Memory> lengths("Pagoda::bench::lengths", n);
     Kokkos::deep_copy(session_.exec, lengths, each);
@@ -150,7 +151,8 @@ class OneHead {
         untuned_tolerances, backend);
   }
 
-  /// The whole way: from pageable host memory to the device, attention, and back. make(kv) gives what is called.
+  /// End to end: copies from pageable host memory to the device, attention, and the copy back. make(kv) returns the
+  /// function to call.
   template <class Make>
   Outcome end_to_end(const Make& make) {
     const Exec& exec = session_.exec;
@@ -217,7 +219,7 @@ class OneHead {
         [&](int t, std::span<double> row) { read(v_, t, row); }, options);
   }
 
-  /// Holds `out`, which is of cache 0, against the reference.
+  /// Compares `out`, the result of cache 0, with the reference.
   void check(Outcome& o, double tolerances) {
     if (!right_) right_ = attend();
     const auto out = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), p_.out);
@@ -230,7 +232,7 @@ class OneHead {
   }
 
   static constexpr double baseline_tolerances = 1000;
-  static constexpr double untuned_tolerances  = 4;  ///< longer pieces than the library would cut round a little more
+  static constexpr double untuned_tolerances  = 4;  ///< splits longer than the library's have a larger rounding error
 
   Session& session_;
   Problem p_;

@@ -28,14 +28,14 @@ inline constexpr bool on_cuda = std::is_same_v<Exec, Kokkos::Cuda>;
 inline constexpr bool on_cuda = false;
 #endif
 
-/// What the benchmarks of one process share.
+/// State that the benchmarks of one process share.
 struct Session {
   Exec exec;
   Floors<Exec> floors{exec};
   Arena<Exec> arena{exec};
 };
 
-/// The caches that a problem takes in turns, and one set of queries and outputs.
+/// The caches that a problem uses in turns, and one set of queries and outputs.
 struct Problem {
   Problem(Session& session, const Case& what)
       : c(what),
@@ -48,7 +48,7 @@ struct Problem {
   void poison(const Exec& exec) const { Kokkos::deep_copy(exec, out, std::numeric_limits<float>::quiet_NaN()); }
 
   Case c;
-  StreamReader<Exec>& reader;  ///< before the arena: it takes what is left
+  StreamReader<Exec>& reader;  ///< before the arena, which takes the remaining memory
   Rotation turns;
   KV caches;
   Rows q{"Pagoda::bench::q", c.lengths.size(), 1, std::size_t(c.head_dim)};
@@ -60,7 +60,7 @@ struct Problem {
   }
 };
 
-/// The figures that all kernels have: time and bytes, beside the bare read.
+/// The figures of all kernels: time, bytes and the bare read.
 inline Outcome beside_the_read(double seconds, std::size_t bytes, const Reading& floor, const std::string& backend) {
   const double us = seconds * 1e6, floor_us = floor.seconds * 1e6;
   return {seconds,
@@ -74,8 +74,8 @@ inline Outcome beside_the_read(double seconds, std::size_t bytes, const Reading&
           {}};
 }
 
-/// Seconds of work(i), i = 0, 1, ..., by the clock of the host, from fence to fence: for what cannot stand in a graph.
-/// The median; on a CPU the fastest, as whatever else is at work there only ever adds to a time.
+/// Seconds of work(i), i = 0, 1, ..., by the host's clock from fence to fence, for work that a graph cannot capture.
+/// The median; on a CPU the fastest, because other work only adds time.
 template <class Do>
 double seconds_by_the_clock(const Exec& exec, const Do& work, double most_seconds = 1, int least = 3, int most = 50) {
   std::vector<double> x;

@@ -19,10 +19,10 @@ using bench::cuda::check;
 
 constexpr std::size_t most_data = std::size_t(4) << 30;
 constexpr int most_sequences    = 1 << 14;
-constexpr int most_query_rows   = 1 << 18;  // of all query tokens and heads
+constexpr int most_query_rows   = 1 << 18;  // query tokens times heads
 constexpr std::size_t row_bytes = 576 * 4;
 
-/// Halves between -1 and 1. As numbers of the other types the bits are finite too.
+/// Random fp16 numbers between -1 and 1. Their bits are finite numbers of the other types too.
 __global__ void fill(unsigned* words, std::size_t count) {
   for (std::size_t i = std::size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
        i += std::size_t(gridDim.x) * blockDim.x) {

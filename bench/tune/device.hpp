@@ -14,15 +14,15 @@
 /// Times the hand-tuned kernels in any launch shape, without Kokkos.
 namespace pagoda::tune {
 
-/// A batch of sequences of one length (but for the first, if first_tokens is set) in a cache of order NHD or HND (head
-/// by head): contiguous, or in shuffled pages of 16 tokens.
+/// A batch of sequences of one length (except the first, if first_tokens is set), contiguous or in shuffled pages of 16
+/// tokens, in NHD or HND order.
 struct Batch {
   tuned::Type type = tuned::Type::fp16;
   int num_q_heads = 32, num_kv_heads = 8;
-  int head_dim = 128, head_dim_v = 128;  ///< unlike: a latent cache
+  int head_dim = 128, head_dim_v = 128;  ///< if different: a latent cache
   int num_q_tokens = 1;                  ///< of each sequence
   int sequences = 1, tokens = 16;
-  int first_tokens = 0;  ///< of the first sequence; 0: as many as of the others. Paged only
+  int first_tokens = 0;  ///< tokens of the first sequence; 0: as the others. Paged only
   bool paged       = false;
   bool by_head     = false;  ///< HND
 
@@ -45,12 +45,12 @@ class Device {
   Device(const Device&)            = delete;
   Device& operator=(const Device&) = delete;
 
-  /// What the library knows of the device, with the built-in speed.
+  /// The library's description of the device, with the built-in speed.
   const tuned::Device& facts() const { return facts_; }
   const std::string& name() const { return name_; }
 
-  /// Microseconds of one decode, cold, in a CUDA graph of several. shape: one of `spread` for the batch; an overload
-  /// for either kind of kernels.
+  /// Microseconds of one decode, cold, in a CUDA graph of several. shape: one of `spread` for the batch; one overload
+  /// for each kind of kernel.
   double decode_us(const Batch& batch, const tuned::LaunchShape& shape);
   /// Microseconds of a bare read.
   double read_us(std::size_t bytes);

@@ -54,7 +54,7 @@ std::string tuning_text(const tune::Device& device, const tuned::Speed& measured
 void write(const std::string& path, const std::string& text) {
   if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty())
     std::filesystem::create_directories(folder);
-  const std::string unfinished = path + ".new";  // whoever reads meanwhile finds the old file whole
+  const std::string unfinished = path + ".new";  // a concurrent reader sees the old file complete
   std::ofstream file(unfinished);
   file << text;
   file.close();
@@ -75,7 +75,7 @@ int run(const std::string& argument) {
   const std::string text = tuning_text(device, measured, gains);
   tuned::Speed read;
   if (const std::string wrong = tuned::parse_tuning(text, device.name(), read); !wrong.empty())
-    throw std::runtime_error("the measured numbers make no sense: " + wrong + "\n" + text);
+    throw std::runtime_error("the measured numbers are not usable: " + wrong + "\n" + text);
   write(path, text);
   std::printf("%s%s\n", text.c_str(), path.c_str());
   return 0;

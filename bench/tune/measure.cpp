@@ -16,7 +16,7 @@ namespace {
 using tuned::Speed;
 
 constexpr int head_dim = 128, tile_tokens = 16;
-constexpr std::size_t token_bytes = 2 * head_dim * 2;  // of a kv head, keys and values of 16 bits
+constexpr std::size_t token_bytes = 2 * head_dim * 2;  // one kv head, keys and values of 16 bits
 
 double median_of_3(const auto& measure) {
   double x[] = {measure(), measure(), measure()};
@@ -24,11 +24,11 @@ double median_of_3(const auto& measure) {
   return x[1];
 }
 
-/// fp16, 4 query heads to a kv head, 8 kv heads. Rows are rounded down to whole sequences.
+/// fp16, 32 query heads, 8 KV heads. Rows are rounded down to whole sequences.
 Batch few_rows(std::int64_t rows, std::int64_t tokens) {
   return {.sequences = static_cast<int>(std::max<std::int64_t>(rows / 8, 1)), .tokens = static_cast<int>(tokens)};
 }
-/// 16 query heads to a kv head, 4 kv heads.
+/// 64 query heads, 4 KV heads.
 Batch grouped_rows(std::int64_t rows, std::int64_t tokens) {
   return {.num_q_heads  = 64,
           .num_kv_heads = 4,
@@ -70,7 +70,7 @@ class Measurement {
     return us(b, tuned::LaunchShape{blocks(warps), num_splits, false, warps});
   }
   double streamed_us(const Batch& b) { return us(b, tuned::LaunchShape{blocks(most_warps_), 1, true, most_warps_}); }
-  /// Tokens of so many rows that together have so many bytes: whole tiles, and at least four.
+  /// Tokens of each of `rows` rows that together have `bytes` bytes: whole tiles, at least four.
   static std::int64_t tokens_of(std::int64_t rows, double bytes) {
     return std::max<std::int64_t>(std::llround(bytes / (double(rows) * token_bytes * tile_tokens)), 4) * tile_tokens;
   }
@@ -81,7 +81,7 @@ class Measurement {
     speed_.bytes_per_us = double(more - less) / slope;
   }
 
-  /// Blocks of two warps, half of which have rows: the system puts the idle ones on multiprocessors of their own.
+  /// Blocks of two warps, half of which have rows. The system places idle blocks on separate multiprocessors.
   void half_of_them() {
     const int all = blocks(2), per_sm = all / d_.num_sms;
     if (per_sm == 0) return;
@@ -91,8 +91,8 @@ class Measurement {
     speed_.sm_bytes_per_us = double(more.cache_bytes() - less.cache_bytes()) / slope / busy_sms;
   }
 
-  /// Large blocks: rows in splits, and as many whole rows as there are splits, of as many bytes. Smaller ones: what
-  /// few rows take beyond the time with the large blocks.
+  /// Large blocks: rows in splits, and the same number of whole rows with the same bytes. Smaller blocks: the time of
+  /// few rows beyond that with large blocks.
   void merges() {
     constexpr double bytes                              = 64e6;
     constexpr std::pair<int, double Speed::*> members[] = {
@@ -126,7 +126,7 @@ class Measurement {
     if (more_rows > 0) speed_.row8_us = std::max((us(batch, 8, 1) - us(batch, 2, 1)) / more_rows, 0.0);
   }
 
-  /// Batches cut as one stream, where rows fit the blocks badly. What every decode costs beyond reading is taken from
+  /// Batches divided as one stream, with row counts that do not fit the blocks. The fixed cost of a decode comes from
   /// whole rows that fit.
   void streams() {
     const auto rows        = std::max<std::int64_t>(blocks(most_warps_) / 8 * 8, 8);
@@ -150,7 +150,7 @@ class Measurement {
     };
     speed_.grouped_tile_us = tile_time(teams, grouped_rows);
     speed_.latent_tile_us  = tile_time(d_.num_sms, latent_rows);
-    // As above: splits, whole rows, a stream of as many bytes.
+    // As above: splits, whole rows, and a stream of the same bytes.
     const std::int64_t rows = teams / 4 / 4 * 4;
     const Batch whole       = grouped_rows(rows * 4, 512);
     const double whole_us   = us(whole, Shape{teams, 1, false});
@@ -164,7 +164,7 @@ class Measurement {
   int most_warps_ = 0;
 };
 
-/// head_dim 128, as models have them.
+/// Batches of head_dim 128 that are typical for models.
 const std::vector<Batch>& sample(const tuned::Device& d) {
   static const std::vector<Batch> batches = [&] {
     std::vector<Batch> all;

@@ -8,16 +8,16 @@
 
 namespace pagoda::tune {
 
-/// Measures every number of the cost model. What the device has no kernels for keeps its built-in number.
+/// Measures every number of the cost model. A number whose kernels the device lacks keeps its built-in value.
 tuned::Speed measure_speed(Device& device);
 
-/// What other numbers change for a list of batches.
+/// Effect of other numbers on a list of batches.
 struct Gain {
   int batches = 0, changed = 0;  ///< batches with another launch shape
   double mean = 1, worst = 1;  ///< time over the time with the built-in numbers: geometric mean over `changed`, largest
 };
 
-/// Times batches in the shapes that either set of numbers chooses. Times are kept for later calls.
+/// Times batches in the shapes that both sets of numbers choose. Times are cached for later calls.
 class GainMeter {
  public:
   explicit GainMeter(Device& device) : device_(device) {}

@@ -5,8 +5,7 @@
 
 namespace pagoda::tune {
 
-/// Prints what batches take in every launch shape there is for them, beside the one that the cost model chooses: what
-/// the model's form is checked against.
+/// Prints the time of batches in every possible launch shape, with the choice of the cost model, to check the model.
 void print_shapes(Device& device);
 
 }  // namespace pagoda::tune

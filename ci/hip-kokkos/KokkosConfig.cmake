@@ -1,6 +1,6 @@
-# A Kokkos for HIP that can be compiled against but not linked: no distribution packages one. Its headers are those of
-# Debian's libkokkos-dev, which hold every backend; only the four that configuring Kokkos writes are made here, as
-# configuring it with Kokkos_ENABLE_HIP and Kokkos_ARCH_<PAGODA_KOKKOS_ARCH> would.
+# A Kokkos for HIP to compile against, without libraries, because no distribution packages one. Its headers are those of
+# Debian's libkokkos-dev, which contain every backend. Only the four headers that Kokkos' configuration writes are made
+# here, as with Kokkos_ENABLE_HIP and Kokkos_ARCH_<PAGODA_KOKKOS_ARCH>.
 set(_headers /usr/include/kokkos)
 set(_made ${CMAKE_BINARY_DIR}/hip-kokkos)
 

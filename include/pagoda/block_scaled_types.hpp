@@ -7,7 +7,8 @@
 #include <type_traits>
 
 /// Elements of 4-bit floating point whose rows have a scale for each block of dims, and the scales that are powers of
-/// two. How long a block is, and the type of its scale: detail/type_table.hpp. How a cache gets them: kv_scales.hpp.
+/// two. detail/type_table.hpp lists the length of a block and the type of its scale; kv_scales.hpp gives a cache its
+/// scales.
 ///
 /// Source: Rouhani et al., "OCP Microscaling formats (MX) specification"; NVIDIA, "Pretraining large language models
 /// with NVFP4".
@@ -24,7 +25,7 @@ struct Float4E2M1 {
     const std::uint32_t number = magnitude >= 2 ? normal : magnitude * 0x3f000000u;
     return __builtin_bit_cast(float, sign | number);
   }
-  /// To nearest, ties to even. What is larger than 6 becomes 6, and NaN too, as in CUDA.
+  /// Rounds to nearest, ties to even. Magnitudes above 6 and NaN become 6, as in CUDA.
   KOKKOS_INLINE_FUNCTION static constexpr unsigned from_float(float value) {
     const auto bits = __builtin_bit_cast(std::uint32_t, value);
     if (value != value) return 7;
@@ -35,8 +36,7 @@ struct Float4E2M1 {
   }
 };
 
-/// Two E2M1 numbers in one byte: that of the even dim in the lower half, that of the odd dim behind it in the upper
-/// one.
+/// Two E2M1 numbers in one byte: the even dim in the lower half, the next (odd) dim in the upper half.
 struct E2M1x2 {
   std::uint8_t bits;
 
@@ -49,13 +49,13 @@ struct E2M1x2 {
 
 }  // namespace detail
 
-/// Scale of 8 bits: 2^(bits - 127), or NaN where all bits are set (OCP E8M0).
+/// An 8-bit scale: 2^(bits - 127), or NaN where all bits are set (OCP E8M0).
 struct e8m0_t {
   std::uint8_t bits;  ///< the exponent, biased by 127
 
   e8m0_t() = default;
-  /// Up to a power of two, from 2^-127 to 2^127, so that a block divided by its scale does not saturate. The sign does
-  /// not count.
+  /// Rounds the magnitude up to a power of two from 2^-127 to 2^127, so that a block divided by its scale does not
+  /// saturate.
   KOKKOS_INLINE_FUNCTION constexpr explicit e8m0_t(float value) : bits(from_float(value)) {}
   /// Exact.
   KOKKOS_INLINE_FUNCTION constexpr operator float() const {
@@ -80,8 +80,8 @@ struct mxfp4x2_t : detail::E2M1x2 {
   using E2M1x2::E2M1x2;
 };
 
-/// NVFP4: two E2M1 numbers, the even dim's in the lower half. 16 dims share a scale of fp8_e4m3_t, and all keys, or all
-/// values, a float.
+/// NVFP4: two E2M1 numbers, the even dim's in the lower half. 16 dims share a scale of fp8_e4m3_t; all keys share a
+/// float, and all values another.
 struct nvfp4x2_t : detail::E2M1x2 {
   nvfp4x2_t() = default;
   using E2M1x2::E2M1x2;

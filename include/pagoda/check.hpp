@@ -13,10 +13,10 @@ namespace pagoda {
 
 namespace detail {
 
-/// Ragged query counts as a decode reads them; data is null where all batch entries have as many.
+/// Ragged query counts as a decode reads them; data is null where all batch entries have the same number.
 struct QueryCounts {
   const int* cu_seqlens_q = nullptr;
-  std::int64_t num_tokens = 0;  ///< of q
+  std::int64_t num_tokens = 0;  ///< rows of q
   int max_query_len       = 0;
 };
 

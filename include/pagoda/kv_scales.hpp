@@ -11,8 +11,8 @@
 #include <type_traits>
 
 /// @file
-/// Scales of a quantized cache: dim d of the key that is meant is the stored one times k(page, token in page, kv head),
-/// and the same for values. In five lines, an int8 cache with a scale for every token and head:
+/// Scales of a quantized cache: dim d of a key is the stored number times k(page, token in page, kv head); values
+/// likewise. An int8 cache with a scale for every token and head:
 ///
 ///   Kokkos::View<std::int8_t****> k(..., num_pages, page_size, num_kv_heads, head_dim), v(...);  // int4: see below
 ///   Kokkos::View<float***> k_scale(..., num_pages, page_size, num_kv_heads), v_scale(...);
@@ -20,25 +20,28 @@
 ///   const auto scales = pagoda::per_token_and_head_scales(k_scale, v_scale);
 ///   const auto kv     = pagoda::PagedKV{k, v, block_table, seq_lens}.with_scales(scales);
 ///
-/// fp8_e4m3_t and fp8_e5m2_t do without scales too, which then are 1; std::int8_t and int4x2_t do not. An int4 cache is
-/// a View of int4x2_t whose last extent is head_dim / 2. Scales are floats, finite and not negative; they are read by
-/// every decode, so they may change on the device between calls. Those of tokens that
-/// no query sees, and of heads whose sequences are all empty, may hold anything: they do not change a result.
+/// Scales are optional for fp8_e4m3_t and fp8_e5m2_t (default: 1) and required for std::int8_t and int4x2_t. An int4
+/// cache is a View of int4x2_t whose last extent is head_dim / 2. Scales are floats, finite and not negative; they are
+/// read by every decode, so they may change on the device between calls. Scales of tokens that no query sees, and of
+/// heads whose sequences are all empty, may hold anything.
 ///
-/// Elements like mxfp4x2_t have block scales: one for every 32 dims of a row, or as many as detail/type_table.hpp says.
+/// Elements like mxfp4x2_t have block scales: one for every 32 dims of a row (the number of dims stands in
+/// detail/type_table.hpp).
+///
 /// @code
 ///   template <class T> using Rows = Kokkos::View<T****, Kokkos::LayoutRight>;
 ///   Rows<pagoda::mxfp4x2_t> k(..., num_pages, page_size, num_kv_heads, head_dim / 2), v(...);
 ///   Rows<pagoda::e8m0_t> k_scale(..., num_pages, page_size, num_kv_heads, head_dim / 32), v_scale(...);
 ///   const auto kv = pagoda::PagedKV{k, v, block_table, seq_lens}.with_scales(pagoda::block_scales(k_scale, v_scale));
 /// @endcode
-/// Where head_dim is not a multiple of the block, its last block is shorter, and has a scale of its own: the last
+///
+/// If head_dim is not a multiple of the block, the last block of a row is shorter and has its own scale: the last
 /// extent is head_dim / block, rounded up.
 ///
-/// Scores are multiplied with the key's scale behind the product, and probabilities with the value's before it, so no
-/// element is ever scaled by itself. Scales that are the same for all tokens are free.
-/// Source: Hooper et al., "KVQuant", and Liu et al., "KIVI" (scales by token and by channel; the latter's keys by
-/// channel are the caller's: such a scale belongs into the query).
+/// The key's scale multiplies the score after the product, the value's scale multiplies the probability before it, so
+/// elements are not scaled one by one. Scales that are the same for all tokens cost nothing.
+/// Source: Hooper et al., "KVQuant", and Liu et al., "KIVI" (scales per token and per channel; a scale of keys per
+/// channel belongs into the query, which the caller scales).
 namespace pagoda {
 
 /// The scales of a quantized cache: see per_tensor_scales, per_head_scales and per_token_and_head_scales.
@@ -48,23 +51,23 @@ struct KVScales {
   using ScaleView    = Kokkos::View<const float***, Kokkos::LayoutStride, MemorySpace>;  ///< scales of all KV rows
 
   /// (page or sequence, token in page, kv head), as the cache's first three axes in NHD order; an axis of extent 1
-  /// holds one scale for all. Any strides. Empty: 1 throughout. Like keys and values, they are only referred to.
+  /// holds one scale for all. Any strides. Empty: all scales are 1. Keep the memory as long as the scales are in use.
   ScaleView k;
   ScaleView v;  ///< as k, for the values
 
-  KVScales() = default;  // no aggregate: GCC 12 would not construct a View made of {}
+  KVScales() = default;  // not an aggregate: GCC 12 does not construct a View from {}
   /// Either View may be empty.
   KVScales(const ScaleView& keys, const ScaleView& values) : k(keys), v(values) {}
 };
 
-/// Scales of blocks of dims; S: what the cache's elements ask for (detail/type_table.hpp).
+/// Scales of blocks of dims. S: the block scale type of the cache's elements (detail/type_table.hpp).
 template <class S, class MemorySpace>
 struct KVBlockScales {
   using memory_space = MemorySpace;                                                   ///< of the scales
   using BlockView    = Kokkos::View<const S****, Kokkos::LayoutStride, MemorySpace>;  ///< scales of all blocks
 
-  /// (page or sequence, token in page, kv head, block): the extents of the cache's first three axes in NHD order, and
-  /// as many blocks as a row has. Any strides. Like keys and values, they are only referred to.
+  /// (page or sequence, token in page, kv head, block): the extents of the cache's first three axes in NHD order, then
+  /// the blocks of a row. Any strides. Keep the memory as long as the scales are in use.
   BlockView k;
   BlockView v;                       ///< as k, for the values
   KVScales<MemorySpace> per_tensor;  ///< one float for all keys and one for all values, beside the blocks; or empty
@@ -151,29 +154,29 @@ auto per_tensor_scales(const K& k, const V& v) {
   return KVScales<typename K::memory_space>{detail::as_scale_view(k), detail::as_scale_view(v)};
 }
 
-/// One for each kv head: Views [num_kv_heads].
+/// One scale for each kv head: Views [num_kv_heads].
 template <class K, class V>
 auto per_head_scales(const K& k, const V& v) {
   static_assert(K::rank() == 1 && V::rank() == 1, "scales per head are Views of rank 1: (kv head)");
   return KVScales<typename K::memory_space>{detail::as_scale_view(k), detail::as_scale_view(v)};
 }
 
-/// One for each token and kv head: Views (page or sequence, token in page, kv head), or (page or sequence, kv head,
-/// token in page) for KVOrder::HND, which need not be the cache's order.
+/// One scale for each token and kv head: Views (page or sequence, token in page, kv head), or (page or sequence, kv
+/// head, token in page) for KVOrder::HND, which need not be the cache's order.
 template <class K, class V>
 auto per_token_and_head_scales(const K& k, const V& v, KVOrder order = KVOrder::NHD) {
   static_assert(K::rank() == 3 && V::rank() == 3, "scales per token and head are Views of rank 3");
   return KVScales<typename K::memory_space>{detail::as_scale_view(k, order), detail::as_scale_view(v, order)};
 }
 
-/// One for each block of each row: Views (page or sequence, token in page, kv head, block), or (page or sequence, kv
-/// head, token in page, block) for KVOrder::HND, which need not be the cache's order.
+/// One scale for each block of each row: Views (page or sequence, token in page, kv head, block), or (page or sequence,
+/// kv head, token in page, block) for KVOrder::HND, which need not be the cache's order.
 template <class K, class V>
 auto block_scales(const K& k, const V& v, KVOrder order = KVOrder::NHD) {
   using Scales = KVBlockScales<typename K::non_const_value_type, typename K::memory_space>;
   return Scales{detail::as_block_view(k, order), detail::as_block_view(v, order)};
 }
-/// The same, and a float for all keys and one for all values: Views of rank 0.
+/// The same, with a float for all keys and one for all values: Views of rank 0.
 template <class K, class V, class KTensor, class VTensor>
 auto block_scales(const K& k, const V& v, const KTensor& k_tensor, const VTensor& v_tensor,
                   KVOrder order = KVOrder::NHD) {

@@ -42,8 +42,8 @@ struct Float8 {
     return __builtin_bit_cast(float, sign | number);
   }
 
-  /// To nearest, ties to even. What is larger than the largest number, infinity too, becomes the largest (what CUDA
-  /// calls satfinite: a cache with one infinite element would be worth nothing). NaN stays NaN.
+  /// Rounds to nearest, ties to even. Larger magnitudes and infinities become the largest number (CUDA: satfinite). NaN
+  /// stays NaN.
   KOKKOS_INLINE_FUNCTION static constexpr std::uint8_t from_float(float value) {
     const auto bits         = __builtin_bit_cast(std::uint32_t, value);
     const auto sign         = static_cast<std::uint8_t>((bits >> 24) & 0x80u);
@@ -51,7 +51,7 @@ struct Float8 {
     if (abs > 0x7f800000u) return sign | nan;
     if (abs >= __builtin_bit_cast(std::uint32_t, to_float(largest))) return sign | largest;
     if (abs < static_cast<std::uint32_t>(128 - bias) << 23) {
-      // Subnormal or zero: added to this, its last place lies at the last place of the sum.
+      // Subnormal or zero: the sum's last place is the subnormal's last place.
       const float ones    = power_of_two(24 - bias - MantissaBits);
       const float shifted = __builtin_bit_cast(float, abs) + ones;
       return static_cast<std::uint8_t>(
@@ -71,7 +71,7 @@ struct Float8 {
 using Float8E4M3 = Float8<3>;
 using Float8E5M2 = Float8<2>;
 
-// GPUs that convert themselves, from sm_89 on.
+// From sm_89 on the GPU converts.
 #if defined(__CUDA_ARCH__)
 #if __CUDA_ARCH__ >= 890
 #define PAGODA_NATIVE_FP8
@@ -141,7 +141,7 @@ struct int4x2_t {
   std::uint8_t bits;  ///< as stored
 
   int4x2_t() = default;
-  /// Larger integers become 7, smaller ones -8.
+  /// Saturates to -8 and 7.
   KOKKOS_INLINE_FUNCTION constexpr int4x2_t(int even, int odd)
       : bits(static_cast<std::uint8_t>((clamped(even) & 15) | (clamped(odd) & 15) << 4)) {}
   /// i: 0 (even) or 1 (odd).

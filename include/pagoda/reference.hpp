@@ -12,14 +12,14 @@
 #include <vector>
 
 /// @file
-/// Attention in float64 on the host, written as the equation stands: all scores, their maximum, their exponentials, the
-/// weighted sum. It is slow on purpose; every kernel is compared with it.
+/// Attention in float64 on the host, term by term as in the equation: all scores, their maximum, their exponentials,
+/// the weighted sum. It is slow on purpose; every kernel is compared with it.
 /// Source: Heidari et al., equation 1 and section III.A (CPU reference).
 
 /// Attention in float64.
 namespace pagoda::reference {
 
-/// What changes the scores of one query row; see DecodeOptions.
+/// Options that change the scores of one query row; see DecodeOptions.
 struct RowOptions {
   double softmax_scale   = 1.0;   ///< multiplies the product of query and key
   bool causal            = true;  ///< tokens behind `position` are hidden
@@ -30,7 +30,7 @@ struct RowOptions {
   double sink            = -std::numeric_limits<double>::infinity();  ///< logit of an extra token with value 0
 };
 
-/// The result of attention for one query row, and what its error is measured in.
+/// The result of attention for one query row, and the norms that its error is relative to.
 struct Row {
   std::vector<double> out;            ///< [head_dim_v]
   double lse = 0;                     ///< natural logarithm; -infinity if no token is visible
@@ -54,7 +54,7 @@ PAGODA_EXPORT Row attend(std::span<const double> q, int seq_len, int position, i
 
 /// The largest error that a correct kernel may have for this row: of out as an L2 norm relative to Row::norm, and of
 /// lse as an absolute number. It is twice the rounding error of the probabilities and of the output. A probability is
-/// rounded to the type `probability`; its score has the rounding errors of its products, and as much again of their
+/// rounded to the type `probability`; its score has the rounding errors of its products, and the same again for their
 /// sums, in the type `arithmetic` (fp64 for fp64 caches, else fp32). The output is rounded to the type `output`.
 PAGODA_EXPORT double tolerance(const Row& row, DType probability, DType output, DType arithmetic = DType::fp32);
 

@@ -22,14 +22,13 @@
 
 /// Element types of caches, queries and outputs.
 ///
-/// Kokkos has no 16-bit floating type on the host, so the two storage types here are plain bits with
-/// conversions that are native where the machine has them. This is the only file that knows how; those of quantized
-/// caches have one of their own.
+/// Kokkos has no 16-bit floating type on the host, so the two storage types here are plain bits with native conversions
+/// where the machine has them. Element types of quantized caches: quantized_types.hpp and block_scaled_types.hpp.
 namespace pagoda {
 
 namespace detail {
 
-/// IEEE binary16 to binary32 by bits, for machines and compilers that have no conversion of their own.
+/// IEEE binary16 to binary32 by bits, for machines and compilers without a native conversion.
 constexpr float half_bits_to_float(std::uint16_t h) {
   const std::uint32_t sign     = static_cast<std::uint32_t>(h & 0x8000u) << 16;
   const std::uint32_t exponent = (h >> 10) & 0x1fu;
@@ -138,23 +137,23 @@ enum class DType : std::int32_t {
 #undef PAGODA_CODE
 };
 
-/// Whether the numbers of a cache are meant times scales that are floats (kv_scales.hpp).
+/// Whether a cache's numbers are multiplied by scales that are floats (kv_scales.hpp).
 enum class ScaleUse {
   none,      ///< a plain type
-  optional,  ///< without scales they are 1
+  optional,  ///< scales default to 1
   required   ///< numbers have no meaning without them
 };
 
-/// What the table says of a type.
+/// A type's row of the table.
 struct TypeFacts {
   const char* name;      ///< the field's short name: "fp16"
-  int bits;              ///< of a number
+  int bits;              ///< bits of a number
   int dims_per_element;  ///< an int4 cache of head_dim dims has rows of head_dim / 2 elements
   double unit_roundoff;  ///< half the distance from 1 to the next number
   bool has_nan;          ///< some code is not a number
-  ScaleUse scales;       ///< that are floats
+  ScaleUse scales;       ///< scales that are floats
   int block_dims;        ///< dims of a row that share a block scale; 0: there are none
-  float deviation;       ///< of the numbers that tests and benchmarks store
+  float deviation;       ///< standard deviation of the numbers that tests and benchmarks store
 };
 
 /// The type's row of the table (detail/type_table.hpp).
@@ -175,8 +174,8 @@ KOKKOS_INLINE_FUNCTION constexpr int size_of(DType type) {
 }
 /// Dims that one element holds: an int4 cache of head_dim dims has rows of head_dim / 2 elements.
 KOKKOS_INLINE_FUNCTION constexpr int dims_per_element(DType type) { return facts_of(type).dims_per_element; }
-/// Types of caches whose numbers are meant times a scale (kv_scales.hpp). The others are plain: queries and outputs are
-/// of plain types alone.
+/// Types of quantized caches, whose numbers are multiplied by a scale (kv_scales.hpp). The others are plain; queries
+/// and outputs have plain types.
 KOKKOS_INLINE_FUNCTION constexpr bool is_quantized(DType type) {
   return facts_of(type).scales != ScaleUse::none || facts_of(type).block_dims > 0;
 }
@@ -201,7 +200,7 @@ struct TypesOf;
 PAGODA_FOR_EACH_TYPE(PAGODA_TYPES_OF)
 #undef PAGODA_TYPES_OF
 
-/// type_fp16 and the like.
+/// Defines type_fp16 and so on.
 #define PAGODA_ALIAS(name, ...) using type_##name = TypesOf<DType::name>::element;
 PAGODA_FOR_EACH_TYPE(PAGODA_ALIAS)
 #undef PAGODA_ALIAS
@@ -226,7 +225,7 @@ struct dtype_of<__nv_fp8_e4m3> : std::integral_constant<DType, DType::fp8_e4m3> 
 template <>
 struct dtype_of<__nv_fp8_e5m2> : std::integral_constant<DType, DType::fp8_e5m2> {};
 #endif
-// Kokkos' own 16-bit types where they are 16 bits wide; on the host they are float under another name.
+// Kokkos' 16-bit types, where they are 16 bits wide. On the host they are aliases of float.
 #if defined(KOKKOS_HALF_T_IS_FLOAT) && !KOKKOS_HALF_T_IS_FLOAT
 template <>
 struct dtype_of<Kokkos::Experimental::half_t> : std::integral_constant<DType, DType::fp16> {};
@@ -256,7 +255,7 @@ inline constexpr int block_dims_v = facts_of(dtype_v<T>).block_dims;
 /// Type of the block scales of T; void: there are none.
 template <class T>
 using block_scale_t = typename detail::TypesOf<dtype_v<T>>::block_scale;
-/// Block scales of a row of so many dims. The last one may be of fewer dims than the others.
+/// Number of block scales of a row of `dims` dims. The last block may be shorter.
 KOKKOS_INLINE_FUNCTION constexpr int blocks_of(DType type, int dims) {
   const int block = facts_of(type).block_dims;
   return block > 0 ? (dims + block - 1) / block : 0;

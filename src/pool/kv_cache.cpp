@@ -13,7 +13,8 @@ namespace pagoda::detail {
 
 namespace {
 
-/// Writes zeros, a run of bytes an iteration: on a host, the first write of a page places it near its thread.
+/// Writes zeros, one run of bytes per iteration. On a host the first write of a page places it near the thread that
+/// writes.
 struct FirstTouch {
   static constexpr std::size_t run = 4096;
   std::byte* data;

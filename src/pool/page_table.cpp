@@ -9,7 +9,7 @@ namespace pagoda::detail {
 
 namespace {
 
-/// Longest run: each is one team's work, so a long prompt still makes enough of them to fill a device.
+/// Longest run. One team copies a run, so this limit gives a long prompt enough runs to fill a device.
 constexpr int max_run = 16;
 
 void add_run(std::int64_t from, std::int64_t to, int count, std::vector<TokenRun>& runs) {
@@ -64,7 +64,7 @@ void PageTable::remember(int slot, int copied_page) {
 }
 
 void PageTable::undo() noexcept {
-  // Backwards, so that numbers return to the free lists in the order in which they lay there.
+  // Backwards, so that the free lists return to their previous order.
   for (; !undo_.empty(); undo_.pop_back()) {
     const Before& before = undo_.back();
     Sequence& s          = sequences_[before.slot];
@@ -85,7 +85,7 @@ void PageTable::undo() noexcept {
   }
 }
 
-void PageTable::told() noexcept {
+void PageTable::mark_synced() noexcept {
   for (const int slot : changed_) {
     Sequence& s      = sequences_[slot];
     s.device_length  = std::max(s.length, 0);
@@ -266,7 +266,7 @@ void PageTable::add_runs(int slot, int first, int count, std::int64_t from, std:
 }
 
 std::int64_t PageTable::tokens_stored() const {
-  // The most tokens that any holder of a page counts in it.
+  // The largest number of tokens that any sequence counts in the page.
   std::vector<int> fill(shape_.num_pages, 0);
   for (const Sequence& s : sequences_)
     for (int i = 0; i < static_cast<int>(s.pages.size()); ++i)

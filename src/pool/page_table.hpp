@@ -6,18 +6,18 @@
 #include <string>
 #include <vector>
 
-/// The bookkeeping of a pool, on the host and without a line of device code: which pages each sequence holds.
+/// The bookkeeping of a pool, on the host only: which pages each sequence holds.
 namespace pagoda::detail {
 
-/// `count` tokens that are neighbours where they come from and where they go, all in one page. Positions in a cache are
-/// flat: page * page_size + offset.
+/// `count` tokens that are consecutive at both the source and the destination, all in one page. Positions in a cache
+/// are flat: page * page_size + offset.
 struct TokenRun {
   std::int64_t from;
   std::int64_t to;
   int count;
 };
 
-/// Gives out the numbers 0 .. size-1, the one given back last first: its memory may still be in a cache.
+/// Hands out the numbers 0 .. size-1. The number returned last comes first, as its memory may still be in a cache.
 class FreeList {
  public:
   explicit FreeList(int size);
@@ -36,9 +36,8 @@ class FreeList {
 /// A contiguous cache is the case of one page of max_seq_len tokens per sequence, held from admission to release and
 /// never shared. Slots and pages then come and go together, in the same order, so slot s always holds page s.
 ///
-/// Every call that throws has changed nothing: it checks and reserves memory first, and what it does then cannot fail.
-/// A caller that fails later takes a call back by undo(). Messages begin with Shape::owner and the call, and name the
-/// argument.
+/// A call that throws has changed nothing: it first checks and reserves memory, and then cannot fail. A caller that
+/// fails later reverts a call with undo(). Messages begin with Shape::owner and the call, and name the argument.
 /// Source: Kwon et al., PagedAttention, sections 4.2 to 4.4; Heidari et al., section III.C.
 class PageTable {
  public:
@@ -49,18 +48,18 @@ class PageTable {
   };
   explicit PageTable(const Shape& shape);
 
-  /// A slot for a new sequence of num_tokens tokens, whose rows are still to be written.
+  /// Takes a slot for a new sequence of num_tokens tokens. Its rows are written later.
   int admit(int num_tokens);
-  /// Throws InvalidArgument unless each slot holds a sequence, stands there once, and can have so many tokens more.
+  /// Throws InvalidArgument unless each slot holds a sequence, occurs once, and has room for its count of tokens.
   void check_extend(const char* call, std::span<const int> slots, std::span<const int> counts);
-  /// Lengthens each of `slots` by its count (counts empty: by one). A page in use by several sequences that one of them
-  /// is about to write into is replaced by a page of its own; what it held is appended to `copies`, in-cache runs that
-  /// must be carried out before the new tokens are written.
+  /// Lengthens each of `slots` by its count (counts empty: by one). If a sequence is about to write into a shared page,
+  /// it gets its own copy of that page: the runs to copy are appended to `copies`, and must be copied before the new
+  /// tokens are written.
   void extend(const char* call, std::span<const int> slots, std::span<const int> counts, std::vector<TokenRun>& copies);
-  /// A slot for a sequence that begins with the first num_tokens tokens of `slot`: it shares their pages, or, where
-  /// pages cannot be shared, gets copies of them.
+  /// Takes a slot for a sequence that begins with the first num_tokens tokens of `slot`. It shares their pages or,
+  /// where pages cannot be shared, gets copies.
   int fork(int slot, int num_tokens, std::vector<TokenRun>& copies);
-  /// Ends a sequence; its pages return when nobody else holds them.
+  /// Ends a sequence. Pages that no other sequence holds become free.
   void release(int slot);
 
   /// Throws InvalidArgument unless the slot holds a sequence.
@@ -88,25 +87,26 @@ class PageTable {
   std::int64_t tokens_stored() const;
   bool can_admit(int num_tokens) const;
 
-  /// Calls length(slot, tokens), page(slot, column, page) and clear(slot, column, count) for whatever differs from the
-  /// device's copy, which is what it was at the last call of told(). clear: columns beyond the sequence, to become -1.
+  /// Calls length(slot, tokens), page(slot, column, page) and clear(slot, column, count) for all differences from the
+  /// device's copy, which has the state of the last call of mark_synced(). clear: columns beyond the sequence, to
+  /// become -1.
   template <class Length, class Page, class Clear>
   void for_changes(const Length& length, const Page& page, const Clear& clear) const;
   /// The device's copy is up to date.
-  void told() noexcept;
-  /// Takes back the last admit, extend or fork. Does nothing if told(), release() or undo() was called since.
+  void mark_synced() noexcept;
+  /// Reverts the last admit, extend or fork. Does nothing if mark_synced(), release() or undo() was called since.
   void undo() noexcept;
 
  private:
   struct Sequence {
     int length = -1;  ///< -1: the slot is free
     std::vector<int> pages;
-    // The device's copy: its length, its columns that are not -1, and how many of these are as they should be.
+    // The device's copy: its length, its columns that are not -1, and how many of these are up to date.
     int device_length = 0, device_columns = 0, clean_columns = 0;
     bool changed = false;
   };
 
-  /// What a sequence was before the last call.
+  /// State of a sequence before the last call.
   struct Before {
     int slot, length, columns, clean_columns;
     int copied_page;  ///< that the sequence's copy of its last page replaced; -1: none
@@ -126,7 +126,7 @@ class PageTable {
   std::vector<int> refs_;  ///< [num_pages]
   FreeList free_slots_, free_pages_;
   std::int64_t tokens_held_ = 0;
-  std::vector<int> changed_;             ///< slots to tell about
+  std::vector<int> changed_;             ///< slots that differ from the device's copy
   std::vector<Before> undo_;             ///< of the last call, in its order
   std::int64_t mention_ = 0;             ///< calls of extend so far
   std::vector<std::int64_t> mentioned_;  ///< [max_sequences] the call that named the slot last

@@ -20,8 +20,8 @@
 
 namespace pagoda::detail {
 
-/// Writes sequence numbers, which travel as the argument of the kernel: they need no memory, and nobody waits. The
-/// first num_staged of them were brought by launches before, for a launch carries no more than `most`.
+/// Writes sequence numbers, which are passed as the kernel's argument, so no copy and no wait is needed. A launch
+/// carries at most `most` of them; earlier launches brought the first num_staged.
 template <class ExecutionSpace>
 struct SelectKernel {
   static constexpr int most = 512;  // 2 KiB; Kokkos passes up to 4 KiB by value
@@ -32,8 +32,8 @@ struct SelectKernel {
   KOKKOS_FUNCTION void operator()(int i) const { ids[i] = i < num_staged ? staged[i] : values[i - num_staged]; }
 };
 
-/// Sequences that a cache of the pool consists of. kv and decode have one each, so that neither changes what the other
-/// selected.
+/// The sequences that are selected for a cache of the pool. kv and decode have one selection each and do not change the
+/// other's.
 template <class ExecutionSpace>
 struct SlotSelection {
   Kokkos::View<int*, typename ExecutionSpace::memory_space> ids;  ///< [max_sequences]
@@ -43,16 +43,16 @@ struct SlotSelection {
       : ids(Kokkos::view_alloc(exec, "Pagoda::KVPool::sequence_ids"), max_sequences), held(max_sequences, 0) {}
 };
 
-/// Checks options, fills in the defaults. owner: begins every message.
+/// Checks options and fills in the defaults. Every message begins with `owner`.
 PoolOptions checked(const std::string& owner, PoolOptions options, bool contiguous);
 
-/// All that a pool has: the table on the host, the storage and the table's copy on the device, and the way between
+/// The state of a pool: the table on the host, the storage, the table's copy on the device, and the staging between
 /// them.
 ///
-/// Strong exception guarantee: whatever a call throws, the table, its copy on the device and all rows of sequences are
-/// as before. Copies and new rows are launched first; they go where no sequence has a token yet. All changes of the
-/// device's tables follow in a single launch, which is the last. If anything fails until then, the table on the host
-/// takes the call back (PageTable::undo). What comes after cannot fail.
+/// Strong exception guarantee: if a call throws, the table, its copy on the device and all rows of sequences are as
+/// before. Copies and new rows are launched first; they go where no sequence has a token yet. All changes of the
+/// device's tables follow in a single launch, which is the last. If anything fails before it, PageTable::undo reverts
+/// the host's table. Nothing after it can fail.
 template <class T, class ExecutionSpace>
 struct PoolState {
   using MemorySpace = typename ExecutionSpace::memory_space;
@@ -67,12 +67,12 @@ struct PoolState {
   Kokkos::View<int**, Kokkos::LayoutRight, MemorySpace> block_table{};  ///< [max_sequences, pages]; paged only
   StagingRing<ExecutionSpace> ring;
   SlotSelection<ExecutionSpace> for_kv, for_decode;
-  Kokkos::View<int*, MemorySpace> staged_ids;  ///< of a selection on its way
+  Kokkos::View<int*, MemorySpace> staged_ids;  ///< a selection in flight
   std::unique_ptr<const Plan<ExecutionSpace>> plan;
   std::vector<TokenRun> runs, copies;  ///< scratch of one call
   std::vector<TableUpdate> updates;
   std::vector<TableClear> clears;
-  // Made once: Kokkos takes labels as strings, and a step allocates nothing.
+  // Made once, because Kokkos takes labels as strings and a step must not allocate.
   const std::string copy_label{"Pagoda::KVPool::copy"}, write_label{"Pagoda::KVPool::write"},
       select_label{"Pagoda::KVPool::select"};
 
@@ -94,7 +94,8 @@ struct PoolState {
       block_table =
           decltype(block_table)(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::KVPool::block_table"),
                                 o.max_sequences, columns);
-    // Empty tables, by the kernel of all later calls: what Kokkos allocates at its first launch, it allocates here.
+    // Writes empty tables with the kernel of all later calls, so that Kokkos' allocations at its first launch happen
+    // here.
     for (int slot = 0; slot < o.max_sequences; ++slot) {
       updates.push_back({slot, -1, 0});
       if (!contiguous) clears.push_back({slot, 0, columns});
@@ -127,10 +128,10 @@ struct PoolState {
       table.undo();
       throw;
     }
-    table.told();
+    table.mark_synced();
   }
 
-  /// Throws InvalidArgument unless all slots hold sequences and are no more than there can be.
+  /// Throws InvalidArgument unless all slots hold sequences and are at most max_sequences.
   void check_slots(const char* call, std::span<const int> slots) const {
     require(slots.size() <= for_kv.held.size(), owner(), call, "slots has ", slots.size(),
             " entries; allowed: up to max_sequences = ", for_kv.held.size());
@@ -139,8 +140,7 @@ struct PoolState {
               ", which holds no sequence; allowed: a slot that admit or fork returned");
   }
 
-  /// Brings the slots' numbers to the device, by a single launch that changes the selection, and only where they
-  /// differ.
+  /// If the slots differ from the selection, brings them to the device. A single launch changes the selection.
   void select(const ExecutionSpace& exec, std::span<const int> slots, SlotSelection<ExecutionSpace>& selection) {
     using Kernel      = SelectKernel<ExecutionSpace>;
     std::size_t first = 0, end = slots.size();
@@ -152,7 +152,7 @@ struct PoolState {
       Kernel kernel{to, staged_ids.data(), static_cast<int>(staged), {}};
       const auto part = changed.subspan(from, std::min<std::size_t>(Kernel::most, changed.size() - from));
       std::copy(part.begin(), part.end(), kernel.values);
-      // With a chunk size: to choose one, Kokkos 4 makes an execution space, which allocates on a host.
+      // The chunk size is given: to choose one, Kokkos 4 makes an execution space, which allocates on a host.
       const Kokkos::RangePolicy<ExecutionSpace> policy(exec, 0, static_cast<int>(staged + part.size()),
                                                          Kokkos::ChunkSize(64));
       Kokkos::parallel_for(
@@ -176,7 +176,7 @@ struct PoolState {
                    nhd ? o.num_kv_heads : o.page_size, dims);
   }
 
-  /// 64 steps in which every sequence gets a token and a page, and at least what one call can change in the tables.
+  /// Room for 64 steps in which every sequence gets a token and a page, and at least for what one call can change.
   static std::size_t ring_bytes(const PoolOptions& o, int columns) {
     const std::size_t step  = o.max_sequences * (sizeof(TokenRun) + 2 * sizeof(TableUpdate));
     const std::size_t pages = columns > 0 ? std::size_t(o.num_pages) + columns : 0;  // taken, or shared by a fork
@@ -206,7 +206,7 @@ struct PoolState {
 
   std::size_t table_bytes() const { return updates.size() * sizeof(TableUpdate) + clears.size() * sizeof(TableClear); }
 
-  /// Launches as many of the runs as the ring's limit admits, and takes them off the list.
+  /// Launches the runs that fit the ring's limit, and removes them from the list.
   void launch_part(const std::string& label, const ExecutionSpace& exec, std::span<const TokenRun>& list,
                    const RowPair& from) {
     const std::size_t n = std::min(list.size(), ring.limit() / sizeof(TokenRun));

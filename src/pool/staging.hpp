@@ -9,8 +9,8 @@
 
 namespace pagoda::detail {
 
-/// Memory that host and device both see, in which the host leaves small lists for kernels. It is given out in turn.
-/// Nothing is copied, and nobody waits until the ring is full: then exec is fenced, and the ring starts again.
+/// A ring of memory that host and device share, in which the host leaves small lists for kernels. Nothing is copied.
+/// When the ring is full, exec is fenced and the ring starts again.
 template <class ExecutionSpace>
 class StagingRing {
   static constexpr bool on_host = std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>;
@@ -21,11 +21,11 @@ class StagingRing {
   explicit StagingRing(std::size_t bytes)
       : memory_(Kokkos::view_alloc(Kokkos::WithoutInitializing, "Pagoda::KVPool::staging"), bytes) {}
 
-  /// Bytes that one call of take should ask for where a list can be divided: a quarter, so that little of the ring's
-  /// end stays unused.
+  /// Bytes to take at once if a list can be divided: a quarter of the ring, so that little of its end stays unused.
   std::size_t limit() const { return memory_.extent(0) / 4; }
 
-  /// Memory aligned to 16 bytes that stays as written until what is launched on exec now has run. At most the ring.
+  /// Returns memory aligned to 16 bytes that is kept until the kernels launched next on exec have run. At most the size
+  /// of the ring.
   std::byte* take(const ExecutionSpace& exec, std::size_t bytes) {
     const std::size_t rounded = (bytes + 15) / 16 * 16;
     if (used_ + rounded > memory_.extent(0)) {
@@ -40,7 +40,7 @@ class StagingRing {
  private:
   Kokkos::View<std::byte*, Space> memory_;
   std::size_t used_ = 0;
-  const std::string fence_label_{"Pagoda::KVPool: the staging ring is full"};  // made once: a step allocates nothing
+  const std::string fence_label_{"Pagoda::KVPool: the staging ring is full"};  // made once: a step must not allocate
 };
 
 }  // namespace pagoda::detail

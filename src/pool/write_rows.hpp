@@ -18,8 +18,8 @@
 #include <string>
 #include <type_traits>
 
-/// The one kernel of the pools: rows of keys and values to where a list says, whether they come from the caller or from
-/// another page, and the changed integers of the device tables along with them.
+/// The kernel of the pools. It copies rows of keys and values, from the caller or from another page, to listed
+/// positions, and writes the changed integers of the device tables.
 namespace pagoda::detail {
 
 /// Rows (position, head, dim) in pages; a caller's rows are one page of all tokens. Strides in elements.
@@ -48,10 +48,10 @@ struct RowPair {
   PagedRows k, v;
 };
 
-/// What a copy moves for each token.
+/// The rows that a copy moves for each token.
 struct RowShape {
   int num_heads = 0, head_dim = 0, head_dim_v = 0;
-  std::int64_t positions = 0;  ///< of the cache written to: its pages times page_size
+  std::int64_t positions = 0;  ///< in the destination cache: its pages times page_size
 };
 
 /// A changed integer of the device tables.
@@ -61,36 +61,36 @@ struct TableUpdate {
   int value;
 };
 
-/// Columns of the block table that become -1.
+/// Columns of the block table that are set to -1.
 struct TableClear {
   int slot, column, count;
 };
 
-/// The device tables, and what changes in them.
+/// The device tables and their changes.
 struct TableUpdates {
   const TableUpdate* list  = nullptr;
   const TableClear* clears = nullptr;
   int count = 0, num_clears = 0;
   int* seq_lens        = nullptr;
   int* block_table     = nullptr;
-  std::int64_t columns = 0;  ///< of the block table
+  std::int64_t columns = 0;  ///< columns of the block table
 };
 
-/// Runs as the host listed them.
+/// Positions from the host's list of runs.
 struct ListedRuns {
   const TokenRun* list;
   KOKKOS_FUNCTION TokenRun operator()(int i) const { return list[i]; }
 };
 
-/// Row i goes to position slot_mapping[i].
+/// Positions from a slot mapping: row i goes to slot_mapping[i].
 struct MappedRuns {
   const std::int64_t* slot_mapping;
   std::int64_t stride;
   KOKKOS_FUNCTION TokenRun operator()(int i) const { return {i, slot_mapping[i * stride], 1}; }
 };
 
-/// A team per run, behind the runs a team per `updates_per_team` updates, and behind these a team per clear. Vector:
-/// rows are dense, of one type, and every row starts and ends on 16 bytes.
+/// Teams: first one for each run, then one for each `updates_per_team` updates, then one for each clear. Vector: rows
+/// are dense, of one type, and every row starts and ends on 16 bytes.
 template <class ExecutionSpace, class T, class Runs, bool Vector>
 struct WriteRowsKernel {
   using Policy                          = Kokkos::TeamPolicy<ExecutionSpace>;
@@ -192,7 +192,7 @@ void launch_write(const std::string& label, const ExecutionSpace& exec, const Ru
   using Kernel    = WriteRowsKernel<ExecutionSpace, T, Runs, Vector>;
   const int teams = Kernel::teams(num_runs, updates);
   if (teams == 0) return;
-  // Lanes enough for a row, threads enough for some rows at a time.
+  // Enough lanes for a row, enough threads for several rows at a time.
   int lanes = 1, threads = 1;
   if constexpr (!std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>) {
     const int wanted = std::max(shape.head_dim, shape.head_dim_v) / Kernel::elements;
@@ -217,7 +217,7 @@ void write_rows(const std::string& label, const ExecutionSpace& exec, const Runs
       : launch_write<ExecutionSpace, T, Runs, false>(label, exec, runs, num_runs, shape, from, to, updates);
 }
 
-/// The rows of a slot_mapping, compiled once per element type.
+/// write_kv of a slot mapping, compiled once per element type.
 template <class T, class ExecutionSpace>
 void write_mapped(const std::string& label, const ExecutionSpace& exec, const SlotMapping& mapping,
                   const RowShape& shape, const RowPair& from, const RowPair& to);

@@ -8,8 +8,8 @@ namespace pagoda::reference {
 
 namespace {
 
-/// A sum that carries along what its additions round off (Knuth's two-sum): over a million tokens a plain one would be
-/// less exact than the fp64 kernels that are held against it.
+/// A compensated sum (Knuth's two-sum). Over a million tokens a plain sum would be less exact than the fp64 kernels
+/// that are compared with it.
 struct Sum {
   double value = 0, lost = 0;
   void add(double x) {
@@ -34,7 +34,7 @@ Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v,
     if (o.causal && t > position) return false;
     return o.window_left < 0 || t >= position - o.window_left || t < o.num_initial_tokens;
   };
-  double most = o.sink;  // of the scores that are numbers: std::max keeps it when the other is NaN
+  double most = o.sink;  // largest score that is a number: std::max keeps `most` if the other is NaN
   bool nan    = std::isnan(o.sink);
   if (nan) most = -infinity;
   for (int t = 0; t < seq_len; ++t) {
@@ -67,7 +67,7 @@ Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v,
   for (int t = 0; t < seq_len; ++t) {
     double& p = row.probabilities[t];
     p /= sum.total();
-    if (!visible(t)) continue;  // a visible value that is NaN counts even where p is 0
+    if (!visible(t)) continue;  // a visible NaN value makes the result NaN even if p is 0
     value(t, buffer);
     for (int d = 0; d < head_dim_v; ++d) out[d].add(p * buffer[d]);
     for (int d = 0; d < head_dim_v; ++d) spreads[d] += p * p * buffer[d] * buffer[d];

@@ -60,7 +60,7 @@ class Baseline : public testing::Test {
           },
           scene.cache());
       scene.exec().fence();
-      // Its kernels sum all tokens one after the other, and in fp64 the rounding of that shows.
+      // These kernels sum all tokens in one chain, whose rounding error shows in fp64.
       EXPECT_TRUE(scene.right() || scene.worst() < 4) << test::describe(shape) << "; " << test::describe(without_lse);
     }
   }

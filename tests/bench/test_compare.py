@@ -17,6 +17,7 @@ COMPARE = TOP / "bench" / "compare"
 sys.path.insert(0, str(COMPARE))
 
 import claims  # noqa: E402
+import rules  # noqa: E402
 import distance  # noqa: E402
 import readme  # noqa: E402
 import report  # noqa: E402
@@ -48,7 +49,7 @@ def results_of(*reports: tuple[dict[str, Any], list[dict[str, Any]]]) -> r.Resul
     return results
 
 
-def verdict(results: r.Results, text: str) -> list[claims.Finding]:
+def verdict(results: r.Results, text: str) -> list[rules.Finding]:
     return next(found for claim, found in claims.judge_all(results) if text in claim.text)
 
 
@@ -94,7 +95,7 @@ class Joining(unittest.TestCase):
         self.assertEqual([len(columns) for _, columns in report.device_groups(results)], [2, 1])
 
     def test_repeated_measurements_have_a_spread(self) -> None:
-        # Each is held against the floor of its own run.
+        # Each is compared with the floor of its own run.
         results = results_of(
             (context(), [row(f"decode/generic/{SHAPE}", 40, 20), row(f"decode/generic/{SHAPE}", 44, 20)]),
             (context(), [row(f"decode/generic/{SHAPE}", 50, 40)]),
@@ -215,7 +216,7 @@ class Verdicts(unittest.TestCase):
         judged = claims.judge_all(r.Results())
         self.assertTrue(all(not findings for _, findings in judged))
         rows = report.verdict_rows(judged)[1]
-        self.assertEqual({line[4] for line in rows}, {claims.NOT_MEASURED})
+        self.assertEqual({line[4] for line in rows}, {rules.NOT_MEASURED})
         self.assertEqual({line[3] for line in rows}, {""})
 
     def study(self, **more: float) -> r.Results:
@@ -234,21 +235,21 @@ class Verdicts(unittest.TestCase):
             )
             return verdict(found, "baseline of three kernels")[0].verdict
 
-        self.assertEqual(of(2900), claims.HOLDS)
-        self.assertEqual(of(900), claims.PARTLY)
-        self.assertEqual(of(90), claims.FAILS)
+        self.assertEqual(of(2900), rules.HOLDS)
+        self.assertEqual(of(900), rules.PARTLY)
+        self.assertEqual(of(90), rules.FAILS)
         self.assertEqual(verdict(self.study(**{"K1/flash/T4096": 10}), "baseline of three kernels"), [])
 
     def test_best_split(self) -> None:
         at = {f"K2/splits{n}/T2097152": us for n, us in ((16, 450), (64, 150), (128, 100), (256, 100.4), (512, 108))}
         found = verdict(self.study(**at), "128 splits")[0]
-        self.assertEqual(found.verdict, claims.HOLDS)
+        self.assertEqual(found.verdict, rules.HOLDS)
         self.assertIn("within 0.5%: 128, 256", found.ours)
         self.assertIn("16 splits take 4.50x", found.ours)
         found = verdict(self.study(**{**at, "K2/splits512/T2097152": 80}), "128 splits")[0]
-        self.assertEqual(found.verdict, claims.FAILS)
+        self.assertEqual(found.verdict, rules.FAILS)
 
-    def paging(self, copied: float, plain: float, batched: float) -> claims.Finding:
+    def paging(self, copied: float, plain: float, batched: float) -> rules.Finding:
         rows = {
             "K4/serial-copy/T512/page16": 100 * copied,
             "K4/serial/T512/page16": 100 * plain,
@@ -260,19 +261,19 @@ class Verdicts(unittest.TestCase):
 
     def test_paging_three_ways(self) -> None:
         found = self.paging(1.9, 1.05, 1.02)
-        self.assertEqual(found.verdict, claims.PARTLY)
+        self.assertEqual(found.verdict, rules.PARTLY)
         for text in ("1.90x as the study timed it", "1.05x without the copy", "1.02x batched in one call"):
             self.assertIn(text, found.ours)
-        self.assertEqual(self.paging(1.9, 1.8, 1.7).verdict, claims.HOLDS)
-        self.assertEqual(self.paging(1.2, 1.2, 1.45).verdict, claims.FAILS)
+        self.assertEqual(self.paging(1.9, 1.8, 1.7).verdict, rules.HOLDS)
+        self.assertEqual(self.paging(1.2, 1.2, 1.45).verdict, rules.FAILS)
 
     def test_page_size(self) -> None:
         def of(large: float) -> str:
             rows = {f"K4/batched/T512/page{n}": us for n, us in ((1, 30), (16, 20), (256, large))}
             return verdict(self.study(**rows), "Page size")[0].verdict
 
-        self.assertEqual(of(20.5), claims.HOLDS)
-        self.assertEqual(of(15), claims.PARTLY)
+        self.assertEqual(of(20.5), rules.HOLDS)
+        self.assertEqual(of(15), rules.PARTLY)
 
     def test_capacity(self) -> None:
         def of(paged: int) -> str:
@@ -287,18 +288,18 @@ class Verdicts(unittest.TestCase):
             ]
             return verdict(results_of((context(), rows)), "4x and 8x")[0].verdict
 
-        self.assertEqual(of(8192), claims.HOLDS)
-        self.assertEqual(of(6000), claims.FAILS)
+        self.assertEqual(of(8192), rules.HOLDS)
+        self.assertEqual(of(6000), rules.FAILS)
 
     def test_hosts_transfer_nothing(self) -> None:
         rows = [row("study/K1/flash-end-to-end/T4096", 10, transfer_us=8)]
-        self.assertEqual(verdict(results_of((context(), rows)), "PCIe")[0].verdict, claims.HOLDS)
+        self.assertEqual(verdict(results_of((context(), rows)), "PCIe")[0].verdict, rules.HOLDS)
         self.assertEqual(verdict(results_of((context(execution_space="OpenMP"), rows)), "PCIe"), [])
 
     def test_flash_attention_of_another_run_is_no_comparison(self) -> None:
         key = "fp16/16x2x128/B1/S131072/page16"
         ours, theirs = row(f"decode/generic/{key}", 40, 30), row(f"decode/flash-attention/{key}", 1200, 30)
-        self.assertEqual(verdict(results_of((context(), [ours, theirs])), "FlashAttention-2")[0].verdict, claims.HOLDS)
+        self.assertEqual(verdict(results_of((context(), [ours, theirs])), "FlashAttention-2")[0].verdict, rules.HOLDS)
         self.assertEqual(
             verdict(results_of((context(), [ours]), (context(git="ffff"), [theirs])), "FlashAttention-2"), []
         )

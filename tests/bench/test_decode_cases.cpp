@@ -34,7 +34,7 @@ TEST(DecodeCases, NamesAreUnique) {
   }
 }
 
-/// bench/peers/cases.py takes names apart in this way.
+/// bench/peers/cases.py parses names in this way.
 TEST(DecodeCases, NamesSayWhatTheCaseIs) {
   for (const Case& c : every_case()) {
     const std::string name = c.name("generic");
@@ -115,7 +115,7 @@ TEST(DecodeCases, CountBytesAndProductsAsTheyAre) {
   EXPECT_EQ(several.fmas(), 8 * row.fmas());
   const auto long_one = find(cases, "decode/generic/fp32/1x1x128/B1/S2097152/contiguous");
   EXPECT_EQ(long_one.bytes(), std::size_t(1) << 31);
-  // A byte, or half a one, for a dim; four for the scale of a row where every token has its own.
+  // A byte or half a byte for each dim; four for the scale of a KV row if every token has one.
   EXPECT_EQ(find(cases, "decode/generic/fp8_e4m3/32x8x128/B32/S8192/page16").bytes(), 32u * 8192 * 8 * 2 * 128);
   EXPECT_EQ(find(cases, "decode/generic/int8/32x8x128/B32/S8192/page16").bytes(), 32u * 8192 * 8 * 2 * (128 + 4));
   const auto packed = find(cases, "decode/generic/int4/32x8x128/B32/S8192/page16");

@@ -11,7 +11,7 @@
 namespace pagoda::bench {
 namespace {
 
-/// Microseconds by name of the benchmark, from lines of Google Benchmark's JSON.
+/// Microseconds by benchmark name, from lines of Google Benchmark's JSON.
 std::map<std::string, double> times_in(const std::string& path) {
   std::map<std::string, double> times;
   std::ifstream file(path);

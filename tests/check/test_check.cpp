@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// pagoda::check finds what decode trusts: lengths, sequence ids and page ids outside the cache.
+// pagoda::check finds what decode does not check: lengths, sequence ids and page ids outside the cache.
 #include "tests/support/spaces.hpp"
 
 #include <pagoda/check.hpp>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The call below each "refused" must be an error with that message where PAGODA_TEST_SPACE is Elsewhere
-// (check_calls.cmake looks at every one of them), and must compile where it is the execution space's memory: that is
-// the same file again.
+// (check_calls.cmake checks each). The same file must compile where it is the execution space's memory.
 #include <pagoda/pagoda.hpp>
 
 #include <Kokkos_Core.hpp>
@@ -20,7 +19,7 @@ struct Elsewhere {
   static constexpr const char* name() { return "Elsewhere"; }
 };
 
-/// What Pagoda asks of a View, in any space.
+/// Requirements on a View in any space.
 template <class T, int Rank, class Space>
 struct AnyView {
   using value_type           = T;
@@ -36,14 +35,14 @@ template <class T, int Rank>
 using Right = AnyView<T, Rank, Here>;
 template <class T, int Rank>
 using Wrong = AnyView<T, Rank, PAGODA_TEST_SPACE>;
-/// Element types that Pagoda takes, but not in this place.
+/// Element types that Pagoda supports, but not for this argument.
 constexpr bool right = std::is_same_v<PAGODA_TEST_SPACE, Here>;
 using WrongLse       = std::conditional_t<right, float, pagoda::half_t>;
 using WrongValue     = std::conditional_t<right, float, double>;
 
 }  // namespace
 
-// Each call has types of its own: a compiler reports an assertion once for each instance of a template.
+// Each call has its own types, because a compiler reports an assertion once for each instance of a template.
 void calls(const Exec& exec, const Kokkos::View<int*, Here>& ints, const Kokkos::View<int**, Here>& table) {
   using pagoda::half_t;
   // refused: k and v must lie in one memory space

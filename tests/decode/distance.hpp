@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-/// Whether a test would notice: how far the answer for one sample is from that for another.
+/// Sensitivity of tests: how far the result for one sample is from that for another.
 namespace pagoda::test {
 
 /// Decodes `given` and says how far its output is from the reference's for `wanted`, in tolerances.
@@ -19,7 +19,7 @@ double distance(const Sample<T>& given, const Sample<T>& wanted) {
   return scene.worst();
 }
 
-/// GPUs may round probabilities to 16 bits: tolerances are wider there, and fewer tokens show what is missed.
+/// GPUs may round probabilities to 16 bits. Tolerances are wider there, so the test uses fewer tokens.
 template <class Space>
 constexpr bool coarse = !Kokkos::SpaceAccessibility<Kokkos::HostSpace, typename Space::memory_space>::accessible;
 

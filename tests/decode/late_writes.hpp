@@ -9,7 +9,7 @@
 
 namespace pagoda::test {
 
-/// What is moved at once: 16 bytes.
+/// The unit of copies: 16 bytes.
 struct alignas(16) Chunk {
   std::uint32_t words[4];
 };
@@ -49,15 +49,15 @@ struct NewestRows {
   }
 };
 
-/// Replaces the queries and the newest tokens of each sequence by NaNs, and decodes behind a kernel that lets the
-/// decode start at once and brings them back late. Both are one graph: outside of graphs, CUDA 13.0 starts a
-/// cooperative launch only when the kernel before has ended. The late kernel is one block: the decode, which starts
-/// only when all of its blocks fit, finds room on the other multiprocessors.
+/// Replaces the queries and the newest tokens of each sequence by NaNs. A kernel before the decode lets it start at
+/// once, and restores them late. Both are one graph: outside of graphs, CUDA 13.0 starts a cooperative launch only when
+/// the kernel before has ended. The late kernel is one block: the decode, which starts only when all of its blocks fit,
+/// finds room on the other multiprocessors.
 class LateWrites {
  public:
   using Chunks = Kokkos::View<Chunk*, Kokkos::CudaSpace>;
 
-  /// tokens: how many of each sequence are late.
+  /// tokens: number of late tokens of each sequence.
   template <class T>
   static void decode(Scene<Kokkos::Cuda, T>& scene, const Plan<Kokkos::Cuda>& plan, int tokens) {
     using Query       = std::conditional_t<is_quantized_v<T>, half_t, T>;
@@ -87,7 +87,7 @@ class LateWrites {
     cudaGraphDestroy(graph);
   }
 
-  // What kernels are made of is public: nvcc names it outside of this class.
+  // Public, because nvcc names the kernels' types outside of this class.
   static constexpr int threads = 512;
   struct Hide {};
   struct BringBack {};

@@ -14,8 +14,8 @@
 
 namespace pagoda::test {
 
-/// Quantized caches of two sequences of 20 tokens with 4 kv heads, and scales for them, all without content. Layouts
-/// only refer to their Views, which are gone when a test has the layout: what is tested must not read them.
+/// Quantized caches of two sequences of 20 tokens with 4 kv heads, and their scales, without contents. The Views are
+/// destroyed before the test uses the layout, so the tested calls must not read them.
 template <class Param>
 struct QuantizedCaches : testing::Test {
   using Stored = typename Param::type;
@@ -40,7 +40,7 @@ struct QuantizedCaches : testing::Test {
     return Kokkos::View<S****, Kokkos::LayoutRight, Memory>(Kokkos::view_alloc("scales", Kokkos::WithoutInitializing),
                                                             pages, tokens, heads, n);
   }
-  /// With the scales that it must have.
+  /// With the required scales.
   static auto scaled(int dims) {
     if constexpr (block_dims_v<Stored> > 0) {
       const auto each = blocks(2, 20, 4, blocks_of(dtype_v<Stored>, dims));
@@ -52,7 +52,7 @@ struct QuantizedCaches : testing::Test {
       return cache(dims).with_scales(per_head_scales(floats(4), floats(4)));
     }
   }
-  /// A plan of the cache is refused in these words.
+  /// A plan of the cache is refused with these words.
   static void expect_plan_refused(const CacheRef& kv, std::initializer_list<const char*> words) {
     const DecodeOptions<Memory> options{.num_q_heads = 4};
     expect_refusal([&] { detail::make_schedule(typename Param::space(), kv, options); }, words);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes two plans over caches whose dims do not lie side by side. ctest looks at what is said on standard error.
+// Makes two plans over caches whose dims are not adjacent. ctest checks the text on standard error.
 #include "src/base/by_type.hpp"
 
 #include <pagoda/pagoda.hpp>

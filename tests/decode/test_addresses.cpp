@@ -10,7 +10,7 @@
 #include <exception>
 #include <memory>
 
-/// Caches of more than 2^31 elements, of which only the few that a sequence needs are ever touched.
+/// Caches of more than 2^31 elements, of which only the few of a sequence are used.
 namespace pagoda::test {
 namespace {
 
@@ -37,7 +37,7 @@ using T = AnyType;
 
 constexpr std::int64_t two_to_31 = std::int64_t(1) << 31;
 
-/// Memory of a space, filled with NaN where there is room to: null if it has not so much.
+/// Memory of a space, filled with NaN if there is room; null if there is not enough.
 template <class Space>
 std::shared_ptr<void> vast_memory(const Space& exec, std::size_t bytes) {
   using Memory = typename Space::memory_space;
@@ -61,8 +61,8 @@ template <class Space>
 struct LargePool : testing::Test {};
 TYPED_TEST_SUITE(LargePool, Spaces, Names);
 
-// A pool of 2^31 elements and some, real memory on a device: pages at its ends and around each power of two. Values are
-// a prefix of the keys, so that one such pool is enough.
+// A pool of slightly more than 2^31 elements, in real memory on a device, with pages at its ends and around each power
+// of two. Values are a prefix of the keys, so that one pool is enough.
 TYPED_TEST(LargePool, PagesBeyondTwoToThe31Elements) {
   using Space             = TypeParam;
   using Memory            = typename Space::memory_space;
@@ -161,7 +161,7 @@ void expect_right_with(const HugeAxes& huge, std::int64_t step) {
   const Kokkos::View<int**, Kokkos::LayoutStride, Kokkos::HostSpace> table(
       static_cast<int*>(t_memory.data()), Kokkos::LayoutStride(batch, size(ts.stride[0]), 1, size(ts.stride[1])));
 
-  // Kokkos 5 works offsets out in the widest type among the indices, so one of them has 64 bits.
+  // Kokkos 5 computes offsets in the widest type among the indices, so one of them has 64 bits.
   const int page_of[batch] = {2, 0, 3, 1};
   for (int b = 0; b < batch; ++b) {
     const int page    = huge.table >= 0 ? page_of[b] : b;

@@ -15,7 +15,7 @@
 namespace pagoda::test {
 namespace {
 
-/// A value of PAGODA_BACKEND for as long as it lives.
+/// Sets PAGODA_BACKEND for its lifetime.
 class Environment {
  public:
   explicit Environment(const char* value) : before_(std::getenv(name) ? std::getenv(name) : "") {
@@ -57,7 +57,7 @@ TYPED_TEST(Backends, GenericCanBeForced) {
   scene.options().backend = "generic";
   expect_generic();
   {
-    const Environment environment("tuned");  // the option comes first
+    const Environment environment("tuned");  // the option has priority
     expect_generic();
   }
   scene.options().backend.clear();
@@ -106,7 +106,7 @@ TYPED_TEST(Tuned, Layouts) {
                                     {.layout = layout, .page_size = page_size, .order = order, .indirect = indirect});
 }
 
-// One shape for each size of block, rows in rounds, and rows that are cut as one stream; for machines of up to 140
+// One shape for each size of block, rows in rounds, and rows that are divided as one stream; for machines of up to 140
 // multiprocessors.
 TYPED_TEST(Tuned, NumbersOfRows) {
   for (const int batch : {1, 3, 17, 33, 60, 66, 100, 132, 140, 200, 300})
@@ -117,7 +117,7 @@ TYPED_TEST(Tuned, NumbersOfRows) {
                               {.layout = Layout::paged});
 }
 
-// More heads than multiprocessors: cut as one stream (Tuning.OneSequenceMayBeStreamed), for which its length is needed.
+// More heads than multiprocessors: divided as one stream (Tuning.OneSequenceMayBeStreamed), which needs the length.
 TYPED_TEST(Tuned, OneSequenceOfManyHeads) {
   for (const int heads : {140, 270})
     TestFixture::expect_right({.lengths = {700}, .num_q_heads = heads, .num_kv_heads = heads, .head_dim = 128});
@@ -163,13 +163,14 @@ TYPED_TEST(Tuned, ProgrammaticLaunchesReadNothingTooEarly) {
   };
   std::vector<int> counts(16);
   std::iota(counts.begin(), counts.end(), 1);
-  // 16 lengths from `first` on, of so many heads: rows in two pieces, whole rows, and whole rows of small blocks.
+  // 16 lengths from `first` on with a given number of heads: rows in two splits, whole rows, and whole rows of small
+  // blocks.
   for (const auto& [first, heads] : {std::pair(288, 4), {288, 6}, {0, 4}, {1, 6}, {33, 32}}) {
     std::vector<int> lengths(16);
     std::iota(lengths.begin(), lengths.end(), first);
     expect_right_after({.lengths = lengths, .num_q_heads = heads, .num_kv_heads = heads, .head_dim = 128}, counts);
   }
-  // Rows in many pieces; lengths that differ.
+  // Rows in many splits; lengths that differ.
   for (const std::vector<int>& lengths :
        {std::vector<int>{3000}, {2993}, {17}, {5}, {900, 900, 897}, {700, 3000, 16, 0}})
     expect_right_after({.lengths = lengths, .num_q_heads = 8, .head_dim = 128}, {1, 2, 15, 16, 16});
@@ -191,7 +192,7 @@ TYPED_TEST(Tuned, ProgrammaticLaunchesReadOlderTokensEarly) {
   EXPECT_FALSE(scene.right()) << describe(shape);
 }
 
-// A plan that chose the tuned kernels leaves a call that they cannot do to the generic one.
+// A plan that chose the tuned kernels uses the generic kernel for a call that they do not support.
 TYPED_TEST(Tuned, OtherQueriesTakeTheGenericKernel) {
   using T      = typename TypeParam::type;
   Shape shape  = TestFixture::taken({.lengths = {300, 7}, .num_q_heads = 8, .head_dim = 128});

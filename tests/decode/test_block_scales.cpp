@@ -43,14 +43,14 @@ TYPED_TEST(BlockScales, TinyAndLarge) {
                                                  {{.layout = Layout::paged}});
 }
 
-// One token's blocks are as far apart as their type allows: the small ones keep their digits in the dims they are of.
+// The block scales of one token differ as far as their type allows. Small ones keep their precision in their dims.
 TYPED_TEST(BlockScales, FarApartInARow) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;
   for (const int dim : {64, 128}) {
     Sample<T> sample({.lengths = {200}, .num_q_heads = 4, .num_kv_heads = 1, .head_dim = dim});
     constexpr int block = block_dims_v<T>;
-    // Values of the first block are tiny; a row of the others' zeros shows them alone.
+    // Values of the first block are tiny; zeros in the other blocks make their error visible.
     for (int t = 0; t < 200; ++t) {
       sample.value_blocks(0, t, 0)[0] = block_scale_t<T>(static_cast<float>(t % 2 == 0 ? 0x1p-9 : 0x1p-8));
       for (int d = block; d < dim; ++d) store_dim(sample.value(0, t, 0), d, 0);
@@ -99,7 +99,7 @@ TYPED_TEST(BlockScales, OneForgottenOrSwappedScaleShows) {
   }
 }
 
-// ---- what is refused
+// ---- refused arguments
 
 template <class Param>
 struct BlockScalesErrors : QuantizedCaches<Param> {};
@@ -147,7 +147,7 @@ TYPED_TEST(BlockScalesErrors, MissingScales) {
   }
 }
 
-// Nothing that a View can say, but other callers of the erased boundary can.
+// Views cannot express this, but other callers of the type-erased interface can.
 TYPED_TEST(BlockScalesErrors, AtTheErasedBoundary) {
   CacheRef kv                = this->scaled(32).ref();
   kv.v_scale.block_stride[0] = std::int64_t(1) << 32;

@@ -17,8 +17,8 @@
 namespace pagoda::test {
 namespace {
 
-/// A stream whose kernels run on a few multiprocessors of the current device. ok() is false where the driver has no
-/// green contexts.
+/// A stream whose kernels run on a few multiprocessors of the current device. ok() is false if the driver has no green
+/// contexts.
 class GreenStream {
  public:
   explicit GreenStream(unsigned multiprocessors) {
@@ -68,7 +68,7 @@ class GreenStream {
   std::optional<Kokkos::Cuda> exec_;
 };
 
-/// Problems whose kernels count on all of their blocks running at the same time, and others.
+/// Problems whose kernels require all blocks to run at the same time, and others.
 template <class Param>
 struct CudaDevices : Tuned<Param> {
   using T = typename Param::type;

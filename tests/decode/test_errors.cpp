@@ -12,7 +12,7 @@ namespace {
 const Shape shape{.lengths = {40, 0, 7}, .num_q_heads = 8, .num_kv_heads = 4, .head_dim = 32, .q_type = DType::fp32};
 const Placement placement{.out_type = DType::fp32};
 
-/// The cache's type, and one that it is not.
+/// The cache's type, and another one.
 using T     = AnyType;
 using Other = std::conditional_t<std::is_same_v<T, double>, float, double>;
 
@@ -52,12 +52,12 @@ TYPED_TEST(PlanErrors, Bounds) {
                 {"max_batch is 1048576", "max_query_len 1048576", "2^31"});
   this->refuses({.num_q_heads = 8, .max_batch = INT_MAX, .max_query_len = 2}, {"max_batch is 2147483647", "2^31"});
   this->refuses({.num_q_heads = 8, .max_query_len = INT_MAX}, {"max_query_len", "2147483647"});
-  // 2^30 query tokens of two heads each: as many query rows as an int cannot count.
+  // 2^30 query tokens of two heads each: 2^31 query rows, which exceed an int.
   this->refuses({.num_q_heads = 8, .max_query_len = 1 << 30, .max_query_tokens = 1 << 30},
                 {"max_query_len is 1073741824", "2 query heads", "2^31"});
 }
 
-// What fits an int, but nothing else.
+// Bounds that fit an int are accepted, however large.
 TYPED_TEST(PlanErrors, BoundsAtTheirLimits) {
   const auto plans = [&](const typename TestFixture::Options& options) {
     return std::visit([&](const auto& kv) { return detail::make_schedule(this->scene.exec(), kv.ref(), options); },
@@ -104,7 +104,7 @@ TYPED_TEST(PlanErrors, CuSeqlens) {
 
 TYPED_TEST(PlanErrors, DimsThatFitNoTeam) {
   using DeviceMemory = typename TypeParam::memory_space;
-  const int dims     = 1 << 22;  // more than even a host sets aside for a team
+  const int dims     = 1 << 22;  // more than even a host has for a team
   const Kokkos::View<T****, Kokkos::LayoutRight, DeviceMemory> k(
       Kokkos::view_alloc("test keys", Kokkos::WithoutInitializing), 1, 1, 1, dims);
   const Kokkos::View<int*, DeviceMemory> lengths("test ints", 1);
@@ -119,7 +119,7 @@ TYPED_TEST(PlanErrors, KeysAndValuesOfTwoTypes) {
                  {"values are", name_of(dtype_v<Other>), "keys", name_of(dtype_v<T>)});
 }
 
-// A code that stands for nothing, or for a type that this build was told to leave out.
+// An invalid type code, or a type that this build leaves out.
 TYPED_TEST(PlanErrors, TypesWithoutKernels) {
   CacheRef kv = std::visit([](const auto& cache) { return cache.ref(); }, this->scene.cache());
   kv.k.type   = static_cast<DType>(77);
@@ -239,7 +239,7 @@ TYPED_TEST(DecodeErrors, Queries) {
   }
 }
 
-// A View of a size over a null pointer: an allocation that failed, or one that was never made.
+// A View with extents and a null pointer: an allocation that failed or never happened.
 TYPED_TEST(DecodeErrors, NullPointers) {
   using Memory          = typename TypeParam::memory_space;
   const TypeParam& exec = this->scene.exec();

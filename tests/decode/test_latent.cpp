@@ -30,7 +30,7 @@ TYPED_TEST(Latent, Heads) {
   }
 }
 
-// Beyond each length lie NaNs.
+// NaNs follow each sequence.
 TYPED_TEST(Latent, LengthsAroundTilesAndPages) {
   const Sample<typename TestFixture::T> sample(
       latent_shape(16, {15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129}));
@@ -39,7 +39,7 @@ TYPED_TEST(Latent, LengthsAroundTilesAndPages) {
   expect_right<typename TestFixture::Space>(sample, placements);
 }
 
-// Cut in pieces, and joined: the long one in groups of them.
+// Split and joined; the long sequence joins groups of splits.
 TYPED_TEST(Latent, UnevenBatches) {
   for (const int heads : {16, 40}) {
     const Sample<typename TestFixture::T> sample(latent_shape(heads, {3000, 40, 700, 0, 1}));
@@ -51,7 +51,7 @@ TYPED_TEST(Latent, UnevenBatches) {
   }
 }
 
-// More rows than teams: rows stay whole, and each team carries out several.
+// More rows than teams: rows stay whole, and each team processes several.
 TYPED_TEST(Latent, MoreRowsThanTeams) {
   for (const int heads : {1, 20})
     expect_right<typename TestFixture::Space, typename TestFixture::T>(latent_shape(heads, std::vector<int>(900, 18)),
@@ -110,7 +110,7 @@ TYPED_TEST(Latent, OtherLayouts) {
       shape, {{.order = KVOrder::NHD}, {.layout = Layout::paged, .order = KVOrder::HND}});
 }
 
-// A plan that reads values where the keys lie must not be used for a cache that has values of its own.
+// A plan that reads values from the keys must not be used for a cache with separate values.
 TYPED_TEST(Latent, ValuesOfTheirOwn) {
   using Element      = typename TypeParam::type;
   using Where        = typename TypeParam::space;
@@ -130,7 +130,7 @@ TYPED_TEST(Latent, ValuesOfTheirOwn) {
     other.decode(plan);
     EXPECT_TRUE(other.right());
   }
-  // The other way round there is nothing to lose.
+  // The reverse is allowed.
   planned.decode(right_plan);
   EXPECT_TRUE(planned.right());
 }

@@ -8,8 +8,8 @@ template <class Param>
 struct LongSequences : testing::Test {};
 TYPED_TEST_SUITE(LongSequences, SpacesAndTypes, Names);
 
-// The longest lengths of the A40 study. It had D = 128; 16 keep the reference affordable, and what grows with the
-// length, the pieces and the rounding of their sums, is the same.
+// The longest lengths of the A40 study. The study has D = 128; D = 16 keeps the reference fast, and the splits and the
+// rounding of their sums are the same.
 TYPED_TEST(LongSequences, AMillionTokens) {
   using T = typename TypeParam::type;
   expect_right<typename TypeParam::space, T>(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hand-tuned kernels for many query rows to a kv head: latent caches, large groups, several query tokens.
+// The hand-tuned kernels for many query rows per KV head: latent caches, large groups, several query tokens.
 #include "tests/support/scene.hpp"
 #if defined(KOKKOS_ENABLE_CUDA)
 #include "tests/decode/tuned_suite.hpp"
@@ -42,7 +42,7 @@ TYPED_TEST(TunedMany, QueryTokens) {
     }
 }
 
-// A plan for several query tokens takes calls of fewer.
+// A plan for several query tokens accepts fewer.
 TYPED_TEST(TunedMany, FewerQueryTokensThanPlanned) {
   using T = typename TypeParam::type;
   for (const int count : {1, 2}) {
@@ -86,8 +86,8 @@ TYPED_TEST(TunedMany, Layouts) {
                                             .lse_type  = indirect ? DType::fp64 : DType::fp32});
 }
 
-// Whole rows in rounds; rows in pieces; batches that are cut as one stream. Latent caches have fewer teams, and their
-// reference takes its time.
+// Whole rows in rounds; split rows; batches that are divided as one stream. Latent caches have fewer teams, and their
+// reference is slow.
 TYPED_TEST(TunedMany, NumbersOfRows) {
   for (const int batch : {3, 60, 66, 100, 150, 300})
     for (const Shape& shape : TestFixture::shapes(std::vector<int>(static_cast<std::size_t>(batch), 70)))
@@ -105,7 +105,7 @@ TYPED_TEST(TunedMany, UnevenBatches) {
   for (const Shape& shape : TestFixture::shapes({0, 0, 0})) TestFixture::expect_right(shape, {.layout = Layout::paged});
 }
 
-// The maximum rises from tile to tile, by more than what is let pass.
+// The maximum rises from tile to tile, by more than the rescale threshold.
 TYPED_TEST(TunedMany, LargeScores) {
   for (Shape shape : TestFixture::shapes({3000, 300})) {
     shape.key_size = 30;
@@ -123,7 +123,7 @@ TYPED_TEST(TunedMany, RepeatsBitForBit) {
     TestFixture::expect_same_bits(shape, TestFixture::pages_of_64);
 }
 
-// Cooperative launches that each ask for all of the machine.
+// Cooperative launches that each use the whole machine.
 TYPED_TEST(TunedMany, TwoInstances) {
   using T         = typename TypeParam::type;
   const auto both = Kokkos::Experimental::partition_space(Kokkos::Cuda(), 1, 1);

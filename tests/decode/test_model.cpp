@@ -5,14 +5,14 @@
 #include <fstream>
 #include <string>
 
-/// Attention of a real model (data/smollm2_attention.json says which): its keys are nothing like N(0, 1), with norms up
-/// to 16, scores from -22 to 9 and single probabilities of 0.92.
+/// Attention of a real model (data/smollm2_attention.json names it). Its keys are far from N(0, 1), with norms up to
+/// 16, scores from -22 to 9 and single probabilities of 0.92.
 namespace pagoda::test {
 namespace {
 
 constexpr int query_tokens = 4, tokens = 500, q_heads = 9, kv_heads = 3, head_dim = 64;
 
-/// One layer, with the answers for the last four tokens of its sequence, in float64, by whoever made the file.
+/// One layer, with float64 results for the last four tokens of its sequence, from the program that made the file.
 struct Layer {
   std::vector<half_t> q, k, v;
   std::vector<double> out, lse;
@@ -25,7 +25,7 @@ std::vector<T> read(std::istream& file, std::size_t count) {
   return values;
 }
 
-/// The parts of the file lie one after the other, layer by layer.
+/// The file stores its parts layer by layer.
 std::vector<Layer> read_layers() {
   std::ifstream file(PAGODA_TEST_DATA "/smollm2_attention.bin", std::ios::binary);
   std::vector<Layer> layers(2);
@@ -86,7 +86,7 @@ TYPED_TEST(RealModel, OneTokenAfterTheOther) {
       expect_right<typename TypeParam::space>(sample_of<T>(layer, length, 1), layouts);
 }
 
-// Answers that this library had no part in: what every comparison is made with agrees with them.
+// The reference of all tests agrees with results from another program.
 TEST(RealModelReference, AgreesWithTheFile) {
   for (const Layer& layer : read_layers()) {
     const Sample<double> sample = sample_of<double>(layer, tokens, query_tokens);

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-/// A NaN or an infinity in a key, a value or a scale reaches the rows that see its token, and no others. The reference
-/// says which those are: compare() wants NaN where the reference has NaN, and the right numbers everywhere else.
+/// A NaN or an infinity in a key, a value or a scale reaches the rows that see its token, and no others. compare()
+/// expects NaN where the reference has NaN, and right numbers everywhere else.
 namespace pagoda::test {
 namespace {
 
@@ -23,7 +23,7 @@ enum class In { key, value };
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-/// Puts a NaN into one dim of the token, or, where elements have none, into its scale.
+/// Puts a NaN into one dim of the token or, if its type has no NaN, into its scale.
 template <class T>
 void plant(Sample<T>& sample, int b, int t, int head, In in) {
   if constexpr (block_dims_v<T> > 0) {
@@ -38,7 +38,7 @@ void plant(Sample<T>& sample, int b, int t, int head, In in) {
   }
 }
 
-/// In vectors, element by element, and in pages.
+/// Vector loads, element-wise loads, and pages.
 const std::vector<Placement> placements = {{}, {.strides = Strides::left}, {.layout = Layout::paged, .page_size = 3}};
 
 /// Decodes one sequence of the shape for each token of `at`: entry i has a NaN in token at[i] of kv head 0.
@@ -91,7 +91,7 @@ TYPED_TEST(NaN, BesideSinksCapsAndBiases) {
       {0, 20, 38, 39});
 }
 
-// Most of its tokens have a probability of 0. A value that is NaN shows all the same.
+// Most of its tokens have a probability of 0. A NaN value still reaches the output.
 TYPED_TEST(NaN, InTokensOfNoWeight) {
   using T = typename TypeParam::type;
   expect_right_with<typename TypeParam::space, T>({.lengths = {71}, .head_dim = 16, .key_size = 300},
@@ -121,7 +121,7 @@ TYPED_TEST(NaN, InALatentCache) {
                                                     {65, 64, 63, 50});
 }
 
-// Pieces' states are joined, and where there are many, joined states again.
+// States of splits are joined, and with many splits joined states are joined again.
 TYPED_TEST(NaN, InRowsThatAreCut) {
   using T = typename TypeParam::type;
   expect_right_with<typename TypeParam::space, T>(

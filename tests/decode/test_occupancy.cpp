@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Teams that one multiprocessor runs at the same time, with the figures of real devices.
+// Number of teams that a multiprocessor runs at the same time, with the limits of real devices.
 #include "src/plan/occupancy.hpp"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST(Occupancy, RegistersCount) {
       EXPECT_EQ(teams_per_multiprocessor(h100, {1024, warps, registers}), teams * 4 / warps) << teams << " " << warps;
     }
   EXPECT_EQ(registers_for_teams(h100, 3, 4), 168);
-  EXPECT_EQ(registers_for_teams(h100, 1, 4), 255);  // a lane has no more
+  EXPECT_EQ(registers_for_teams(h100, 1, 4), 255);  // the limit of a lane
 }
 
 TEST(Occupancy, WarpsAndTeamsCount) {

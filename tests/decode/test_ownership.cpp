@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What belongs to a plan, what to the caller, and on which instances a plan may be used.
+// Ownership of plans and callers, and the instances on which a plan may be used.
 #include "tests/support/scene.hpp"
 #include "tests/support/watch.hpp"
 
@@ -17,7 +17,7 @@ template <class Param>
 struct Ownership : testing::Test {};
 TYPED_TEST_SUITE(Ownership, SpacesAndTypes, Names);
 
-// One workspace for plans of different shapes, which decode in turn, and whatever else writes into it between decodes.
+// Plans of different shapes share a workspace and decode in turn; between decodes other data is written into it.
 TYPED_TEST(Ownership, WorkspacesAreScratch) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;
@@ -45,7 +45,7 @@ TYPED_TEST(Ownership, WorkspacesAreScratch) {
   }
 }
 
-// Views of the options may go once the plan is made; their memory is given to somebody else at once.
+// Views of the options may be destroyed after the plan; here their memory is reused at once.
 TYPED_TEST(Ownership, PlansKeepTheirOptions) {
   using T      = typename TypeParam::type;
   using Space  = typename TypeParam::space;
@@ -89,7 +89,7 @@ struct Busy {
   }
 };
 
-// A plan made on one instance is used on another at once, while the first is still busy with what came before it.
+// A plan made on one instance is used on another at once, while the first is still busy with earlier work.
 TYPED_TEST(Ownership, DecodesOnOtherInstances) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;

@@ -19,7 +19,7 @@ TYPED_TEST(Plans, FewLongRowsAreCut) {
   EXPECT_TRUE(scene.right());
 }
 
-// No machine cuts splits this short.
+// No machine makes splits this short.
 TYPED_TEST(Plans, ManyShortRowsAreWhole) {
   using T = typename TypeParam::type;
   const Sample<T> sample({.lengths = std::vector<int>(200, 40), .num_q_heads = 16, .num_kv_heads = 8, .head_dim = 16});
@@ -31,7 +31,8 @@ TYPED_TEST(Plans, ManyShortRowsAreWhole) {
   EXPECT_TRUE(scene.right());
 }
 
-// What a decode leaves in the workspace must not matter to the next, whatever its lengths; and nobody tells the host.
+// The contents that a decode leaves in the workspace must not change the next one, whatever its lengths. The host does
+// not know the lengths.
 TYPED_TEST(Plans, LengthsChangeOnTheDevice) {
   using T                                   = typename TypeParam::type;
   const std::vector<std::vector<int>> steps = {{3000, 40, 700}, {1, 0, 3}, {2900, 40, 699}, {0, 0, 0}, {64, 40, 700}};
@@ -80,7 +81,7 @@ TYPED_TEST(Plans, SmallerBatchesThanPlanned) {
   EXPECT_TRUE(planned.right());
 }
 
-// A plan knows the shape of a cache, not where it lies: one plan serves the layers of a model, or another layout.
+// A plan depends on the shape of a cache, not on its address: one plan serves all layers of a model, or another layout.
 TYPED_TEST(Plans, OtherCachesOfTheSameShape) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;
@@ -95,7 +96,7 @@ TYPED_TEST(Plans, OtherCachesOfTheSameShape) {
   }
 }
 
-// max_seq_len tunes, and never truncates: the workspace that it sized must do for any cut of what comes. (Coarse
+// max_seq_len tunes, and never truncates: the workspace must be large enough for the splits of any lengths. (Coarse
 // outputs: the longer splits of an untuned plan may round a little more.)
 TYPED_TEST(Plans, LongerThanPlanned) {
   using T = typename TypeParam::type;
@@ -106,7 +107,7 @@ TYPED_TEST(Plans, LongerThanPlanned) {
   EXPECT_TRUE(scene.right());
 }
 
-// How to have rows whole: say that they are short (K2 of bench/study cuts by hand and counts on it).
+// A small max_seq_len keeps rows whole (K2 of bench/study relies on it).
 TYPED_TEST(Plans, RowsToldToBeShortStayWhole) {
   using T = typename TypeParam::type;
   const Sample<T> sample({.lengths = std::vector<int>(4, 3000), .num_q_heads = 1, .num_kv_heads = 1, .head_dim = 16});
@@ -119,7 +120,7 @@ TYPED_TEST(Plans, RowsToldToBeShortStayWhole) {
   EXPECT_TRUE(scene.right());
 }
 
-// Same numbers in, same bits out: splits are joined in their order, whoever carries them out.
+// Same numbers in, same bits out: splits are joined in their order, whichever team processes them.
 TYPED_TEST(Plans, RepeatsBitForBit) {
   using T = typename TypeParam::type;
   const Sample<T> sample(

@@ -12,8 +12,8 @@
 #include <string>
 #include <type_traits>
 
-/// Caches of all quantized elements, against float64 attention over the numbers they stand for. Queries and
-/// outputs are fp32, so that the tolerance is of fp32 arithmetic and shows what the storage would hide.
+/// Caches of all quantized elements, against float64 attention over their scaled numbers. Queries and outputs are fp32,
+/// so that the tolerance is that of fp32 arithmetic.
 namespace pagoda::test {
 namespace {
 
@@ -21,7 +21,7 @@ template <class Param>
 struct Quantized : testing::Test {};
 TYPED_TEST_SUITE(Quantized, SpacesAndQuantizedTypes, Names);
 
-/// Rows are whole elements, which may hold two dims.
+/// Rows consist of whole elements, which may hold two dims.
 template <class T>
 int whole(int dims) {
   return dims / dims_per_element_v<T> * dims_per_element_v<T>;
@@ -120,7 +120,7 @@ TYPED_TEST(Quantized, LatentCache) {
                                              {{.layout = Layout::paged, .page_size = 64}});
 }
 
-// Rows that are cut: scales are applied to every piece, and once.
+// Split rows: scales are applied to every split exactly once.
 TYPED_TEST(Quantized, LongSequences) {
   using T = typename TypeParam::type;
   for (const Scales scales : {Scales::per_head, Scales::per_token_and_head})
@@ -136,7 +136,7 @@ TYPED_TEST(Quantized, QueriesAndOutputsOfAnyPlainType) {
                                                {{.out_type = io, .lse_type = DType::fp64}});
 }
 
-// ---- that what must not be missed is not missed
+// ---- sensitivity: the tests find a lost scale
 
 TYPED_TEST(Quantized, OneForgottenDimShows) {
   using T     = typename TypeParam::type;
@@ -158,7 +158,7 @@ TYPED_TEST(Quantized, OneForgottenDimShows) {
   }
 }
 
-// ---- what is refused
+// ---- refused arguments
 
 template <class Param>
 struct QuantizedErrors : QuantizedCaches<Param> {};

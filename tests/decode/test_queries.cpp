@@ -27,7 +27,7 @@ TYPED_TEST(Queries, EveryTokenSeesAll) {
       {.lengths = {50, 4, 200}, .num_q_heads = 6, .head_dim = 32, .query_lens = {4, 4, 4}, .causal = false}, layouts);
 }
 
-// More query rows than any tile of them holds.
+// More query rows than a row tile holds.
 TYPED_TEST(Queries, MoreThanATile) {
   using T = typename TypeParam::type;
   expect_right<typename TypeParam::space, T>(
@@ -70,7 +70,7 @@ TYPED_TEST(Queries, NoneAtAll) {
                                              {{.ragged = false}, {.ragged = true}});
 }
 
-// Rows cut in pieces some of which a query token sees nothing of.
+// Split rows; a query token sees no token of some splits.
 TYPED_TEST(Queries, CutRows) {
   using T = typename TypeParam::type;
   const Sample<T> sample(

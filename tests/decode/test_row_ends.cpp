@@ -10,7 +10,7 @@
 namespace pagoda::test {
 namespace {
 
-/// Memory whose last byte is followed by a page that cannot be read, and whose first byte's page by another.
+/// Memory whose last byte is followed by a page that cannot be read, and whose first byte is preceded by another.
 class Guarded {
  public:
   explicit Guarded(std::size_t bytes) : bytes_(bytes) {
@@ -67,7 +67,7 @@ void expect_right_at_the_end(int dims, int dims_v, int q_heads, DType q_type) {
     const ContiguousKV<T, Kokkos::HostSpace> plain(Rows(k, 1, length, kv_heads, k_row),
                                                    Rows(v, 1, length, kv_heads, v_row), lengths.view());
     const Kokkos::View<float, Kokkos::HostSpace> k_scale("test scale"),
-        v_scale("test scale");  // kv only refers to them
+        v_scale("test scale");  // kv does not own them
     const auto kv = [&] {
       if constexpr (block_dims_v<T> > 0) {
         k_scale() = sample.key_scale(0, 0, 0), v_scale() = sample.value_scale(0, 0, 0);
@@ -107,7 +107,7 @@ void expect_right_at_the_end(int dims, int dims_v, int q_heads, DType q_type) {
 
 TYPED_TEST(RowEnds, AreNotReadBeyond) {
   using T = typename TypeParam::type;
-  // bf16 queries have a path of their own: products of pairs.
+  // bf16 queries have a separate path: products of pairs.
   const DType q_type = dtype_v<T> == DType::bf16 ? DType::bf16 : DType::fp32;
   for (const int q_heads : {2, 8, 16})
     for (const int dim : {2, 4, 10, 14, 16, 18, 30, 34, 72, 96, 100, 120, 126, 128, 130, 250})

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-/// Scales that are floats, of fp8, int8 and int4 caches: of tensors, heads and tokens.
+/// Float scales of fp8, int8 and int4 caches: per tensor, per head, and per token and head.
 namespace pagoda::test {
 namespace {
 
@@ -43,7 +43,7 @@ TYPED_TEST(FloatScales, EveryKindOfScales) {
   }
 }
 
-// Keys, queries and values may be of any size as long as scores are not.
+// Keys, queries and values may have any magnitude if scores are moderate.
 TYPED_TEST(FloatScales, TinyAndLargeScales) {
   using T = typename TypeParam::type;
   for (const Scales scales : {Scales::per_tensor, Scales::per_head, Scales::per_token_and_head})
@@ -58,16 +58,16 @@ TYPED_TEST(FloatScales, TinyAndLargeScales) {
                                                     .value_size    = values});
 }
 
-// ---- that what must not be missed is not missed
+// ---- sensitivity: the tests find a lost scale
 
-/// A token whose score is neither large nor nearly 0: where it is 0, so it is with any scale.
+/// A token whose score is neither large nor nearly 0, as a score of 0 does not depend on the scale.
 template <class T>
 int token_with_a_score(const Sample<T>& sample) {
   const auto tokens = static_cast<double>(sample.rows()[0].probabilities.size());
   return median_token(sample, [&](double p) { return std::abs(std::log(p * tokens)); });
 }
 
-/// The token whose scales are most unlike those of token t: one of like scales could stand in for it unseen.
+/// The token whose scales differ most from those of token t. A swap with similar scales would not be found.
 template <class T>
 int unlike_token(const Sample<T>& sample, int length, int t) {
   int found   = t;
@@ -117,14 +117,14 @@ TYPED_TEST(FloatScales, AnotherHeadsScaleShows) {
       std::swap(keys.key_scale(0, t, 0), keys.key_scale(0, t, 2));
       std::swap(values.value_scale(0, t, 0), values.value_scale(0, t, 2));
     }
-    // The keys' scales matter less: probabilities are near each other.
+    // The keys' scales matter less, as probabilities are similar.
     constexpr bool wide_tolerance = coarse<typename TypeParam::space>;
     EXPECT_GT((distance<typename TypeParam::space, T>(keys, right)), wide_tolerance ? 1 : 100);
     EXPECT_GT((distance<typename TypeParam::space, T>(values, right)), wide_tolerance ? 10 : 100);
   }
 }
 
-// ---- what is refused
+// ---- refused arguments
 
 template <class Param>
 struct FloatScalesErrors : QuantizedCaches<Param> {};
@@ -142,7 +142,7 @@ TYPED_TEST(FloatScalesErrors, ScalesOfAnotherShape) {
   refuses(right, this->floats(5), {"axis 2 of scales.v", "extent 5", "4"});
   refuses(this->floats(2, 19, 4), right, {"axis 1 of scales.k", "extent 19", "20"});
   refuses(right, this->floats(3, 20, 4), {"axis 0 of scales.v", "extent 3", "2"});
-  // One page of scales for all, one head's, one token's.
+  // One page of scales for all; one head; one token.
   for (const auto& some : {this->floats(1, 20, 4), this->floats(2, 20, 1), this->floats(2, 1, 4)})
     EXPECT_NO_THROW(static_cast<void>(kv.with_scales(per_token_and_head_scales(some, right))));
 }
@@ -166,8 +166,8 @@ TYPED_TEST(FloatScalesErrors, IntegersWithoutScales) {
   }
 }
 
-// Scales of a cache that has no use for them, and strides beyond what a kernel carries: nothing that a View can say,
-// but other callers of the erased boundary can.
+// Scales of a cache whose type has none, and strides beyond a kernel's limit. Views cannot express this, but other
+// callers of the type-erased interface can.
 TYPED_TEST(FloatScalesErrors, AtTheErasedBoundary) {
   CacheRef kv          = this->scaled(32).ref();
   kv.v_scale.stride[1] = std::int64_t(1) << 32;

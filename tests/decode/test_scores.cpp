@@ -12,7 +12,7 @@ TYPED_TEST_SUITE(Scores, SpacesAndTypes, Names);
 
 const std::vector<Placement> layouts = {{.layout = Layout::contiguous}, {.layout = Layout::paged}};
 
-// A window's tokens lie in [position - window_left, position]; pages before it need not even exist.
+// A window's tokens lie in [position - window_left, position]; pages before it need not exist.
 TYPED_TEST(Scores, Windows) {
   using T = typename TypeParam::type;
   for (const int window : {0, 1, 15, 16, 63, 64, 300, 5000})
@@ -32,7 +32,7 @@ TYPED_TEST(Scores, WindowsOfSeveralQueryTokens) {
                                                  layouts);
 }
 
-// The first tokens stay visible, and what lies between them and the window is not read.
+// The first tokens stay visible, and tokens between them and the window are not read.
 TYPED_TEST(Scores, InitialTokensBesideAWindow) {
   using T = typename TypeParam::type;
   for (const int initial : {1, 4, 20, 10000})
@@ -74,7 +74,7 @@ TYPED_TEST(Scores, Sinks) {
       {.lengths = {0, 1, 300, 40}, .head_dim = 32, .query_lens = {3, 3, 3, 3}, .sinks = true}, layouts);
 }
 
-// Whether a row is whole or cut, its sink counts once.
+// The sink counts once, in whole and in split rows.
 TYPED_TEST(Scores, SinksOfCutAndWholeRows) {
   using T = typename TypeParam::type;
   const Sample<T> sample({.lengths = {0, 5000, 3}, .num_q_heads = 1, .num_kv_heads = 1, .head_dim = 16, .sinks = true});
@@ -95,7 +95,7 @@ TYPED_TEST(Scores, Scales) {
           {.lengths = {0, 1, 300}, .head_dim = 32, .softmax_scale = scale, .logit_soft_cap = cap}, layouts);
 }
 
-// exp of these overflows, or leaves nothing, unless the maximum is taken off first.
+// exp of these overflows or underflows unless the maximum is subtracted first.
 TYPED_TEST(Scores, TooLargeForANaiveSoftmax) {
   using T = typename TypeParam::type;
   expect_right<typename TypeParam::space, T>({.lengths = {1, 70, 3000}, .head_dim = 32, .key_size = 3000}, layouts);

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-/// That the tolerance is worth something: what must not be missed is not missed.
+/// Sensitivity of the tolerance: errors of one token are found.
 namespace pagoda::test {
 namespace {
 
@@ -36,7 +36,7 @@ Sample<T> without(Sample<T>& full, int gone) {
   return less;
 }
 
-/// One sequence with a token more, at `place`, whose key draws a probability of 0.1.
+/// One sequence with an additional token, at `place`, whose key draws a probability of 0.1.
 template <class T>
 Sample<T> with_planted(Sample<T>& base, int place) {
   const Shape& shape = base.shape();
@@ -62,7 +62,7 @@ double distance(const Sample<T>& given, const Sample<T>& wanted, const Placement
   return scene.worst();
 }
 
-// Of N(0, 1) data the median token changes the output by 1 / (e sqrt(length)) of itself.
+// With N(0, 1) data the median token changes the output by 1 / (e sqrt(length)) of its norm.
 TYPED_TEST(Sensitivity, LosingTheMedianTokenShows) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;
@@ -92,13 +92,13 @@ TYPED_TEST(Sensitivity, LosingTheMedianTokenShows) {
     }
     EXPECT_LE(distance<Space>(full, full), 1) << length << " tokens";
   }
-  // The coarser the types of outputs and probabilities, the sooner the effect drowns in their rounding.
+  // Coarser types of outputs and probabilities hide the effect sooner.
   const int coarse = probability == dtype_v<accumulator_t<T>> ? 0 : 1;
   EXPECT_GE(shown, dtype_v<T> == DType::bf16 ? 1 : dtype_v<T> == DType::fp16 ? 4 - coarse : 5);
 }
 
-// At the first and last token and on both sides of each edge of pages, tiles and pieces. The tokens of a sequence have
-// no order for a query that sees them all, so one decode without the planted key stands for its loss anywhere.
+// At the first and last token and on both sides of each edge of pages, tiles and splits. The order of tokens does not
+// matter to a query that sees all of them, so one decode without the planted key represents its loss anywhere.
 TYPED_TEST(Sensitivity, LosingAPlantedKeyShowsAnywhere) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;
@@ -108,7 +108,7 @@ TYPED_TEST(Sensitivity, LosingAPlantedKeyShowsAnywhere) {
     Sample<T> base(one_row(length - 1));
     std::set<int> places{0, length - 1};
     for (const int step : {page, 32, 64}) {
-      const int stride = length > 1000 ? 256 : step;  // of a long one, the edges of pieces
+      const int stride = length > 1000 ? 256 : step;  // for long sequences, the edges of splits
       for (int edge = stride; edge < length; edge += stride) places.insert({edge - 1, edge});
     }
     for (const int place : places) {

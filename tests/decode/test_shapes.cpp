@@ -11,11 +11,11 @@ template <class Param>
 struct Shapes : testing::Test {};
 TYPED_TEST_SUITE(Shapes, SpacesAndTypes, Names);
 
-/// Every layout with as little as possible around it.
+/// Every layout, in the smallest problems.
 const std::vector<Placement> each_layout = {
     {.layout = Layout::contiguous}, {.layout = Layout::paged}, {.layout = Layout::csr}};
 
-// The grids of the A40 study that this library grew out of: its usual head dims, and odd ones at odd lengths.
+// The grids of the A40 study: its usual head dims, and odd ones at odd lengths.
 TYPED_TEST(Shapes, StudyGrid) {
   using T = typename TypeParam::type;
   for (const int dim : {8, 64, 128})
@@ -30,7 +30,7 @@ TYPED_TEST(Shapes, StudyGridOfOddNumbers) {
         {.lengths = {3, 17, 255, 1000}, .num_q_heads = 1, .num_kv_heads = 1, .head_dim = dim}, each_layout);
 }
 
-// One sequence at a time: cut differently from the same sequence in a batch.
+// One sequence at a time; it is split differently in a batch.
 TYPED_TEST(Shapes, StudyGridAlone) {
   using T = typename TypeParam::type;
   for (const int length : {4, 32, 256, 1024})
@@ -97,7 +97,7 @@ TYPED_TEST(Shapes, OrdersAndStrides) {
     for (const KVOrder order : {KVOrder::NHD, KVOrder::HND})
       for (const Strides strides : {Strides::dense, Strides::padded, Strides::left})
         placements.push_back({.layout = layout, .order = order, .strides = strides, .io = strides});
-  // Queries and outputs need not lie as the cache does.
+  // Queries and outputs may have other strides than the cache.
   placements.push_back({.strides = Strides::dense, .io = Strides::padded});
   placements.push_back({.strides = Strides::dense, .io = Strides::left});
   placements.push_back({.strides = Strides::padded, .io = Strides::dense});
@@ -141,7 +141,7 @@ TYPED_TEST(Shapes, BatchEntriesOfALargerCache) {
                                               {.layout = Layout::csr, .indirect = true}});
 }
 
-// One long sequence must neither starve behind the short ones nor disturb them.
+// One long sequence beside short ones.
 TYPED_TEST(Shapes, OneLongSequenceAmongShortOnes) {
   using T = typename TypeParam::type;
   std::vector<int> lengths(31, 17);

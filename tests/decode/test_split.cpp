@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How rows are cut: pure functions, asked about many batches. The workspace has room for what they promise, no more.
+// How rows are split: pure functions, called for many batches. The workspace has exactly the size that they give.
 #include "src/plan/split.hpp"
 
 #include "src/base/divisor.hpp"
@@ -61,7 +61,7 @@ TEST(Split, CutsFitTheWorkspace) {
   }
 }
 
-// A prompt of 2^20 query tokens over as many tokens makes more chunks in all than an int counts.
+// A prompt of 2^20 query tokens over 2^20 tokens has more than 2^31 chunks.
 TEST(Split, MoreChunksThanAnIntCounts) {
   const SplitBounds bounds{
       .num_teams = 396, .even_waves = 1, .waves = 2, .chunk_shift = 4, .max_chunks = 1 << 20, .max_cuts = 800};
@@ -77,7 +77,7 @@ TEST(Split, MoreChunksThanAnIntCounts) {
   EXPECT_LE(cuts, bounds.max_cuts);
 }
 
-/// A worker of one lane, which is all that a Share asks of a team here.
+/// A worker of one lane, which is enough for a Share.
 struct OneLaneMachine : OneLane {
   using Member = int;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NaNs in visible keys and values: the rows that see them are NaN, all others are as they are without.
+// NaNs in visible keys and values: the rows that see them are NaN, and all others do not change.
 #include "tests/support/scene.hpp"
 #if defined(KOKKOS_ENABLE_CUDA)
 #include "tests/decode/tuned_suite.hpp"
@@ -28,7 +28,7 @@ auto nan_patterns() {
   std::vector<Bits> patterns;
   for (const std::uint32_t s : {0u, sign})
     for (const std::uint32_t m : {all, 1u << (mantissa - 1), 1u})
-      if (type != DType::fp8_e4m3 || m == all)  // the only NaNs there
+      if (type != DType::fp8_e4m3 || m == all)  // e4m3 has no other NaNs
         patterns.push_back(static_cast<Bits>(s | exponent | m));
   return patterns;
 }
@@ -40,7 +40,7 @@ struct Plant {
 };
 
 /// NaNs in three of four sequences, alternately in keys and values: at the first and last tokens, in the middle, and
-/// where the last tile begins. round: which of these, and which head begins with a value.
+/// where the last tile begins. round: selects the positions, and the head that begins with a value.
 std::vector<Plant> plants_of(const Shape& shape, int round) {
   std::vector<Plant> plants;
   const int dims = shape.head_dim_v > 0 ? shape.head_dim_v : shape.head_dim;
@@ -130,7 +130,7 @@ void expect_nans_where_seen(const Shape& shape, const Placement& placement) {
   for (int round = 0; round < 2; ++round) expect_nans_where_seen<T>(shape, placement, plants_of(shape, round));
 }
 
-/// Rows in pieces, whole rows, and a batch that is cut as one stream.
+/// Split rows, whole rows, and a batch that is divided as one stream.
 const std::vector<std::vector<int>>& lengths_of_all_kinds() {
   static const std::vector<std::vector<int>> all{
       {700, 690, 700, 690, 0, 700, 660}, std::vector<int>(70, 70), {3000, 40, 0, 1, 700, 17, 300, 2, 64, 65}};
@@ -159,7 +159,7 @@ TYPED_TEST(TunedNaN, LargeScores) {
   expect_nans_where_seen<T>(shape, {.layout = Layout::paged});
 }
 
-// The scale of a head is NaN: rows of that head are, where there are tokens to scale.
+// The scale of a head is NaN: rows of that head that see tokens are NaN.
 TYPED_TEST(TunedNaN, Scales) {
   using T = typename TypeParam::type;
   if constexpr (is_quantized_v<T>) {
@@ -208,8 +208,8 @@ TYPED_TEST(TunedManyNaN, LargeScores) {
   }
 }
 
-// Of several query tokens the earlier ones do not see the newest tokens, in the last tile or in the last two: the NaN
-// is at each of these tokens in turn, in every layout.
+// With several query tokens, the earlier ones do not see the newest tokens, in the last tile or in the last two: the
+// NaN is at each of these tokens in turn, in every layout.
 TYPED_TEST(TunedManyNaN, NewerTokensDoNotReachEarlierQueries) {
   using T = typename TypeParam::type;
   for (const bool causal : {true, false})

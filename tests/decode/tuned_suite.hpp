@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-/// What the tests of the hand-tuned kernels share.
+/// The common part of the tests of the hand-tuned kernels.
 namespace pagoda::test {
 
 template <class T>
@@ -20,8 +20,8 @@ inline constexpr bool has_tuned =
     std::is_same_v<T, float> || std::is_same_v<T, half_t> || std::is_same_v<T, bfloat16_t> ||
     std::is_same_v<T, fp8_e4m3_t> || std::is_same_v<T, fp8_e5m2_t>;
 
-/// The types among a list that there are hand-tuned kernels for; if there are none, one of the others, whose tests are
-/// skipped, as GoogleTest has no empty lists.
+/// The types of a list that have hand-tuned kernels; if there are none, one other type, whose tests are skipped, as
+/// GoogleTest has no empty lists.
 template <class... P>
 struct Kept {};
 template <class... Q>
@@ -52,7 +52,8 @@ struct Tuned : testing::Test {
     if (!has_tuned<Element>) GTEST_SKIP() << "this build has none of the types that there are hand-tuned kernels for";
   }
 
-  /// As the kernels take it: queries of the cache's type, or fp16 for 8 bits, and scales that all tokens share.
+  /// A shape that the kernels support: queries of the cache's type, or fp16 for 8 bits, and scales that all tokens
+  /// share.
   static Shape taken(Shape shape) {
     if (is_quantized_v<Element>) {
       shape.head_dim = 128;
@@ -115,7 +116,7 @@ struct Tuned : testing::Test {
   }
 };
 
-/// The kernels for many query rows to a kv head.
+/// The kernels for many query rows per KV head.
 template <class Param>
 struct TunedMany : Tuned<Param> {
   void SetUp() override {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int rounds = 100;
 
-/// Two plans of unlike shapes, on these instances.
+/// Two plans of different shapes, on these instances.
 template <class Space, class T>
 struct Pair {
   Space first_instance = instances<Space>()[0], second_instance = instances<Space>()[1];
@@ -26,7 +26,7 @@ template <class Param>
 struct Concurrent : testing::Test {};
 TYPED_TEST_SUITE(Concurrent, SpacesAndTypes, Names);
 
-// In flight at the same time, as far as the space lets them.
+// In flight at the same time, if the space allows.
 TYPED_TEST(Concurrent, TwoInstances) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;
@@ -45,8 +45,8 @@ TYPED_TEST(Concurrent, TwoInstances) {
   }
 }
 
-// Each asks for all of the machine, and neither may wait for teams of its own that the other keeps from running: rows
-// cut in pieces, whole rows, and rows of all lengths, joined by whichever kernels the plan chose.
+// Each decode may use the whole machine, and must not wait for its own teams that the other keeps from running: split
+// rows, whole rows and rows of all lengths, in the kernels that the plan chose.
 TYPED_TEST(Concurrent, TwoInstancesOnAFilledMachine) {
   using T                = typename TypeParam::type;
   using Space            = typename TypeParam::space;
@@ -90,7 +90,7 @@ void expect_right_in_two_threads(Pair<Space, T> pair) {
   EXPECT_EQ(wrong[1], 0);
 }
 
-// Different plans may be used by different threads, on one instance or on several.
+// Different threads may use different plans, on one instance or on several.
 TYPED_TEST(Concurrent, TwoThreads) {
   expect_right_in_two_threads(Pair<typename TypeParam::space, typename TypeParam::type>());
 }
@@ -100,7 +100,7 @@ TYPED_TEST(Concurrent, TwoThreadsOnOneInstance) {
   expect_right_in_two_threads(Pair<Space, typename TypeParam::type>{.second_instance = instances<Space>()[0]});
 }
 
-// A plan made on one instance serves decodes on another of the same device, after both are told to wait.
+// A plan made on one instance serves decodes on another of the same device, after fences of both.
 TYPED_TEST(Concurrent, PlannedHereDecodedThere) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;

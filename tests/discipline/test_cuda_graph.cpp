@@ -16,7 +16,7 @@ void check(cudaError_t status, const char* what) {
 }
 #define PAGODA_TEST_CUDA(call) check(call, #call)
 
-/// What one decode asks of a stream, to be asked again.
+/// A captured decode, for replays.
 class Graph {
  public:
   template <class Decode>
@@ -47,7 +47,7 @@ class Graph {
   std::size_t nodes_          = 0;
 };
 
-/// Captures the very first decode of a plan, and holds each replay against the reference and, bit for bit, against an
+/// Captures the very first decode of a plan, and compares each replay with the reference and, bit for bit, with an
 /// eager decode of another plan.
 template <class T>
 void expect_capturable(const Shape& shape, Layout layout, cudaStreamCaptureMode mode) {
@@ -76,7 +76,7 @@ void expect_capturable(const Shape& shape, Layout layout, cudaStreamCaptureMode 
   }
   Shape shorter = shape;
   for (int& length : shorter.lengths) length -= length / 3;
-  // Tokens keep their places and queries their values: only the lengths differ.
+  // Only the lengths differ; tokens and queries stay the same.
   scene.set_lengths(shorter.lengths);
   expect_same(Sample<T>(shorter), "shorter");
   shorter.lengths.assign(shape.lengths.size(), 0);
@@ -94,7 +94,7 @@ const Shape cut{.lengths = {20000, 7, 0}, .num_q_heads = 8, .num_kv_heads = 2, .
 const Shape scored{.lengths = {5000, 40}, .head_dim = 64, .query_lens = {3, 3}, .alibi = true, .sinks = true};
 const Shape narrow{.lengths = {500, 40}, .head_dim = 33};
 
-// Under the strictest mode nothing in the process may do what a capture cannot.
+// In the strictest capture mode no thread of the process may make a call that is not allowed during capture.
 TYPED_TEST(CudaGraph, CapturedRightAfterPlanStrictly) {
   using T = typename TypeParam::type;
   expect_capturable<T>(cut, Layout::paged, cudaStreamCaptureModeGlobal);

@@ -11,7 +11,7 @@ using Strings = std::vector<std::string>;
 
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
-/// Rows that are cut and rows that are whole, of several query tokens, with everything that can be on.
+/// Split rows and whole rows, several query tokens, and all score options.
 Shape busy_shape() {
   return {.lengths        = {3000, 20, 0, 700},
           .num_q_heads    = 4,
@@ -65,11 +65,11 @@ TYPED_TEST(KokkosTools, EveryLabelIsOurs) {
   EXPECT_GE(seen.kernels.size(), 3u);
   EXPECT_FALSE(seen.allocations.empty()) << "the plan's workspace was not seen";
   for (const auto& name : seen.kernels) EXPECT_TRUE(starts_with(name, "Pagoda::")) << name;
-  for (const auto& name : seen.allocations)  // beside what Kokkos allocates for itself
+  for (const auto& name : seen.allocations)  // except Kokkos' own allocations
     EXPECT_TRUE(starts_with(name, "Pagoda::") || starts_with(name, "Kokkos::")) << name;
 }
 
-// The first decode after a plan, too: whatever happens once has happened in the plan.
+// This includes the first decode after a plan, as the plan does all one-time work.
 TYPED_TEST(KokkosTools, DecodeOnlyLaunches) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;
@@ -94,8 +94,8 @@ TYPED_TEST(KokkosTools, DecodeOnlyLaunches) {
 
 TYPED_TEST(KokkosTools, MergeOnlyLaunches) {
   using Space = typename TypeParam::space;
-  // On an instance on which nothing has run: Kokkos has allocated nothing for its launches yet, and no plan comes
-  // before a merge that could have made it.
+  // On a fresh instance, for whose launches Kokkos has allocated nothing, and without a plan that could have triggered
+  // this.
   const Space whole;
   merge_two(whole.concurrency() < 2 ? whole : Kokkos::Experimental::partition_space(whole, 1, 1)[0]);
   const Watch::Seen seen = Watch::seen();
@@ -105,16 +105,15 @@ TYPED_TEST(KokkosTools, MergeOnlyLaunches) {
   EXPECT_EQ(seen.fences, Strings());
 }
 
-// A plan reads nothing of the device, so it does not wait for it. In a given workspace it allocates its own memory
-// alone.
+// A plan reads no device memory, so it does not wait. With a given workspace it allocates only its own memory.
 TYPED_TEST(KokkosTools, PlanInAGivenWorkspaceAllocatesItsOwnMemoryAlone) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;
   const Sample<T> sample(busy_shape());
   Scene<Space, T> scene(sample, {.layout = Layout::paged});
-  scene.decode(scene.plan());  // whatever happens once
+  scene.decode(scene.plan());  // one-time work
   scene.exec().fence();
-  std::optional<Plan<Space>> plan;  // outlives the watch: to free its memory, Kokkos fences
+  std::optional<Plan<Space>> plan;  // destroyed after the watch, because Kokkos fences when it frees memory
   std::visit(
       [&](const auto& kv) {
         const std::size_t bytes = workspace_bytes(scene.exec(), kv, scene.options());

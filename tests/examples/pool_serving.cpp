@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A serving loop: requests wait until the pool has room, every step appends a token to each running sequence and
-// decodes all of them in one call, and a sequence that is long enough leaves.
+// decodes all of them in one call, and a complete sequence is released.
 #include "support.hpp"
 
 #include <deque>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An int8 cache with one scale for each token and KV head, which a kernel of the caller's computes: s = max |x| / 127
-// over the dims of the row, stored = round(x / s). A decode multiplies by s, so s is what the cache's scale is.
+// over the dims of the row, stored = round(x / s). A decode multiplies by s, so s is the cache's scale.
 #include "support.hpp"
 
 template <class From, class To, class Scale>
@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
   pagoda::decode(exec, plan, q, kv, out);
   exec.fence();
 
-  // The decode computes with the numbers that the cache stands for, which are within s / 2 of the originals.
+  // The decode computes with stored * s, which is within s / 2 of the original.
   const auto host_k_scale = example::on_host(k_scale), host_v_scale = example::on_host(v_scale);
   const auto original = example::on_host(k);
   const example::HostCache copy(kv);

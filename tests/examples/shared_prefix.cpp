@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Four sequences begin with the same 256 tokens. One decode reads these once for all of them: a batch entry with a
-// query token of each sequence and causal = false. A second decode reads what each sequence has of its own, and merge
-// joins the two states.
+// query token of each sequence and causal = false. A second decode reads the rest of each sequence, and merge joins the
+// two states.
 #include "support.hpp"
 
 int main(int argc, char** argv) {

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-/// What the examples need besides Pagoda: numbers to decode, and the float64 reference to compare with.
+/// Helpers of the examples: numbers to decode, and the comparison with the float64 reference.
 namespace example {
 
 /// Fills any contiguous View with numbers between -1 and 1.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program of a user's, built against an installed Pagoda and with Pagoda as a sub-project. Pagoda is called from
-// uses.cpp, which may be in a shared library of the user's; its exceptions are caught here.
+// A user's program, built against an installed Pagoda and with Pagoda as a sub-project. Pagoda is called from uses.cpp,
+// which may be in a shared library of the user's; its exceptions are caught here.
 #include <pagoda/error.hpp>
 #include <pagoda/version.hpp>
 

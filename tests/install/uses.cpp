@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Zero queries see all tokens alike, so the output is the mean of the values and the log-sum-exp is log(tokens).
+// Zero queries weight all tokens equally, so the output is the mean of the values and the log-sum-exp is log(tokens).
 #include "uses.hpp"
 
 #include <pagoda/pagoda.hpp>
@@ -26,7 +26,7 @@ bool all_near(const View& view, double expected) {
   return true;
 }
 
-/// A paged cache of which every value is 3 and every key 0, on the device.
+/// A paged cache on the device in which every value is 3 and every key 0.
 struct Cache {
   Kokkos::View<float****> k{"k", batch* pages, page, kv_heads, dim}, v{"v", batch* pages, page, kv_heads, dim};
   Kokkos::View<int**, Kokkos::LayoutRight> block_table{"block_table", batch, pages};

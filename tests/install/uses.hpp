@@ -9,7 +9,7 @@
 #define USES_EXPORT
 #endif
 
-/// A decode whose result is known. Returns true where it is right.
+/// A decode with a known result. Returns true if it is right.
 USES_EXPORT bool decode_is_right();
 /// Calls the other entries of every public header. Returns true where the results are right.
 USES_EXPORT bool everything_else_is_right();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Caches that the library allocates: as decodes want them, in any order and type.
+// Caches that the library allocates, in any order and type, have the layout that decodes read fastest.
 #include "tests/support/refusal.hpp"
 #include "tests/support/spaces.hpp"
 #include "tests/support/watch.hpp"

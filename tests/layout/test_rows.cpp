@@ -33,7 +33,7 @@ struct ReadAll {
   }
 };
 
-/// The number that dim d of a row stands for; a quantized one is multiplied in float.
+/// The value of dim d of a row. Quantized numbers are multiplied by their scale in float.
 template <class T>
 double meant(const T* row, int d, float scale, const typename Sample<T>::BlockScale* blocks) {
   if constexpr (block_dims_v<T> > 0) {
@@ -102,7 +102,7 @@ template <class Param>
 struct QuantizedRows : testing::Test {};
 TYPED_TEST_SUITE(QuantizedRows, SpacesAndQuantizedTypes, Names);
 
-// What a layout gives are the numbers that are meant, whatever shares a scale.
+// Layouts return scaled numbers, for every kind of scale.
 TYPED_TEST(QuantizedRows, AreTheNumbersThatAreMeant) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;
@@ -141,7 +141,7 @@ TYPED_TEST(Rows, ValuesMayBeAPrefixOfTheKeys) {
   std::visit([&](const auto& kv) { expect_rows<Space>(sample, kv); }, scene.cache());
 }
 
-// Two entries of a batch may read one sequence: beams that have not parted yet.
+// Two entries of a batch may read one sequence: beams that still share all tokens.
 TYPED_TEST(Rows, OneSequenceTwiceInABatch) {
   using T      = typename TypeParam::type;
   using Space  = typename TypeParam::space;

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <Kokkos_Core.hpp>
 
-/// The Views that a layout can be made of, and what it says about them.
+/// The Views that layouts accept, and the sizes that they report.
 namespace pagoda::test {
 namespace {
 
@@ -119,12 +119,12 @@ TEST(Views, ScalesOfEveryKind) {
   EXPECT_EQ(strides(kv.with_scales(per_token_and_head_scales(rows, rows)).ref().k_scale), (Strides{20, 2, 1}));
   EXPECT_EQ(strides(kv.with_scales(per_token_and_head_scales(columns, columns, KVOrder::HND)).ref().v_scale),
             (Strides{20, 1, 10}));
-  // One head's scales for all.
+  // Scales of one head for all.
   const auto first = Kokkos::subview(rows, Kokkos::ALL, Kokkos::ALL, std::pair(0, 1));
   EXPECT_EQ(strides(kv.with_scales(per_token_and_head_scales(first, rows)).ref().k_scale), (Strides{20, 2, 0}));
 }
 
-// Nobody is decoding at the moment: no ids given and none to decode are two things.
+// An empty batch: a View of no ids differs from no View.
 TEST(Views, AnEmptyBatchOfALargerCache) {
   const Kokkos::View<float****, Memory> k("k", 3, 10, 2, 16);
   const IntsView lengths("lengths", 3), ids("ids", 0);
@@ -155,7 +155,7 @@ TEST(Views, WhatAPagedCacheSaysOfItself) {
   EXPECT_EQ(csr.table_page_stride, 1);
 }
 
-// A table of many pages holds more tokens than an int counts; lengths are ints all the same.
+// A table of many pages holds more than 2^31 tokens, but lengths are ints.
 TEST(Views, LengthsOfHugeTablesAreBounded) {
   const Kokkos::View<float****, Memory> k("k", 1, 1000, 1, 1);
   const Kokkos::View<const int**, Kokkos::LayoutRight, Memory> table(static_cast<const int*>(nullptr), 0, 3'000'000);

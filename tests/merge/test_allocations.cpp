@@ -12,15 +12,15 @@ template <class Space>
 struct FirstCalls : testing::Test {};
 TYPED_TEST_SUITE(FirstCalls, Spaces, Names);
 
-/// An instance on which nothing has run: what Kokkos allocates at the first use is still to come.
+/// A fresh instance, for which Kokkos has allocated nothing yet.
 template <class Space>
 Space fresh_instance() {
   const Space whole;
   return whole.concurrency() < 2 ? whole : Kokkos::Experimental::partition_space(whole, 1, 1)[0];
 }
 
-// Not even the first call on an instance asks for memory. On a GPU Kokkos itself does: there a call asks for no more
-// than the first launch of an empty kernel on an instance of its own.
+// Even the first call on an instance allocates nothing. On a GPU Kokkos itself does: there a call allocates no more
+// than the first launch of an empty kernel on a fresh instance.
 TYPED_TEST(FirstCalls, OfMergeAllocateNothing) {
   using Memory     = typename TypeParam::memory_space;
   const auto exec  = fresh_instance<TypeParam>();

@@ -17,8 +17,8 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr int tokens = 3, heads = 4;
 
-/// n states of rows (token, head), in memory of a space, and what their union is. Some states are empty (lse
-/// -infinity), all of them in the last row; the output of an empty state is NaN, for nobody is to read it.
+/// n states of rows (token, head), in memory of a space, and their union. Some states are empty (lse -infinity), all of
+/// them in the last row; the output of an empty state is NaN, because it must not be read.
 template <class Space>
 struct States {
   int n, dims;
@@ -53,7 +53,7 @@ struct States {
   }
 };
 
-/// Merged rows of every state's, in double, from the numbers as they are stored.
+/// The merged rows in double, from the stored numbers.
 struct Union {
   std::vector<double> out;
   double lse, norm = 0, largest = 0;
@@ -90,7 +90,7 @@ void expect_union(const States<Space>& states, Array<Space>& out, Array<Space>* 
       const std::string where = what + " row (" + std::to_string(t) + ", " + std::to_string(h) + ")";
       double error            = 0;
       for (int d = 0; d < states.dims; ++d) error += std::pow(out.get({t, h, d}) - expected.out[d], 2);
-      // A weight carries the rounding of its exponent's arguments, which are as large as the log-sum-exps.
+      // A weight has the rounding error of its exponent, which is as large as the log-sum-exps.
       const double weights = arithmetic * (2 + expected.largest);
       EXPECT_LE(std::sqrt(error), 2 * (unit_roundoff(out.type()) + weights) * expected.norm) << where;
       if (!lse) continue;
@@ -208,7 +208,7 @@ TYPED_TEST(Merge, InPlace) {
   }
 }
 
-// One after the other, in any order and into the first of the two, is the same as all at once.
+// Merging one after the other, in any order and into the first of the two, equals merging all at once.
 TYPED_TEST(Merge, TwoByTwoInAnyOrder) {
   using T         = typename TestFixture::Value;
   using L         = typename TestFixture::LseType;
@@ -219,7 +219,7 @@ TYPED_TEST(Merge, TwoByTwoInAnyOrder) {
   std::vector<int> order{0, 1, 2, 3, 4, 5};
   for (int i = 0; i < 6; ++i) {
     std::shuffle(order.begin(), order.end(), std::mt19937(i));
-    // Between merges, states stay in the type they are accumulated in: the rounding of many stores is not the question.
+    // Between merges, states stay in the accumulator type, so that the rounding of many stores does not count.
     auto out = this->out_array(24, Strides::dense, dtype_v<L>), lse = this->lse_array();
     const auto to_out = out.template view<L, 3>();
     const auto to_lse = lse.template view<L, 2>();
@@ -250,7 +250,7 @@ TYPED_TEST(Merge, TwoByTwoInAnyOrder) {
   }
 }
 
-// Two states may differ in type, and in how they lie.
+// Two states may differ in type and strides.
 TYPED_TEST(Merge, TwoStatesOfTwoTypes) {
   using T        = typename TestFixture::Value;
   using Space    = typename TestFixture::Exec;
@@ -284,7 +284,7 @@ TYPED_TEST(Merge, TwoStatesOfTwoTypes) {
   }
 }
 
-// A NaN log-sum-exp makes its row NaN, an output that is NaN its dim; no other row or dim changes.
+// A NaN log-sum-exp makes its row NaN, a NaN in an output makes its dim NaN. No other row or dim changes.
 TYPED_TEST(Merge, StatesOfNaN) {
   using T                 = typename TestFixture::Value;
   using L                 = typename TestFixture::LseType;

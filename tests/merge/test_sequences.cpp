@@ -8,7 +8,7 @@ template <class Param>
 struct MergedSequences : testing::Test {};
 TYPED_TEST_SUITE(MergedSequences, SpacesAndTypes, Names);
 
-// A sequence cut in ranges that are decoded on their own, an empty one among them, and merged, is the whole sequence.
+// Decodes of ranges of a sequence (one is empty), merged, equal a decode of the whole sequence.
 TYPED_TEST(MergedSequences, RangesMakeTheWhole) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;
@@ -27,7 +27,7 @@ TYPED_TEST(MergedSequences, RangesMakeTheWhole) {
     for (int h = 0; h < heads; ++h) std::copy_n(whole.query(0, h), dims, ranges.query(b, h));
   }
 
-  // States are kept in the type they are accumulated in, as whoever splits a sequence would.
+  // States stay in the accumulator type, as in a split sequence of a user.
   const DType acc = dtype_v<Acc>;
   Scene<Space, T> scene(ranges, {.layout = Layout::paged, .out_type = acc, .lse_type = acc});
   const auto plan = scene.plan();
@@ -48,8 +48,8 @@ TYPED_TEST(MergedSequences, RangesMakeTheWhole) {
   EXPECT_EQ(difference.wrong, 0) << difference.report;
 }
 
-// What many sequences begin with is read once: as one entry with a query token of each, none of which the causal mask
-// hides anything from. Merged with what each has of its own, it is the whole.
+// A shared prefix is read once: one batch entry has a query token of each sequence, without the causal mask. Merged
+// with the rest of each sequence, it equals the whole.
 TYPED_TEST(MergedSequences, APrefixSharedByManySequences) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;

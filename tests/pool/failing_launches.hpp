@@ -9,8 +9,8 @@
 
 namespace pagoda::test {
 
-/// While one of these is alive, the n-th (from 0) kernel launch or fence that Kokkos is asked for throws LaunchFailed
-/// before it happens, as it does where a device reports an error. Fences that Kokkos makes for itself do not count.
+/// While an object lives, the n-th (from 0) kernel launch or fence throws LaunchFailed before it happens, like a device
+/// error. Kokkos' own fences do not count.
 class FailingLaunches {
  public:
   struct LaunchFailed : std::runtime_error {
@@ -30,7 +30,7 @@ class FailingLaunches {
   FailingLaunches(const FailingLaunches&)            = delete;
   FailingLaunches& operator=(const FailingLaunches&) = delete;
 
-  /// Launches and fences so far, the one that failed included.
+  /// Launches and fences so far, including the failed one.
   static int& count() {
     static int seen;
     return seen;

@@ -12,7 +12,7 @@
 /// Decodes through a pool, against the reference over the pool's model.
 namespace pagoda::test {
 
-/// Queries of a decode over some slots, and room for what it gives.
+/// Queries, outputs and log-sum-exps of a decode over some slots.
 template <class Pool>
 struct PoolQueries {
   using Space  = typename Pool::execution_space;
@@ -20,7 +20,7 @@ struct PoolQueries {
   using Memory = typename Space::memory_space;
 
   int query_len, heads;
-  std::vector<int> tokens;  ///< queries are rows like keys, of tokens that no sequence holds
+  std::vector<int> tokens;  ///< queries have rows like keys, of tokens that no sequence holds
   Kokkos::View<T***, Kokkos::LayoutRight, Memory> q, out;
   Kokkos::View<float**, Kokkos::LayoutRight, Memory> lse;
 
@@ -31,7 +31,7 @@ struct PoolQueries {
     q            = make_rows<Space, T>(d.exec, tokens, heads, o.head_dim, false);
     out          = decltype(out)("out", tokens.size(), heads, o.head_dim_v);
     lse          = decltype(lse)("lse", tokens.size(), heads);
-    // Rows that a decode leaves out show.
+    // Poison shows rows that a decode does not write.
     Kokkos::deep_copy(d.exec, out, T(-77.0f));
     Kokkos::deep_copy(d.exec, lse, -77.0f);
     d.exec.fence();
@@ -39,7 +39,7 @@ struct PoolQueries {
 
   void decode(Driven<Pool>& d, const std::vector<int>& slots) const { d.pool.decode(d.exec, slots, q, out, lse); }
 
-  /// Compares what a decode over the slots has left with the reference, under the options of the pool's plan.
+  /// Compares the results of a decode over the slots with the reference, under the options of the pool's plan.
   void expect_right(const Driven<Pool>& d, const std::vector<int>& slots) const {
     d.exec.fence();
     const auto out_host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), out);
@@ -68,8 +68,8 @@ struct PoolQueries {
           };
         };
         const auto row = reference::attend(query, length, position, o.head_dim_v, read(false), read(true), options);
-        // The sums of a row of few dims may stray further than the tolerance, which only counts their terms: each of
-        // their additions rounds too. This shows where outputs are as fine as sums.
+        // Sums of rows with few dims may exceed the tolerance, which counts the rounding of terms but not of additions.
+        // It shows if outputs are as precise as sums.
         const DType arithmetic = dtype_v<accumulator_t<T>>;
         const double allowed   = reference::tolerance(row, dtype_v<T>, dtype_v<T>, arithmetic) +
                                2 * unit_roundoff(arithmetic) * std::sqrt(static_cast<double>(length));

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-/// Calls of a pool that fail on their way, and what must be left then: everything as it was.
+/// Calls of a pool that fail at some step, and the check that they change nothing.
 namespace pagoda::test {
 
 /// A pool with sequences that share pages, and with a cache of them that kv returned.
@@ -17,18 +17,18 @@ struct Failing : Driven<Pool> {
   using Space   = typename Pool::execution_space;
   using Rows    = decltype(keys(std::declval<const Pool&>(), std::declval<const Space&>(), std::vector<int>{}));
   using Mapping = Kokkos::View<std::int64_t*, typename Space::memory_space>;
-  std::vector<typename Pool::Layout> earlier;  ///< none or one: a layout has no default
+  std::vector<typename Pool::Layout> earlier;  ///< zero or one, as a layout has no default constructor
 
   explicit Failing(const PoolOptions& options) : Driven<Pool>(options) {}
 
-  /// Takes a cache of all sequences, the last first.
+  /// Takes a cache of all sequences in reverse order.
   void look() {
     auto slots = slots_of(this->model);
     std::reverse(slots.begin(), slots.end());
     earlier.assign(1, this->pool.kv(this->exec, slots));
   }
 
-  /// The host's side of the pool, and the device's side through the earlier cache. Calls nothing that could change it.
+  /// State of the pool on the host, and on the device through the earlier cache. Makes no changes.
   State<Pool> seen() const {
     auto state = host_state_of(this->pool);
     if (!earlier.empty())
@@ -36,8 +36,8 @@ struct Failing : Driven<Pool> {
     return state;
   }
 
-  /// Makes the call, whose step n fails, for n = 0, 1, ... until nothing fails. Expects that each failure is thrown and
-  /// leaves the pool as it was; `after` is called then too. Returns how many there were. how: further arguments of
+  /// Makes the call with a failure at step n, for n = 0, 1, ... until none occurs. Expects that each failure throws and
+  /// leaves the pool unchanged, and then calls `after`. Returns the number of failures. how: further arguments of
   /// Failure.
   template <class Failure, class... How>
   int fail_everywhere(const std::string& what, const std::function<void()>& call, const std::function<void()>& after,
@@ -79,9 +79,9 @@ int fail_every_call(const PoolOptions& options, How... how) {
   int failures = 0;
   Failing<Pool> d(options);
   const int a = d.admit(30), b = d.fork(a), gone = d.admit(50);
-  d.release(gone);  // the device hears of it with the next call
+  d.release(gone);  // the next call updates the device
   d.look();
-  // `done` tells the model what the call has done once it succeeded.
+  // `done` updates the model after the call has succeeded.
   const auto fails = [&](const char* what, const std::function<void()>& call, const std::function<void()>& done) {
     failures += d.template fail_everywhere<Failure>(what, call, [] {}, how...);
     done();
@@ -100,7 +100,7 @@ int fail_every_call(const PoolOptions& options, How... how) {
   fails(
       "admit without rows", [&] { e = d.pool.admit(d.exec, 90); },
       [&] { d.model[e] = std::vector<int>(90, unwritten); });
-  // The first to write into a shared page takes a copy of it; the last keeps it.
+  // The first sequence that writes into a shared page gets a copy; the last keeps the page.
   const std::vector<int> slots{b, c, a}, counts{70, 1, 9};
   fails(
       "append", [&] { d.pool.append(d.exec, slots, counts, more_k, more_v); },
@@ -127,8 +127,7 @@ int fail_every_call(const PoolOptions& options, How... how) {
       [&] { std::copy(late.begin(), late.end(), d.model[c].begin() + 150); });
   fails("release", [&] { d.pool.release(e); }, [&] { d.model.erase(e); });
 
-  // Which sequences a cache selects: what an earlier kv selected stays until another kv succeeds. The last time all of
-  // them are decoded.
+  // The selection of an earlier kv stays until another kv succeeds. At the end all sequences are decoded.
   std::vector<std::vector<int>> orders{{c, a}, {b, c, a}, {a, b, c}};
   for (const auto& order : orders) {
     fails("kv", [&] { d.pool.kv(d.exec, order); }, [] {});
@@ -139,9 +138,9 @@ int fail_every_call(const PoolOptions& options, How... how) {
   return failures;
 }
 
-/// A plan that cannot be made leaves the old one, with a failure at each step of the making. The old plan is kept:
-/// where Kokkos finds no memory for the label of a View that it frees, it terminates. And memory that Kokkos itself
-/// allocates once is there already, for where that fails, Kokkos is broken.
+/// A plan that fails at any step leaves the old one. The test keeps a copy of the old plan, as Kokkos terminates if it
+/// cannot allocate the label of a View that it frees. Kokkos' one-time allocations have happened before, as Kokkos does
+/// not survive their failure.
 template <class Failure, class Pool, class... How>
 int fail_prepare(How... how) {
   Failing<Pool> d(failing_options);

@@ -18,12 +18,12 @@
 #include <string>
 #include <vector>
 
-/// What a pool should hold, in the plainest form, and the comparison of a pool with it.
+/// A simple model of a pool's contents, and the comparison of a pool with it.
 namespace pagoda::test {
 
-/// Slot -> the tokens of its sequence. A token is a number, from which all of its rows follow.
+/// Slot -> the tokens of its sequence. A token is a number that determines its rows.
 using Model                    = std::map<int, std::vector<int>>;
-inline constexpr int unwritten = 0;  ///< a token whose rows are still to come: they may hold anything
+inline constexpr int unwritten = 0;  ///< a token whose rows are not written yet and may hold anything
 
 inline std::vector<int> slots_of(const Model& model) {
   std::vector<int> slots;
@@ -115,7 +115,7 @@ struct Gather {
   }
 };
 
-/// The device's side of some sequences, on the host.
+/// The device's state of some sequences, copied to the host.
 struct Contents {
   std::vector<int> lengths;
   std::vector<std::vector<int>> table;   ///< all columns; contiguous: none
@@ -162,7 +162,7 @@ Contents read(Pool& pool, const typename Pool::execution_space& exec, const std:
   return read_cache(exec, pool.kv(exec, slots), pool.options(), max_len);
 }
 
-/// What the pool should read back; NaN in rows that may hold anything.
+/// Expected contents; NaN in rows that may hold anything.
 template <class Pool>
 Contents expected(const Pool& pool, const Model& model) {
   const auto o = pool.options();
@@ -188,7 +188,7 @@ template <class Pool>
 inline constexpr bool is_paged =
     std::is_same_v<typename Pool::Layout, PagedKV<typename Pool::value_type, typename Pool::memory_space>>;
 
-/// Compares everything a pool says and holds with the model, and its parts with each other.
+/// Compares all queries and contents of a pool with the model, and checks its consistency.
 template <class Pool>
 void expect_holds(Pool& pool, const typename Pool::execution_space& exec, const Model& model) {
   const auto o        = pool.options();
@@ -243,7 +243,7 @@ void expect_holds(Pool& pool, const typename Pool::execution_space& exec, const 
   }
 }
 
-/// Everything that can be told of a pool, for "nothing has changed".
+/// A snapshot of a pool, to check that nothing has changed.
 template <class Pool>
 struct State {
   std::vector<int> slots, lengths, refs;
@@ -254,7 +254,7 @@ struct State {
   bool operator==(const State&) const = default;
 };
 
-/// Without the contents: calls nothing of the pool that could change it.
+/// The snapshot without contents; makes no call that could change the pool.
 template <class Pool>
 State<Pool> host_state_of(const Pool& pool) {
   State<Pool> s;
@@ -278,7 +278,7 @@ State<Pool> state_of(Pool& pool, const typename Pool::execution_space& exec) {
   return s;
 }
 
-/// A pool and its model, driven together.
+/// A pool and its model; each call changes both.
 template <class Pool>
 struct Driven {
   using Space = typename Pool::execution_space;

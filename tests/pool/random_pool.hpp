@@ -15,7 +15,7 @@
 
 namespace pagoda::test {
 
-/// A pool of random options, and random calls of it that follow from a seed. Some calls cannot succeed, and in some an
+/// A pool with random options, and random calls that follow from a seed. Some calls are invalid, and in some an
 /// allocation or a launch fails.
 template <class Pool>
 class RandomPool {
@@ -55,7 +55,8 @@ class RandomPool {
     }
   }
 
-  /// Compares everything with the model, and which slots and pages are in use with a pool that saw successes alone.
+  /// Compares everything with the model, and the slots and pages in use with those of the twin, which gets successful
+  /// calls only.
   void check() {
     d_.check();
     for (const auto& [slot, tokens] : d_.model) {
@@ -106,8 +107,8 @@ class RandomPool {
     return counts;
   }
 
-  /// Makes a call, in which something may fail. Error: what it throws where it does not fit. Where it succeeds, `done`
-  /// tells the model and the twin.
+  /// Makes a call with a possible injected failure. Error: the exception if it does not fit. If it succeeds, `done`
+  /// updates the model and the twin.
   template <class Error, class Call, class Done>
   void attempt(const char* name, bool fits, const Call& call, const Done& done) {
     last = name;
@@ -144,7 +145,7 @@ class RandomPool {
     attempt<OutOfCapacity>(name, fits, call, done);
   }
 
-  /// Rows of tokens in one of the types that can be written.
+  /// Rows of tokens in one of the supported types.
   template <class Use>
   void with_rows(const std::vector<int>& tokens, const Use& use) {
     const auto in = [&]<class U>(U) {
@@ -203,7 +204,7 @@ class RandomPool {
         });
   }
 
-  /// Pages that grow, and partial pages written by all but the last of their holders.
+  /// Number of pages that an append takes: new ones, and copies of shared partial pages for all but the last sequence.
   int pages_to_take(const std::vector<int>& slots, const std::vector<int>& counts) const {
     std::map<int, int> holders;
     int taken = 0;
@@ -248,7 +249,8 @@ class RandomPool {
         [&] { grow(slots, counts, std::vector<int>(sum, unwritten)); });
   }
 
-  /// New rows at positions of some tokens, those without rows among them. Whoever shares a position sees its new row.
+  /// Writes new rows at positions of some tokens, also of unwritten ones. All sequences that share a position get its
+  /// new row.
   void write() {
     std::map<std::int64_t, int> rows;
     for (const auto& [slot, tokens] : d_.model) {
@@ -258,7 +260,7 @@ class RandomPool {
     }
     std::vector<std::int64_t> mapping;
     for (auto& [position, token] : rows) mapping.push_back(position);
-    mapping.insert(mapping.end(), below(3), -1);  // rows that go nowhere
+    mapping.insert(mapping.end(), below(3), -1);  // skipped rows
     std::shuffle(mapping.begin(), mapping.end(), random_);
     const auto tokens = d_.fresh(static_cast<int>(mapping.size()));
     for (std::size_t i = 0; i < mapping.size(); ++i)
@@ -307,7 +309,7 @@ class RandomPool {
     d_.pool.prepare(d_.exec, o);
   }
 
-  /// A call that is refused, whatever the pool holds.
+  /// A call that is always refused.
   void misuse() {
     const auto refused_call = [&](const char* name, const auto& call) {
       attempt<InvalidArgument>(name, false, call, [] {});
@@ -342,7 +344,7 @@ class RandomPool {
   std::mt19937_64 random_;
   PoolOptions options_;
   Driven<Pool> d_;
-  Pool twin_;  ///< sees what succeeds, without rows
+  Pool twin_;  ///< gets the successful calls, without rows
 };
 
 }  // namespace pagoda::test

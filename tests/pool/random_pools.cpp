@@ -6,13 +6,13 @@
 #include <iostream>
 #include <string_view>
 
-/// Random pools and random calls of them, each compared with a model; some calls cannot succeed, and in some of them an
-/// allocation or a launch fails. Decodes are compared with the reference.
+/// Random pools and random calls of them, each compared with a model; some calls are invalid, and in some an allocation
+/// or a launch fails. Decodes are compared with the reference.
 ///
 ///   pagoda_test_random_pools [--seed S] [--pools N | --seconds T] [--gtest_filter=...]
 ///
-/// Pool i of a test follows from seed S + i alone; a failure says which. --seconds: so long for each test, instead of
-/// so many pools.
+/// Seed S + i determines pool i of a test; a failure prints it. --seconds: duration of each test, instead of a number
+/// of pools.
 namespace pagoda::test {
 namespace {
 

@@ -12,8 +12,8 @@ template <class Pool>
 struct PoolAllocations : testing::Test {};
 TYPED_TEST_SUITE(PoolAllocations, Pools, PoolNames);
 
-// Memory runs out at the n-th request of a call, for every n, once or for good: each call leaves the pool, its copy on
-// the device and earlier caches as they were.
+// The n-th allocation of a call fails, for every n, once or permanently. Each call leaves the pool, its copy on the
+// device and earlier caches unchanged.
 TYPED_TEST(PoolAllocations, MayFailAnywhere) {
   for (const bool lasting : {false, true}) {
     const int failures = fail_every_call<FailingAllocations, TypeParam>(failing_options, lasting);
@@ -22,7 +22,7 @@ TYPED_TEST(PoolAllocations, MayFailAnywhere) {
   EXPECT_GT((fail_prepare<FailingAllocations, TypeParam>(false)), 0);
 }
 
-// A pool that cannot be made leaves nothing behind, and the next can be.
+// A failed construction leaks nothing, and the next one succeeds.
 TYPED_TEST(PoolAllocations, OfAPoolThatCannotBeMade) {
   const typename TypeParam::execution_space exec;
   TypeParam(exec, failing_options);  // what Kokkos allocates once for teams; where that fails, Kokkos is broken
@@ -39,7 +39,7 @@ TYPED_TEST(PoolAllocations, OfAPoolThatCannotBeMade) {
   EXPECT_GT(n, 10);
 }
 
-// Calls ask for no memory once the pool's lists have grown: not for labels, messages or scratch either.
+// Calls allocate nothing once the pool's lists have grown, including labels, messages and scratch.
 TYPED_TEST(PoolAllocations, NoneInASteadyStep) {
   using Space = typename TypeParam::execution_space;
   Failing<TypeParam> d(failing_options);
@@ -51,7 +51,7 @@ TYPED_TEST(PoolAllocations, NoneInASteadyStep) {
   const auto k = d.k(tokens), v = d.v(tokens);
   const auto mapping = on_device(d.exec, d.pool.slot_mapping(slots[3], 0, 1));
   const auto one_k = d.k({1}), one_v = d.v({1});
-  // What happens once in a process has happened the second time.
+  // One-time work of the process is done after the first round.
   const auto of_a_range = [&] {
     return requests_of_a_launch(Kokkos::RangePolicy<Space>(d.exec, 0, 1, Kokkos::ChunkSize(64)));
   };

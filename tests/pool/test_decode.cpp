@@ -62,8 +62,8 @@ TYPED_TEST(PoolDecode, PreparedWithOptions) {
   for (int i = 0; i < 16; ++i) EXPECT_NEAR(x(0, 0, i), y(0, 0, i), 1e-5);
 }
 
-/// Rows and sums in double become 16 bits in one rounding: 1 + 2^-11 + 2^-40 lies above a tie of fp16 (and the same
-/// with 2^-8 of bf16), but the float nearest to it is the tie.
+/// Double rows and sums are rounded to 16 bits once: 1 + 2^-11 + 2^-40 lies above a tie of fp16 (and the same with 2^-8
+/// of bf16), but the float nearest to it is the tie.
 template <class Space>
 struct RoundsOnce : testing::Test {};
 TYPED_TEST_SUITE(RoundsOnce, Spaces, Names);

@@ -15,7 +15,7 @@ void expect_quiet(const Watch::Seen& seen) {
   EXPECT_EQ(seen.copies, std::vector<std::string>());
 }
 
-/// Not the default one, so that a kernel which runs there shows.
+/// Not the default instance, so that a kernel on the default one is found.
 template <class Space>
 Space another_instance() {
   const Space exec;
@@ -26,8 +26,8 @@ template <class Pool>
 struct PoolDiscipline : testing::Test {};
 TYPED_TEST_SUITE(PoolDiscipline, Pools, PoolNames);
 
-// A decode step (a token for each sequence, then all of them decoded, now in this order, now in that) launches kernels
-// on the instance it is given, and does nothing else. One kernel appends, however many sequences there are.
+// A step (append a token to each sequence, then decode all, in changing order) only launches kernels, on the given
+// instance. One kernel appends to all sequences.
 TYPED_TEST(PoolDiscipline, StepsOnlyLaunch) {
   using Space     = typename TypeParam::execution_space;
   using T         = typename TypeParam::value_type;
@@ -62,7 +62,7 @@ TYPED_TEST(PoolDiscipline, StepsOnlyLaunch) {
   for (const auto device : seen.devices) EXPECT_EQ(device, Kokkos::Tools::Experimental::device_id(d.exec));
 }
 
-// So do prompts, forks, copies on write and releases; a prompt of any length is one kernel.
+// The same holds for prompts, forks, copies on write and releases. A prompt of any length is one kernel.
 TYPED_TEST(PoolDiscipline, SequencesComeAndGoWithoutWaiting) {
   Driven<TypeParam> d({.num_kv_heads = 2, .head_dim = 16, .max_seq_len = 64, .max_sequences = 12, .page_size = 4});
   const auto tokens = d.fresh(50);
@@ -83,7 +83,7 @@ TYPED_TEST(PoolDiscipline, SequencesComeAndGoWithoutWaiting) {
   expect_quiet(Watch::seen());
 }
 
-// Lists that kernels still have to read are not overwritten: once in many steps the instance is waited for.
+// Lists that kernels still read are not overwritten: once in many steps the call waits for the instance.
 TYPED_TEST(PoolDiscipline, WaitsOnlyWhenTheRingIsFull) {
   Driven<TypeParam> d({.num_kv_heads = 1, .head_dim = 2, .max_seq_len = 700, .max_sequences = 64, .page_size = 2});
   std::vector<int> slots;
@@ -101,14 +101,14 @@ TYPED_TEST(PoolDiscipline, WaitsOnlyWhenTheRingIsFull) {
   for (const auto& name : Watch::seen().fences) EXPECT_EQ(name, "Pagoda::KVPool: the staging ring is full");
 }
 
-// What a pool allocates bears the library's name, and all of it is allocated at construction.
+// Labels of a pool's allocations begin with the library's name, and all allocations happen at construction.
 TYPED_TEST(PoolDiscipline, Labels) {
   typename TypeParam::execution_space exec;
   const Watch watch;
   const TypeParam pool(exec, small_pool);
   EXPECT_GE(Watch::seen().allocations.size(), 4u);
   for (const auto& label : Watch::seen().allocations) {
-    if (label.find("Kokkos::") == 0) continue;  // scratch of Kokkos' own, at the first team launch
+    if (label.find("Kokkos::") == 0) continue;  // Kokkos' scratch, at the first team launch
     EXPECT_EQ(label.find("Pagoda::"), 0u) << label;
   }
 }

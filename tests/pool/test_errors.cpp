@@ -12,7 +12,8 @@ template <class Pool>
 struct PoolErrors : testing::Test {};
 TYPED_TEST_SUITE(PoolErrors, Pools, PoolNames);
 
-/// A pool with sequences of several lengths, two of them sharing, and the wish that a call fails and changes nothing.
+/// A pool with sequences of several lengths, two of which share pages, and checks that a call fails and changes
+/// nothing.
 template <class Pool>
 struct Refusing : Driven<Pool> {
   using Space = typename Pool::execution_space;
@@ -73,7 +74,7 @@ TYPED_TEST(PoolErrors, TheLastOfManyDoesNotFit) {
       {"::append", "4 sequences", "3 pages of 4", "free: 2 of 20"});
   d.template refuses<OutOfCapacity>([&] { d.pool.reserve(d.exec, Slots{a, c, f, b}, Slots{1, 1, 1, 2}); },
                                     {"::reserve"});
-  // And what does fit still does, on the pages that a pool without the refusals would use.
+  // Calls that fit still succeed, on the same pages as in a pool without the refusals.
   d.append({a, c, f, b}, {1, 1, 1, 1});
   EXPECT_EQ(d.pool.free_pages(), 0);
   d.check();
@@ -156,7 +157,7 @@ TYPED_TEST(PoolErrors, Decode) {
   EXPECT_EQ(d.pool.plan().schedule().shape.num_q_heads, 2);                   // the old plan stays
 }
 
-// A decode that is refused launches nothing, and what an earlier kv selected stays.
+// A refused decode launches nothing and keeps the selection of an earlier kv.
 TYPED_TEST(PoolErrors, RefusedDecodeChangesNothing) {
   using Space  = typename TypeParam::execution_space;
   using Memory = typename Space::memory_space;
@@ -182,7 +183,7 @@ TYPED_TEST(PoolErrors, RefusedDecodeChangesNothing) {
   refuses("max_batch", [&] { d.pool.decode(d.exec, Slots{b, a, c}, many, out); });
   refuses("slots[1]", [&] { d.pool.decode(d.exec, Slots{b, 5}, q, out, lse); });
   refuses("q has", [&] { d.pool.decode(d.exec, Slots{b}, many, out, lse); });
-  // Nor does the pool believe that a refused decode selected its slots.
+  // A refused decode does not change decode's selection either.
   const auto decoded = [&] {
     d.pool.decode(d.exec, Slots{b, a}, q, out, lse);
     d.exec.fence();
@@ -196,7 +197,7 @@ TYPED_TEST(PoolErrors, RefusedDecodeChangesNothing) {
   EXPECT_TRUE(reads() == before) << "a decode changed what kv selects";
 }
 
-// The kernel before the decode is the pool's, and writes what such a decode reads before it waits.
+// The pool's kernel before the decode writes memory that such a decode reads before it waits.
 TYPED_TEST(PoolErrors, ProgrammaticLaunch) {
   Refusing<TypeParam> d;
   d.admit(3);

@@ -9,11 +9,11 @@ template <class Pool>
 struct PoolFailures : testing::Test {};
 TYPED_TEST_SUITE(PoolFailures, Pools, PoolNames);
 
-// Launches and fences that fail, as they do where a device is in trouble: each call leaves the pool, its copy on the
-// device and earlier caches as they were, at whichever of its launches it fails.
+// Failing launches and fences, like device errors: whichever launch fails, the call leaves the pool, its copy on the
+// device and earlier caches unchanged.
 TYPED_TEST(PoolFailures, OfLaunches) { EXPECT_GT((fail_every_call<FailingLaunches, TypeParam>(failing_options)), 12); }
 
-// Lists longer than the staging ring admits at once go in several launches; tables change in the last of them alone.
+// Lists that exceed the staging ring take several launches; only the last one changes tables.
 TYPED_TEST(PoolFailures, OfTheLastOfManyLaunches) {
   Failing<TypeParam> d({.num_kv_heads = 1, .head_dim = 1, .max_seq_len = 9000, .max_sequences = 3, .page_size = 1});
   const int a = d.admit(8000), b = d.admit(5);
@@ -27,7 +27,7 @@ TYPED_TEST(PoolFailures, OfTheLastOfManyLaunches) {
             is_paged<TypeParam> ? 3 : 1);
   d.model[c] = tokens;
   d.check();
-  d.release(a);  // its 8000 columns are cleared along with the next
+  d.release(a);  // the next call clears its 8000 columns
   d.look();
   d.template fail_everywhere<FailingLaunches>(
       "append", [&] { d.pool.append(d.exec, std::vector<int>{b}, one_k, one_v); }, [] {});
@@ -35,7 +35,7 @@ TYPED_TEST(PoolFailures, OfTheLastOfManyLaunches) {
   d.check();
 }
 
-// A selection too long for one launch is staged, and changes in the last launch alone.
+// A selection that exceeds one launch is staged; only the last launch changes it.
 TYPED_TEST(PoolFailures, OfTheLastOfManySelections) {
   const int n = 1300;
   Failing<TypeParam> d(
@@ -58,7 +58,7 @@ TYPED_TEST(PoolFailures, OfTheLastOfManySelections) {
   EXPECT_EQ(d.seen().contents.lengths[701], d.pool.seq_len(swapped[701]));
 }
 
-// The fence of a full ring fails: the lists that kernels still have to read stay.
+// The fence of a full ring fails: lists that kernels still read are kept.
 TYPED_TEST(PoolFailures, OfTheRingsFence) {
   Failing<TypeParam> d({.num_kv_heads = 1, .head_dim = 2, .max_seq_len = 3000, .max_sequences = 2, .page_size = 2});
   const int a = d.admit(1), b = d.admit(2);
@@ -70,7 +70,7 @@ TYPED_TEST(PoolFailures, OfTheRingsFence) {
   for (int i = 0; i < 2500; ++i) {
     const auto length = d.pool.seq_len(a);
     try {
-      const FailingLaunches failing(1);  // the second: of an append that fences, the launch behind it
+      const FailingLaunches failing(1);  // the second event: in an append that fences, the launch after it
       d.pool.append(d.exec, slots, k, v);
     } catch (const FailingLaunches::LaunchFailed&) {
       ++fences;

@@ -19,7 +19,7 @@ PageTable::Shape shape(bool contiguous) {
   return {"pool", 6, 20, contiguous ? 20 : 4, contiguous ? 6 : 18, contiguous};
 }
 
-/// The device's tables, kept up by nothing but the changes it is told of.
+/// A copy of the device's tables, updated only by reported changes.
 struct Shadow {
   std::map<int, int> lengths;
   std::map<std::pair<int, int>, int> pages;
@@ -30,7 +30,7 @@ struct Shadow {
                       [&](int slot, int column, int count) {
                         for (int i = 0; i < count; ++i) pages[{slot, column + i}] = -1, ++told;
                       });
-    table.told();
+    table.mark_synced();
   }
   int page(int slot, int column) const {
     const auto at = pages.find({slot, column});
@@ -104,13 +104,13 @@ TEST(PageTable, RandomCallsKeepEveryInvariant) {
   for (const bool contiguous : {false, true}) {
     std::mt19937 random(contiguous ? 7 : 8);
     const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-    PageTable table(shape(contiguous)), twin(shape(contiguous));  // the twin sees only what succeeds
+    PageTable table(shape(contiguous)), twin(shape(contiguous));  // the twin gets successful calls only
     Shadow shadow;
     std::set<int> live;
     int refused = 0, undone = 0;
     for (int step = 0; step < 4000; ++step) {
       std::vector<TokenRun> copies, twin_copies;
-      // Now and then a call is taken back: the table gives out the same slots and pages as the twin afterwards.
+      // Some calls are undone. Afterwards the table hands out the same slots and pages as the twin.
       const auto taken_back = [&] {
         if (below(4) != 0) return false;
         table.undo();
@@ -156,7 +156,7 @@ TEST(PageTable, RandomCallsKeepEveryInvariant) {
       } catch (const OutOfCapacity&) {
         ++refused;
       }
-      // The same pages as the twin's, hence nothing but what succeeded has left a trace.
+      // The same pages as the twin's, so only successful calls had an effect.
       std::map<int, int> holders;
       std::int64_t held = 0;
       for (int slot = 0; slot < 6; ++slot) {

@@ -39,7 +39,7 @@ TYPED_TEST(Sequences, Recycled) {
   d.release(slots[0]);
   EXPECT_GT(d.pool.free_pages(), before);
   d.check();
-  // The same memory again, for a shorter sequence: what is read is all its own.
+  // The same memory is reused by a shorter sequence, which reads only its own rows.
   const std::vector<int> pages_before(d.pool.block_table(slots[1]).begin(), d.pool.block_table(slots[1]).end());
   EXPECT_EQ(d.admit(2), slots[0]);
   d.check();
@@ -63,7 +63,7 @@ TYPED_TEST(Sequences, AppendAcrossAPageEdge) {
     d.append(slot, 1);
     d.check();
   }
-  d.append(slot, 11);  // many at once, over several edges, to the very end
+  d.append(slot, 11);  // many at once, over several page edges, to the end
   d.check();
   EXPECT_EQ(d.pool.seq_len(slot), 24);
 }
@@ -98,7 +98,7 @@ TYPED_TEST(Sequences, ManyInOneAppend) {
   d.pool.append(d.exec, slots, keys(d.pool, d.exec, tokens), values(d.pool, d.exec, tokens));
   for (int i = 0; i < 40; ++i) d.model[slots[i]].push_back(tokens[i]);
   d.check();
-  d.append(std::vector<int>{}, {});  // nobody
+  d.append(std::vector<int>{}, {});  // no sequence
   d.check();
 }
 
@@ -111,7 +111,7 @@ TYPED_TEST(Sequences, EmptySequencesGrow) {
   d.check();
 }
 
-// A list longer than what travels at once goes in several pieces.
+// A list that exceeds one launch takes several.
 TYPED_TEST(Sequences, PromptOfManyPages) {
   PoolOptions options{.num_kv_heads = 1, .head_dim = 1, .max_seq_len = 5000, .max_sequences = 3, .page_size = 1};
   Driven<TypeParam> d(options);
@@ -122,7 +122,7 @@ TYPED_TEST(Sequences, PromptOfManyPages) {
   d.check();
 }
 
-// A decode loop longer than the ring of staged lists: the ring starts again, and nothing is lost.
+// A decode loop that wraps around the ring of staged lists.
 TYPED_TEST(Sequences, ManySteps) {
   PoolOptions options{.num_kv_heads = 1, .head_dim = 2, .max_seq_len = 3000, .max_sequences = 2, .page_size = 2};
   Driven<TypeParam> d(options);
@@ -179,7 +179,7 @@ TYPED_TEST(Sequences, WideRows) {
   }
 }
 
-// Rows that look as if they could be, but whose heads begin between the 16 bytes.
+// Rows that seem copyable in vectors, but whose heads are not aligned to 16 bytes.
 TYPED_TEST(Sequences, RowsWhoseHeadsAreNotAligned) {
   using T          = typename TypeParam::value_type;
   using Memory     = typename TypeParam::memory_space;
@@ -211,7 +211,7 @@ TYPED_TEST(Sequences, ReserveThenWrite) {
   d.pool.reserve(d.exec, std::vector<int>{a, b}, std::vector<int>{4, 1});
   EXPECT_EQ(d.pool.seq_len(a), 7);
   EXPECT_EQ(d.pool.seq_len(b), 7);
-  // The rows of both, interleaved, with rows between them that go nowhere.
+  // The rows of both, interleaved with skipped rows.
   const auto at_a = d.pool.slot_mapping(a, 3, 4), at_b = d.pool.slot_mapping(b, 0, 7);
   std::vector<std::int64_t> mapping;
   std::vector<int> rows;
@@ -229,8 +229,7 @@ TYPED_TEST(Sequences, ReserveThenWrite) {
   d.check();
 }
 
-// The same over arrays that the caller owns, in both orders, with padding behind every row and a mapping whose elements
-// are not neighbours.
+// The same over arrays that the caller owns, in both orders, with padding behind every row and a strided mapping.
 TYPED_TEST(Sequences, WriteIntoArraysOfTheCaller) {
   using T         = typename TypeParam::value_type;
   using Space     = typename TypeParam::execution_space;
@@ -335,7 +334,7 @@ TYPED_TEST(PagedSequences, ForksShareUntilOneWrites) {
   EXPECT_EQ(d.pool.tokens_held(), 30);
   EXPECT_EQ(d.pool.tokens_stored(), 10);
   EXPECT_EQ(d.pool.page_ref_count(d.pool.block_table(a)[2]), 3);
-  d.append({a, b, c}, {1, 1, 1});  // two copies; the last to write keeps the page
+  d.append({a, b, c}, {1, 1, 1});  // two copies; the last writer keeps the page
   EXPECT_EQ(d.pool.free_pages(), 15);
   EXPECT_EQ(d.pool.page_ref_count(d.pool.block_table(a)[0]), 3);
   for (const int slot : {a, b, c}) EXPECT_EQ(d.pool.page_ref_count(d.pool.block_table(slot)[2]), 1);

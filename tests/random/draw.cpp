@@ -15,10 +15,10 @@ namespace {
 /// Multiply-adds of the reference for a decode: a few milliseconds. The hand-tuned kernels need wide heads and many
 /// rows before their tiles are full.
 constexpr double work = 4e5, tuned_work = 3e6;
-/// Few problems are so many times as large.
+/// Factor by which a few problems are larger.
 constexpr double large = 30, large_share = 0.04;
 constexpr int most_rows     = 1500;     ///< query rows of a decode
-constexpr int most_elements = 2 << 20;  ///< of keys and values in memory
+constexpr int most_elements = 2 << 20;  ///< elements of keys and values in memory
 
 class Draw {
  public:
@@ -71,7 +71,7 @@ class Draw {
     if (shape_.values_in_keys) shape_.head_dim_v = std::min(shape_.head_dim, dims_v());
   }
 
-  /// Heads that backends/cuda/tuned takes (why_not there).
+  /// Heads that backends/cuda/tuned supports (its why_not).
   void draw_tuned_heads() {
     several_query_tokens_ = false;
     const bool many       = sixteen_bits() && random_.chance(0.5);
@@ -154,7 +154,7 @@ class Draw {
     Arrangement a;
     const bool tuned = problem_.for_tuned;  // rows are dense and aligned
     if (random_.chance(0.4)) return a;
-    const int last = tuned || random_.chance(0.6) ? 3 : 4;  // the dims stay the fastest axis, or need not
+    const int last = tuned || random_.chance(0.6) ? 3 : 4;  // with 4 the dims need not be the fastest axis
     for (int i = last - 1; i > 0; --i) std::swap(a.order[i], a.order[random_.integer(0, i)]);
     for (int& gap : a.gap)
       if (random_.chance(0.4)) gap = tuned || random_.chance(0.3) ? 16 * random_.integer(1, 3) : random_.integer(1, 9);
@@ -162,11 +162,11 @@ class Draw {
     if (random_.chance(0.3)) a.first = tuned ? 16 * random_.integer(1, 4) : random_.integer(1, 17);
     return a;
   }
-  /// Of rank 3 or less, where the last of the axes stand for dims.
+  /// Strides of an array of rank 3 or less, whose last axis is the dims.
   Arrangement draw_io_arrangement(int rank) {
     Arrangement a = draw_arrangement();
     if (!problem_.for_tuned) return a;
-    // The dims come last: the axes before them trade places.
+    // The dims stay last; the axes before them are permuted.
     std::array<int, 4> order{0, 1, 2, 3};
     if (rank > 2 && random_.chance(0.3)) std::swap(order[0], order[1]);
     a.order = order;
@@ -194,7 +194,7 @@ class Draw {
     problem_.programmatic_launch = problem_.for_tuned && random_.chance(0.2);
   }
 
-  /// Lengths of about so many tokens in all.
+  /// Lengths that sum up to about this number of tokens.
   std::vector<int> draw_lengths(int batch, int tokens) {
     const int mean = std::max(tokens / batch, 1), kind = random_.integer(0, 4);
     std::vector<int> lengths(static_cast<std::size_t>(batch));
@@ -299,7 +299,8 @@ class Draw {
     for (Step& step : problem_.steps) step.placement.max_batch = placement_.max_batch;
     problem_.max_query_len = longest_query_;
     if (!problem_.for_tuned && random_.chance(0.2)) problem_.max_query_len = loose(longest_query_);
-    // A bound on lengths only tunes: too small a one must do too, where outputs hide the rounding of long sums.
+    // A bound on lengths only tunes, so a bound that is too small must work too, if the output type hides the rounding
+    // of long sums.
     const double kind = random_.real();
     if (kind < 0.3)
       problem_.max_seq_len = std::max(longest, 1);

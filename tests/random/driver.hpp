@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-/// What drivers of random problems share: the command line, the loop over seeds, and what is printed when a problem
-/// fails, crashes or hangs.
+/// The common part of drivers of random problems: the command line, the loop over seeds, and what is printed when a
+/// problem fails, crashes or hangs.
 namespace pagoda::test::random {
 
 /// Runs problems, one for each seed from --seed on, until --seconds or --count is reached.
@@ -32,7 +32,7 @@ class Driver {
     app_.add_option("--seed", seed_, "seed of the first problem; the next ones follow (default: a random one)");
     app_.add_option("--seconds", seconds_, "start no problem after this time; 0: no limit")->capture_default_str();
     app_.add_option("--count", count_, "number of problems; 0: no limit")->capture_default_str();
-    app_.add_option("--max-failures", max_failures_, "stop after so many failures")->capture_default_str();
+    app_.add_option("--max-failures", max_failures_, "stop after this number of failures")->capture_default_str();
     app_.add_option("--hang-seconds", hang_seconds_, "abort a problem that takes longer; 0: never")
         ->capture_default_str();
     app_.add_flag("--verbose", verbose_, "print each problem before it runs");
@@ -42,7 +42,7 @@ class Driver {
   CLI::App& app() { return app_; }
   bool verbose() const { return verbose_; }
 
-  /// Reads the command line. Returns false, and sets the exit code, where the program must end: after --help, or on a
+  /// Reads the command line. Returns false, and sets the exit code, if the program must end: after --help, or on a
   /// wrong option.
   bool parse(int argc, char** argv, int& exit_code) {
     try {
@@ -55,8 +55,8 @@ class Driver {
     return true;
   }
 
-  /// problem(seed): runs a problem and returns what is wrong, or an empty string. options(seed): the driver's own
-  /// options that lead to the problem of this seed, for the command that replays it. Returns the exit code.
+  /// problem(seed): runs a problem and returns the error, or an empty string. options(seed): the driver's options that
+  /// reproduce the problem of this seed, for the replay command. Returns the exit code.
   int run(const std::function<std::string(std::uint64_t)>& problem,
           const std::function<std::string(std::uint64_t)>& options) {
     using Clock = std::chrono::steady_clock;
@@ -86,7 +86,7 @@ class Driver {
  private:
   static constexpr int wrong = 1, unusable = 2;  // exit codes
 
-  /// A crash or a hang ends the process: what the handler prints is ready before each problem.
+  /// A crash or a hang ends the process, so the handler's text is prepared before each problem.
   void begin(std::uint64_t seed, const std::string& replay) {
     std::snprintf(crash_text().data(), crash_text().size(), "\nCRASHED or hung: seed %llu\nReplay: %s\n",
                   static_cast<unsigned long long>(seed), replay.c_str());
@@ -144,7 +144,7 @@ class Random {
     const auto count = static_cast<std::uint64_t>(std::int64_t(most) - least + 1);
     return static_cast<int>(least + static_cast<std::int64_t>(bits() % count));
   }
-  /// The same, with each power of two as likely as the next. least: 1 or more; most: below 2^30.
+  /// The same, with all powers of two equally likely. least: 1 or more; most: below 2^30.
   int log_integer(int least, int most) {
     const int low = least << integer(0, std::bit_width(static_cast<unsigned>(most / least)) - 1);
     return integer(low, std::min(most, 2 * low - 1));

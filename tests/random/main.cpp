@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// pagoda_random_decode: random decodes against the float64 reference, for as long as one likes (README.md).
+// pagoda_random_decode: random decodes against the float64 reference, for any duration (README.md).
 #include "pagoda_enabled_types.hpp"
 #include "tests/random/driver.hpp"
 #include "tests/random/run.hpp"
@@ -82,7 +82,7 @@ class Decodes {
     std::printf("plans: %d tuned, %d generic, of which %d split rows\n", tally_.tuned, tally_.generic, tally_.split);
   }
 
-  /// The options that lead to the problem of a seed, in builds of other types too.
+  /// The options that reproduce the problem of a seed, also in builds with other types.
   std::string options_of(std::uint64_t seed) const {
     const Kind kind = kind_of(seed);
     return std::string("--type ") + pagoda::name_of(kind.type) + " --backend " +
@@ -125,7 +125,7 @@ class Decodes {
 
 int main(int argc, char** argv) {
   using namespace pagoda::test::random;
-  const Kokkos::ScopeGuard kokkos(argc, argv);  // takes its own options out
+  const Kokkos::ScopeGuard kokkos(argc, argv);  // removes Kokkos' options
   Driver driver("pagoda_random_decode",
                 "Random decodes, checked against attention in float64. Everything that no query may see is NaN. Each "
                 "problem follows from its seed, the type and the options below. Exit code 0: all are right.");

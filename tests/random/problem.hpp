@@ -32,27 +32,27 @@ struct Step {
 /// Decodes with one plan.
 struct Problem {
   DType type     = DType::fp32;
-  bool for_tuned = false;  ///< the hand-tuned CUDA kernels take it, on a device of sm_90
+  bool for_tuned = false;  ///< the hand-tuned CUDA kernels support it on sm_90
   /// The plan is made for the first. They differ in lengths, query tokens, tables and numbers, not in heads, dims,
   /// score options and strides.
   std::vector<Step> steps{};
   std::vector<float> alibi_slopes{}, sinks{};  ///< one for each query head, where the shape asks for them
-  // Options of the plan (max_batch: in the placement).
+  // Options of the plan (max_batch is in the placement).
   int max_seq_len = 0, max_query_len = 1, max_query_tokens = 0;
   bool programmatic_launch = false;
   bool other_instance      = false;  ///< some decodes run on another instance than the plan's
 };
 
-/// What a problem is to be without, for those who look for something else.
+/// Features to leave out, to look for other errors.
 struct Without {
   bool nan          = false;  ///< NaNs in visible keys and values
   bool huge_windows = false;  ///< windows of about 2^31 - 1 tokens
 };
 
-/// The problem of a seed. for_tuned: one that the hand-tuned CUDA kernels take.
+/// The problem of a seed. for_tuned: one that the hand-tuned CUDA kernels support.
 Problem draw(std::uint64_t seed, DType type, bool for_tuned, const Without& without = {});
 
-/// Smaller and simpler problems, one change each: those that take most away come first.
+/// Simpler problems, one change each. The largest simplifications come first.
 std::vector<Problem> simpler(const Problem& problem);
 
 std::string describe(const Problem& problem);

@@ -23,8 +23,8 @@ namespace pagoda::test::random {
 
 namespace {
 
-/// Multiplies the tolerances of single decodes, which bound nearly all rows: the largest errors of millions of rows lie
-/// beyond, by most where only sums of many tokens round.
+/// Multiplies the tolerances. They bound nearly all rows of single decodes, but the largest errors of millions of rows
+/// exceed them, most where only long sums round.
 double leeway(DType out) { return size_of(out) == 2 ? 2 : 4; }
 
 /// A NaN with these bits of mantissa and sign.
@@ -34,7 +34,7 @@ T nan_of(std::uint64_t payload) {
   const int mantissa           = -std::ilogb(unit_roundoff(dtype_v<T>)) - 1;
   const std::uint64_t fraction = (std::uint64_t(1) << mantissa) - 1, sign = std::uint64_t(1) << (bits - 1);
   std::uint64_t all = (sign - 1) & ~fraction;              // the exponent
-  if (std::is_same_v<T, fp8_e4m3_t>) payload |= fraction;  // has no other NaN
+  if (std::is_same_v<T, fp8_e4m3_t>) payload |= fraction;  // e4m3 has no other NaN
   all |= (payload & fraction) != 0 ? payload & fraction : 1;
   all |= payload & sign;
   T nan;
@@ -42,8 +42,8 @@ T nan_of(std::uint64_t payload) {
   return nan;
 }
 
-/// A key that draws about the planted probability from the entry's newest query token, and a value of its own. Nothing
-/// where scores are so far apart that one token draws everything anyway.
+/// A key that draws about the planted probability from the entry's newest query token, and a value of its own. Does
+/// nothing if scores differ so much that one token has all the weight.
 template <class T>
 void plant_heavy(Sample<T>& sample, const Plant& plant) {
   const Shape& shape = sample.shape();
@@ -51,7 +51,7 @@ void plant_heavy(Sample<T>& sample, const Plant& plant) {
   const double spread = std::abs(sample.softmax_scale()) * shape.key_size * std::sqrt(shape.head_dim);
   if (sample.query_len(b) == 0 || spread > 2) return;
   if (block_dims_v<T> > 0 || (shape.values_in_keys && is_quantized_v<T>))
-    return;  // what is a large key for one scale is a huge value for another
+    return;  // a large key for one scale is a huge value for another
   for (int h = 0; h < shape.num_kv_heads; ++h) {
     const double* const q = sample.query(sample.query_begin(b + 1) - 1, h * sample.group());
     const double squares  = std::inner_product(q, q + shape.head_dim, q, 0.0) * sample.softmax_scale();
@@ -100,7 +100,7 @@ Sample<T> sample_of(const Problem& problem, const Step& step) {
   return sample;
 }
 
-/// Whether a problem that is drawn for the hand-tuned kernels is one that they take on this device.
+/// Whether the hand-tuned kernels support a problem, drawn for them, on this device.
 template <class Space>
 bool device_has_tuned([[maybe_unused]] const Problem& problem) {
 #if defined(KOKKOS_ENABLE_CUDA)
@@ -136,7 +136,7 @@ class Run {
     if (problem_.for_tuned && device_has_tuned<Space>(problem_)) {
       backends.insert(backends.begin(), "tuned");
     } else if constexpr (!std::is_same_v<typename Space::memory_space, Kokkos::HostSpace>) {
-      backends.insert(backends.begin(), "");  // whichever the library chooses
+      backends.insert(backends.begin(), "");  // the library's choice
     }
     for (const std::string& backend : backends) {
       std::string wrong = by(backend);
@@ -166,8 +166,8 @@ class Run {
     return i > 1 ? again(plan, planned) : std::string();
   }
 
-  /// Two decodes, the same to the last bit. What the first one leaves in the workspace does not last, and the second
-  /// one may run on another instance.
+  /// Two decodes must be equal bit for bit. The workspace is poisoned between them, and the second may run on another
+  /// instance.
   std::string decode(const Plan<Space>& plan, TestScene& scene) {
     const CacheRef kv = std::visit([](const auto& cache) { return cache.ref(); }, scene.cache());
     if (!detail::rows_fit(kv, plan.schedule().kernel.row_alignment)) return refused(plan, scene);
@@ -187,7 +187,7 @@ class Run {
     }
     return scene.results() == first ? "" : " the second decode of two gives other bits";
   }
-  /// A plan for aligned rows does not serve a cache of others.
+  /// A plan for aligned rows must refuse a cache with unaligned rows.
   static std::string refused(const Plan<Space>& plan, TestScene& scene) {
     try {
       scene.decode(plan);

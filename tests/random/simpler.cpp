@@ -28,7 +28,7 @@ void set_heads(Problem& problem, int num_q_heads, int num_kv_heads) {
   if (!problem.sinks.empty()) problem.sinks.resize(static_cast<std::size_t>(num_q_heads));
 }
 
-/// What a change leaves inconsistent: plants beyond the end of their sequence.
+/// Removes planted tokens beyond the end of their sequence.
 void drop_lost_plants(Problem& problem) {
   for (Step& step : problem.steps)
     std::erase_if(step.plants, [&](const Plant& p) { return p.token >= step.shape.lengths[p.entry]; });
@@ -68,7 +68,7 @@ class Simpler {
             [&](Problem& q) { q.steps[i].plants.erase(q.steps[i].plants.begin() + static_cast<std::ptrdiff_t>(j)); });
     }
     if (s.num_kv_heads > 1) propose([&](Problem& q) { set_heads(q, s.num_q_heads / s.num_kv_heads, 1); });
-    if (!problem_.for_tuned) {  // another group may take another kernel
+    if (!problem_.for_tuned) {  // another group may use another kernel
       if (const int group = s.num_q_heads / s.num_kv_heads; group > 1) {
         propose([&](Problem& q) { set_heads(q, s.num_kv_heads, s.num_kv_heads); });
         propose([&](Problem& q) { set_heads(q, s.num_kv_heads * (group / 2), s.num_kv_heads); });

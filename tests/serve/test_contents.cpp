@@ -77,7 +77,7 @@ TEST(Contents, EqualIdsAreEqualTokensAndOthersAreNot) {
   EXPECT_NE(a.row(Part::key, 4, 1), b.row(Part::key, 4, 1));                              // blocks 7 and 8
   EXPECT_EQ(a.row(Part::value, 5, 2), again.row(Part::value, 5, 2));  // the same request later: the same prompt,
   EXPECT_NE(a.row(Part::value, 6, 2), again.row(Part::value, 6, 2));  // but it generates something else
-  EXPECT_NE(a.row(Part::query, 2, 0), b.row(Part::query, 2, 0));      // queries are a request's own
+  EXPECT_NE(a.row(Part::query, 2, 0), b.row(Part::query, 2, 0));      // queries differ between requests
 
   std::set<std::uint64_t> keys;
   int rows = 0;
@@ -85,7 +85,7 @@ TEST(Contents, EqualIdsAreEqualTokensAndOthersAreNot) {
     for (const Part part : {Part::key, Part::value, Part::query})
       for (int token = number == 0 || part == Part::query ? 0 : 4; token < 9; ++token)
         for (int head = 0; head < 3; ++head, ++rows) keys.insert(w.on_host(number).row(part, token, head));
-  EXPECT_EQ(static_cast<int>(keys.size()), rows);  // whatever is not the same token is another row
+  EXPECT_EQ(static_cast<int>(keys.size()), rows);  // different tokens have different rows
   EXPECT_NE(Workload<Kokkos::HostSpace>(two_requests(), find_model("SmolLM2-135M"), 2).on_host(0).row(Part::key, 0, 0),
             a.row(Part::key, 0, 0));
 }

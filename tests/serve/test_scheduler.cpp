@@ -50,7 +50,7 @@ TEST(Scheduler, FirstComeFirstServed) {
   std::int64_t next = 0;
   for (int step = 0; step < 200; ++step) {
     for (const Live& one : s.admit()) {
-      EXPECT_EQ(one.number, next);  // the trace begins anew after its last
+      EXPECT_EQ(one.number, next);  // the trace repeats
       EXPECT_EQ(one.length, requests[next % 20].input_length);
       EXPECT_EQ(one.final_length, requests[next % 20].total_length());
       ++next;
@@ -113,7 +113,7 @@ TEST(Scheduler, ForecastIsWhatHappens) {
   const auto requests = random_requests(40, 11);
   const Capacity capacity{std::numeric_limits<int>::max(), 200, 16};
   const Forecast f = forecast(requests, capacity, 100);
-  Scheduler s(requests, {f.peak_live, 200, 16});  // no more places than were forecast change nothing
+  Scheduler s(requests, {f.peak_live, 200, 16});  // exactly the forecast number of slots changes nothing
   int peak = 0, above = 0, below = 0;
   for (int step = 0; step < 100; ++step) {
     s.admit();

@@ -62,7 +62,7 @@ TYPED_TEST(ServerTest, PagedIsRight) {
   EXPECT_LE(this->serve(server, 20).worst, 1);
 }
 
-/// Rows are made anew and not read back, so a token in the wrong place is an error that shows.
+/// The check recomputes rows instead of reading them, so it finds a token at a wrong position.
 TYPED_TEST(ServerTest, AMisplacedTokenShows) {
   typename TestFixture::Paged server(this->exec, this->workload, this->paged, max_len);
   server.admit();
@@ -73,7 +73,7 @@ TYPED_TEST(ServerTest, AMisplacedTokenShows) {
   server.check(200, 1, right);
   EXPECT_LE(right.worst, 1);
 
-  // Token 7 of the first sequence is where token 8 should be.
+  // Token 7 of the first sequence is at the position of token 8.
   using Rows = typename TestFixture::Paged::Rows;
   const Rows k("k", 1, 3, 64), v("v", 1, 3, 64);
   fill_rows(this->exec, Part::key, PromptTokens{this->workload.on_device(0), 7}, k);

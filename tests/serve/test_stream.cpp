@@ -33,7 +33,7 @@ TYPED_TEST(Stream, LongerReadsThanTheBufferTakeProportionallyLonger) {
   EXPECT_EQ(reader.read(bytes, 1).bytes, bytes);
 }
 
-/// The fold of a host read is the exclusive or of all words, so no word was left out or read twice.
+/// The fold of a host read is the exclusive or of all words, so it shows if each word was read exactly once.
 TEST(HostRead, ReadsEveryWordOnce) {
   for (const std::size_t n : {0, 1, 7, 8, 9, 16, 33, 64, 65, 1000, 1024}) {
     std::vector<std::uint64_t> words(n);

@@ -138,8 +138,8 @@ inline std::string describe(const Arrangement& a) {
   return text.str();
 }
 
-/// A strided array of up to four axes in the memory of a space, with its addresses worked out here and not by the
-/// library. Whatever lies between and around its elements is poison, and stays so, or untouched_around() says no.
+/// A strided array of up to four axes in the memory of a space, with addresses computed here and not by the library.
+/// The memory between and around its elements is poison; untouched_around() checks that it stays so.
 template <class Space>
 class Array {
  public:
@@ -174,7 +174,7 @@ class Array {
   }
   bool unchanged(const Space& exec) const { return bytes_.unchanged(exec); }
 
-  /// Of the copy on the host: whether every byte that belongs to no element is poison.
+  /// Whether every byte of the host's copy outside elements is poison.
   bool untouched_around() const {
     const std::size_t size = size_of(type_);
     std::vector<bool> element(bytes_.size() / size, false);
@@ -184,7 +184,7 @@ class Array {
         if (bytes_.host()[i * size + byte] != poison) return false;
     return true;
   }
-  /// Of the copy on the host: the bytes of all elements, in order of their axes.
+  /// The bytes of all elements of the host's copy, in order of the axes.
   std::vector<std::byte> elements() const {
     std::vector<std::byte> all;
     for_each_index([&](std::int64_t i) {
@@ -204,7 +204,7 @@ class Array {
     const auto step = [&](int axis) { return static_cast<std::size_t>(stride_[axis]); };
     if constexpr (Rank == 0) {
       return Kokkos::View<T, Memory>(data);
-    } else if constexpr (Rank == 1) {  // of an array of two axes: its first column
+    } else if constexpr (Rank == 1) {  // the first column of an array of two axes
       return Kokkos::View<T*, Kokkos::LayoutStride, Memory>(data, Kokkos::LayoutStride(size(0), step(0)));
     } else if constexpr (Rank == 2) {
       return Kokkos::View<T**, Kokkos::LayoutStride, Memory>(data,

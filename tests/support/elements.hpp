@@ -12,7 +12,7 @@
 /// Elements whose type is known only when the test runs, and dims of quantized rows.
 namespace pagoda::test {
 
-/// Calls f with a null pointer of the C++ type that `type` stands for, which is none of a quantized cache's.
+/// Calls f with a null pointer of the C++ type that `type` stands for, which is not an element of quantized caches.
 template <class F>
 decltype(auto) with_type(DType type, F&& f) {
   switch (type) {
@@ -49,7 +49,7 @@ inline void store(std::byte* at, DType type, double x) {
   with_type(type, [&]<class T>(T*) { *reinterpret_cast<T*>(at) = to_element<T>(x); });
 }
 
-/// Stores x as dim d of a row: to nearest, and to the largest there is.
+/// Stores x as dim d of a row, rounded to nearest and saturated.
 template <class T>
 void store_dim(T* row, int d, double x) {
   if constexpr (dims_per_element_v<T> == 2) {
@@ -68,7 +68,7 @@ double load_dim(const T* row, int d) {
   return static_cast<double>(detail::stored_dim(row, d, 1));
 }
 
-/// What is left of x once it has been stored.
+/// The value of x after storing.
 inline double rounded(double x, DType type) {
   return with_type(type, [&]<class T>(T*) { return static_cast<double>(to_element<T>(x)); });
 }

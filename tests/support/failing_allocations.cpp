@@ -50,8 +50,8 @@ using pagoda::test::allocate;
 using pagoda::test::allocate_or_throw;
 using pagoda::test::usual;
 
-/// Read by AddressSanitizer where there is one. Kokkos (seen in 5.2.2) loses memory where an allocation fails while it
-/// makes a View or copies a functor; what the library itself does is seen by the tests, which count pages and slots.
+/// AddressSanitizer reads this. Kokkos (seen in 5.2.2) leaks memory if an allocation fails while it makes a View or
+/// copies a functor. The tests check the library itself, by counting pages and slots.
 extern "C" const char* __asan_default_options() { return "detect_leaks=0"; }
 
 // The forms for arrays and for sizes call these.

@@ -3,9 +3,9 @@
 
 namespace pagoda::test {
 
-/// While one of these is alive, it counts what asks the global operator new for memory, and makes the n-th request
-/// (from 0) fail: it throws std::bad_alloc, or returns null where it may not throw. lasting: all later ones fail too.
-/// For executables that link failing_allocations.cpp, which replaces operator new. One at a time.
+/// While an object lives, it counts calls of the global operator new and makes the n-th (from 0) fail: it throws
+/// std::bad_alloc, or returns null if it must not throw. lasting: all later calls fail too. For executables that link
+/// failing_allocations.cpp, which replaces operator new. Only one object at a time.
 class FailingAllocations {
  public:
   static constexpr long never = -1;
@@ -15,7 +15,7 @@ class FailingAllocations {
   FailingAllocations(const FailingAllocations&)            = delete;
   FailingAllocations& operator=(const FailingAllocations&) = delete;
 
-  /// Requests so far, those that failed included.
+  /// Calls so far, including failed ones.
   static long count();
 };
 

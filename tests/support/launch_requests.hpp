@@ -7,8 +7,8 @@
 
 #include <string>
 
-/// How often Kokkos itself asks operator new for memory in a launch, labels aside. Kokkos 4 makes a handle of the space
-/// (40 bytes) for each team policy on OpenMP.
+/// Number of Kokkos' own calls of operator new in a launch, without labels. Kokkos 4 makes a handle of the space (40
+/// bytes) for each team policy on OpenMP.
 namespace pagoda::test {
 
 struct EmptyKernel {
@@ -26,7 +26,7 @@ long requests_of_a_launch(const Policy& policy) {
   return FailingAllocations::count();
 }
 
-/// The making of the policy counts too.
+/// Includes the construction of the policy.
 template <class Space>
 long requests_of_a_team_launch(const Space& exec) {
   long made         = 0;

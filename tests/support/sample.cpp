@@ -16,8 +16,8 @@ namespace pagoda::test {
 
 namespace {
 
-/// N(0, 1), fast: 16 bits of a counter's hash choose among samples drawn once. The references, not the numbers, are to
-/// take the time of a test.
+/// Fast N(0, 1): 16 bits of a counter's hash select among samples drawn once, so that numbers take less time than the
+/// reference.
 class Normal {
  public:
   explicit Normal(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u) {}
@@ -94,11 +94,11 @@ template <class T>
 Sample<T>::Sample(const Shape& shape) : shape_(shape), query_begin_{0} {
   for (int b = 0; b < batch(); ++b) query_begin_.push_back(query_begin_[b] + query_len(b));
   constexpr bool in_blocks = block_dims_v<T> > 0;
-  if constexpr (in_blocks)  // what else they have is a float for the tensor, or nothing
+  if constexpr (in_blocks)  // besides, they have a per-tensor float or nothing
     shape_.k_scales = shape_.v_scales =
         facts_of(dtype_v<T>).scales == ScaleUse::required ? Scales::per_tensor : Scales::none;
 
-  // Large, and exact in every type; the keys' part is rounded, the same for all tokens.
+  // Large, and exact in every type. The keys' part is rounded, and equal for all tokens.
   const double shift_q = 32, shift_k = shape_.score_shift / (softmax_scale() * shift_q);
   const int last = shape_.head_dim - 1;
   Normal normal(shape_.seed);
@@ -107,7 +107,7 @@ Sample<T>::Sample(const Shape& shape) : shape_(shape), query_begin_{0} {
   if (shape_.score_shift != 0)
     for (std::size_t i = last; i < q_.size(); i += shape_.head_dim) q_[i] = shift_q;
 
-  // A quantized number is drawn for its scale, the same for all tokens, before each of them gets one of its own.
+  // Quantized numbers are first drawn for a common scale; then each token gets its own scale.
   constexpr double range = facts_of(dtype_v<T>).deviation;
   const auto unit        = [&](Scales scales, double size) {
     return !is_quantized_v<T> ? size : scales == Scales::none && !in_blocks ? 1 : range;
@@ -115,7 +115,7 @@ Sample<T>::Sample(const Shape& shape) : shape_(shape), query_begin_{0} {
   const double key_unit = unit(shape_.k_scales, shape_.key_size), value_unit = unit(shape_.v_scales, 1);
   std::size_t tokens = 0;
   for (const int length : shape_.lengths) first_row_.push_back(tokens), tokens += length;
-  constexpr double block_size = 16;  // where a scale of the tensor stands beside those of blocks
+  constexpr double block_size = 16;  // size of block scales beside a per-tensor scale
   const auto make_scales      = [&](Scales scales, double size, unsigned seed) {
     const std::size_t rows = std::max<std::size_t>(tokens, 1);
     std::vector<float> all(scales == Scales::per_head             ? shape_.num_kv_heads
@@ -130,7 +130,7 @@ Sample<T>::Sample(const Shape& shape) : shape_(shape), query_begin_{0} {
     if (in_blocks && scales != Scales::none) all[0] /= block_size;
     return all;
   };
-  // Of each block, another: with the tensor's scale, if there is one, what makes numbers of `size`.
+  // Each block has another scale. Together with the tensor's scale, if there is one, it makes numbers of `size`.
   [[maybe_unused]] const auto make_blocks = [&](std::vector<BlockScale>& blocks, std::size_t n, Scales scales,
                                                 double size, unsigned seed) {
     Normal spread(seed);
@@ -227,7 +227,7 @@ reference::Row Sample<T>::answer(int b, int token, int head) const {
       },
       o);
   if (shape_.sinks && std::isfinite(o.sink)) {
-    // The sink is a score with a rounding of its own, and the other scores count by their share among themselves.
+    // The sink is a score with its own rounding error. The other scores are weighted by their share without it.
     const double tokens  = std::accumulate(row.probabilities.begin(), row.probabilities.end(), 0.0);
     const double of_sink = (1 - tokens) * o.sink;
     row.score_condition  = std::sqrt((tokens > 0 ? std::pow(row.score_condition, 2) / tokens : 0) + of_sink * of_sink);

@@ -14,14 +14,14 @@ namespace pagoda::test {
 
 /// Which rows of a quantized cache share a scale.
 enum class Scales {
-  none,  ///< 1 throughout
+  none,  ///< all scales are 1
   per_tensor,
   per_head,
-  per_token,  ///< one for all kv heads of a token
+  per_token,  ///< all kv heads of a token share one
   per_token_and_head
 };
 
-/// What is to be computed.
+/// The problem of a test.
 struct Shape {
   std::vector<int> lengths;  ///< tokens of each batch entry
   int num_q_heads  = 4;
@@ -29,8 +29,8 @@ struct Shape {
   int head_dim     = 64;
   int head_dim_v   = 0;           ///< 0: as head_dim
   std::vector<int> query_lens{};  ///< query tokens of each batch entry; empty: one each
-  /// Entry b decodes the sequence of entry same_as[b], which is b or an entry before it that has a sequence of its own.
-  /// Both have the same length. Empty: each entry has a sequence of its own.
+  /// Entry b decodes the sequence of entry same_as[b], which is b or an earlier entry with its own sequence. Both have
+  /// the same length. Empty: each entry has its own sequence.
   std::vector<int> same_as{};
 
   std::optional<double> softmax_scale{};
@@ -43,12 +43,11 @@ struct Shape {
 
   bool values_in_keys = false;    ///< a token's value is the first head_dim_v elements of its key
   double key_size     = 1;        ///< keys are this times N(0, 1)
-  double score_shift  = 0;        ///< added to every score, by way of the last dim of queries and keys
+  double score_shift  = 0;        ///< added to every score through the last dim of queries and keys
   std::optional<DType> q_type{};  ///< default: the cache's; fp32 for a quantized one
   unsigned seed = 1;
 
-  // Of quantized caches, but not of those with block scales: N(0, 1) times key_size or value_size is what stored
-  // numbers and scales stand for together.
+  // For quantized caches without block scales: stored numbers times scales are N(0, 1) times key_size or value_size.
   Scales k_scales   = Scales::per_token_and_head;
   Scales v_scales   = Scales::per_token_and_head;
   double value_size = 1;
@@ -56,12 +55,12 @@ struct Shape {
 
 std::string describe(const Shape& shape);
 
-/// Type of queries and outputs where nobody asks for another.
+/// Default type of queries and outputs.
 template <class T>
 inline constexpr DType io_type_v = is_quantized_v<T> ? DType::fp32 : dtype_v<T>;
 
-/// Keys, values and queries of a shape, N(0, 1) from its seed and rounded to the cache's type T, and the right answer
-/// for what is left after rounding. A longer sequence of the same seed begins with the tokens of a shorter one.
+/// Keys, values and queries of a shape, N(0, 1) from its seed and rounded to the cache's type T, and the reference
+/// result of the rounded numbers. A longer sequence of the same seed begins with the tokens of a shorter one.
 template <class T>
 class Sample {
  public:
@@ -81,7 +80,7 @@ class Sample {
   /// Whether any query token of the entries that decode b's sequence sees the token.
   bool visible(int b, int t) const;
 
-  /// Logical rows. What is written here must be written before the first call of rows().
+  /// Logical rows. Tests may change them before the first call of rows().
   T* key(int b, int t, int head) { return k_[source(b)].data() + row(t, head) * elements(shape_.head_dim); }
   T* value(int b, int t, int head) {
     return shape_.values_in_keys ? key(b, t, head) : v_[source(b)].data() + row(t, head) * elements(head_dim_v());
@@ -108,7 +107,7 @@ class Sample {
   const BlockScale* value_blocks(int b, int t, int head) const {
     return const_cast<Sample*>(this)->value_blocks(b, t, head);
   }
-  /// What dim d of a key or value is multiplied with: its token's scale, times its block's.
+  /// The factor of dim d of a key or value: its token's scale times its block's.
   double key_scale_of_dim(int b, int t, int head, int d) const {
     return scale_of_dim(key_scale(b, t, head), key_blocks(b, t, head), d);
   }
@@ -124,7 +123,7 @@ class Sample {
   std::vector<float>& alibi_slopes() { return alibi_slopes_; }
   std::vector<float>& sinks() { return sinks_; }
 
-  /// The reference's answers, row_of(token, head); worked out once.
+  /// The reference's results, indexed by row_of(token, head); computed once.
   const std::vector<reference::Row>& rows() const;
   std::size_t row_of(int token, int head) const { return static_cast<std::size_t>(token) * shape_.num_q_heads + head; }
   /// The batch entry that a query token belongs to.

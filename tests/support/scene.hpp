@@ -2,7 +2,11 @@
 #pragma once
 
 #include "tests/support/array.hpp"
+#include "tests/support/compare.hpp"
+#include "tests/support/cuts.hpp"
+#include "tests/support/placement.hpp"
 #include "tests/support/sample.hpp"
+#include "tests/support/scale_arrays.hpp"
 #include "tests/support/spaces.hpp"
 
 #include <pagoda/pagoda.hpp>
@@ -14,51 +18,9 @@
 
 namespace pagoda::test {
 
-enum class Layout { contiguous, paged, csr };
-
-/// How a sample lies in memory.
-struct Placement {
-  Layout layout       = Layout::contiguous;
-  int page_size       = 16;
-  KVOrder order       = KVOrder::NHD;
-  KVOrder scale_order = KVOrder::NHD;  ///< of a quantized cache's scales
-  Arrangement strides{};               ///< of the cache and of a dense block table
-  Arrangement io{};                    ///< of queries and outputs
-  bool indirect = false;               ///< batch entries are sequences of a larger cache, in another order
-  bool ragged   = false;               ///< give cu_seqlens_q even where all entries have as many query tokens
-  std::optional<DType> out_type{};     ///< default: the cache's; fp32 for a quantized one
-  DType lse_type = DType::fp32;
-  bool with_lse  = true;
-  // Where they differ from `strides` and `io`.
-  std::optional<Arrangement> v_strides{}, scale_strides{}, table_strides{}, out_strides{}, lse_strides{};
-  int unused_page = -1;  ///< page id of pages that no query sees a token of, and of the padding of block tables
-  int max_batch   = 0;   ///< bound on the batch of later decodes, an option of plans; 0: the sample's batch
-};
-
-std::string describe(const Placement& placement);
-
-/// How outputs differ from the reference.
-struct Comparison {
-  int wrong    = 0;  ///< rows of out or lse beyond their tolerance
-  double worst = 0;  ///< largest error of a row of out, in tolerances
-  std::string report{};
-};
-
-/// out (query token, q head, dim) and, unless null, lse (query token, q head), as downloaded, against the reference.
-/// probability: what the kernel rounds probabilities to. cut_off_steps: of how many steps a score is the sum, each of
-/// which cuts the sum so far off instead of rounding it; 0: none does. leeway: multiplies all tolerances.
-template <class Space, class T>
-Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array<Space>* lse, DType probability,
-                   int cut_off_steps = 0, double leeway = 1);
-
-/// What a plan cuts the sample into.
-struct Cuts {
-  int items = 0, merges = 0;
-};
-
 /// A sample in the memory of a space: caches, queries, outputs and plans, ready for decode. Everything that no query
-/// may see is NaN, scales included (what lies beyond a sequence's length, outside its window, unused pages, the page
-/// ids of pages that hold nothing visible), and so are outputs and workspace before they are written.
+/// may see is NaN, including scales: memory beyond a sequence's length, outside its window, in unused pages, and the
+/// ids of pages without visible tokens. Outputs and workspace are NaN before they are written.
 template <class Space, class T>
 class Scene {
  public:
@@ -72,34 +34,36 @@ class Scene {
   /// The sample's options; tests may change them before they plan.
   DecodeOptions<Memory>& options() { return options_; }
 
-  /// A plan whose workspace is exact, poisoned, and guarded at both ends. It must not outlive this scene.
+  /// Makes a plan whose workspace has the exact size, is poisoned, and has guards at both ends. It must not outlive
+  /// this scene.
   Plan<Space> plan();
   /// Asynchronous.
   void decode(const Plan<Space>& plan) const { decode(exec_, plan); }
   void decode(const Space& exec, const Plan<Space>& plan) const;
 
-  /// Other lengths, on the device; nothing else changes.
+  /// Changes the lengths on the device, nothing else.
   void set_lengths(const std::vector<int>& lengths);
-  /// Other numbers of query tokens (cu_seqlens_q), on the device: for decodes of other scenes with this one's plans.
+  /// Changes the numbers of query tokens (cu_seqlens_q) on the device, for decodes of other scenes with this one's
+  /// plans.
   void set_query_lens(const std::vector<int>& query_lens);
   /// Permutes the pages of the pool, and their ids in the tables with them.
   void shuffle_pages(unsigned seed);
   void poison_outputs();
-  /// Of all plans of this scene, which may hold anything between decodes.
+  /// Poisons the workspaces of all plans of this scene. They need not be kept between decodes.
   void poison_workspaces();
   /// Bytes of out and lse, for comparisons bit for bit.
   std::vector<std::byte> results();
 
-  /// Compares each row with the reference (of another sample, if given, that shares the scene's queries), and looks
-  /// whether anything but out, lse and workspace was written.
+  /// Compares each row with the reference (of another sample with the same queries, if given), and checks that only
+  /// out, lse and workspace were written.
   testing::AssertionResult right() { return right(sample_); }
   testing::AssertionResult right(const Sample<T>& sample, double leeway = 1);
   /// Largest error of an output, in tolerances, at the last right().
   double worst() const { return worst_; }
-  /// What the last decode rounded probabilities to.
+  /// The type to which the last decode rounded probabilities.
   DType probability_type() const { return probability_type_; }
 
-  Cuts cuts(const Plan<Space>& plan) const;
+  Cuts cuts(const Plan<Space>& plan) const { return cuts_of(plan.schedule(), sample_.shape()); }
 
   const Sample<T>& sample() const { return sample_; }
   Array<Space>& q() { return q_; }
@@ -110,14 +74,19 @@ class Scene {
   int num_sequences() const { return sample_.batch() + (placement_.indirect ? 3 : 0); }
   bool paged() const { return placement_.layout != Layout::contiguous; }
   Array<Space> make_cache_array(int dims, const Arrangement& strides) const;
-  Array<Space> make_scale_array(Scales scales) const;
+  auto scales(const Array<Space>& array, Scales scales) const {
+    return scale_view(array, scales, placement_.scale_order);
+  }
+  Array<Space> make_scales(Scales scales) const {
+    return make_scale_array<Space>(scales, placement_.scale_order, num_pages_, page_size_, sample_.shape().num_kv_heads,
+                                   placement_.scale_strides.value_or(placement_.strides), exec_);
+  }
   Array<Space> make_block_array(int dims) const;
   void fill_scales();
   void choose_pages(unsigned seed);
   void fill_cache();
   void write_tables();
   Cache make_cache();
-  typename KVScales<Memory>::ScaleView scales(const Array<Space>& array, Scales scales) const;
   std::array<std::int64_t, 4> at(int page, int slot, int head) const;
 
   Space exec_;
@@ -136,10 +105,10 @@ class Scene {
   std::vector<std::unique_ptr<Bytes<Space>>> workspaces_;
   double worst_                   = 0;
   mutable DType probability_type_ = dtype_v<accumulator_t<T>>;  ///< of the last decode's plan
-  mutable int cut_off_steps_      = 0;                          ///< the same
+  mutable int truncated_steps_    = 0;                          ///< the same
 };
 
-/// Plans and decodes the sample once for each placement, and expects it to be right.
+/// Plans and decodes the sample once for each placement, and expects right results.
 template <class Space, class T>
 void expect_right(const Sample<T>& sample, const std::vector<Placement>& placements = {{}}) {
   for (const Placement& placement : placements) {

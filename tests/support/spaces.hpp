@@ -70,7 +70,7 @@ using OnSpaces =
 
 }  // namespace lists
 
-/// For tests that ask nothing of the type: fp16 where the build has it.
+/// For tests that work with any type: fp16 if the build has it.
 using AnyType = lists::Any::type;
 
 /// Whether this build has kernels and, for a type that is not quantized, pools of T.
@@ -83,7 +83,7 @@ inline constexpr bool one_space = std::is_same_v<Device, Host>;
 
 using Spaces                    = std::conditional_t<one_space, testing::Types<Host>, testing::Types<Device, Host>>;
 using SpacesAndTypes            = lists::OnSpaces<lists::Plain, Device, Host>;
-using SpacesAndQuantizedTypes   = lists::OnSpaces<lists::Quantized, Device, Host>;  ///< may be none, as those below
+using SpacesAndQuantizedTypes   = lists::OnSpaces<lists::Quantized, Device, Host>;  ///< may be empty, like those below
 using SpacesAndFloatScaledTypes = lists::OnSpaces<lists::FloatScaled, Device, Host>;
 using SpacesAndBlockScaledTypes = lists::OnSpaces<lists::BlockScaled, Device, Host>;
 

@@ -9,7 +9,7 @@
 
 namespace pagoda::test {
 
-/// Sees what Kokkos is asked to do while it is alive. One at a time.
+/// Records the calls to Kokkos during its lifetime. Only one object at a time.
 class Watch {
  public:
   struct Seen {
@@ -54,8 +54,8 @@ class Watch {
   Kokkos::Tools::Experimental::EventSet before_;
 };
 
-/// Two instances of a space other than its default one; where there is only one thread to share, the default one. They
-/// are kept, for making one takes long on a GPU.
+/// Two instances of a space other than its default one; with only one thread, the default one. They are kept, as making
+/// one is slow on a GPU.
 template <class Space>
 const std::vector<Space>& instances() {
   static std::vector<Space> two;

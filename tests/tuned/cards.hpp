@@ -5,20 +5,20 @@
 
 namespace pagoda::tuned {
 
-/// A card that there are kernels for. Multiprocessors and shared memory: CUDA C++ Programming Guide, compute
-/// capabilities, and the cards' data sheets, which also say the bandwidth. Latency under load: measured on the H200
-/// (24 KB a multiprocessor at 34 bytes a nanosecond), assumed to be the same for the others.
+/// A card with kernels. Multiprocessors and shared memory: CUDA C++ Programming Guide, compute capabilities, and the
+/// cards' data sheets, which also say the bandwidth. Latency under load: measured on the H200 (24 KB a multiprocessor
+/// at 34 bytes a nanosecond), assumed to be the same for the others.
 struct Card {
   const char* name;
   Device device;
   int gb_per_s;
 
   static constexpr int latency_ns = 700;
-  /// Little's law: what a multiprocessor must have on its way to keep its share of the memory busy.
+  /// Little's law: the bytes that a multiprocessor must have in flight to keep its share of the memory busy.
   constexpr int needed_bytes() const { return gb_per_s * latency_ns / device.num_sms; }
 };
 
-/// Clocks are the cards' own, as CUDA tells them.
+/// Clocks as CUDA reports them.
 constexpr Device device_of(const DeviceFacts& facts, int shared_per_sm) {
   return {facts.sm, facts.num_sms, shared_per_sm * 1024, (shared_per_sm - 1) * 1024, false, built_in_speed(facts)};
 }

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds what the tuning counts on against what the compiler made of the kernels, card by card, without a GPU.
+"""Compares the resources that the tuning assumes with those of the compiled kernels, card by card, without a GPU.
 
     check_resources.py PROGRAM --objects OBJECT... [--need SM...]
 
-PROGRAM is tests/tuned/planned.cpp, linked with the kernels. It says how many blocks of which kernel are to run on a
-multiprocessor at the same time. OBJECTs are the kernels' object files; beside each lies OBJECT.usage, where
-keep_usage.sh kept what ptxas said of its kernels. Every kernel that a card may be given must be there, have no stack,
-spill nothing, and fit as many blocks as planned. Cards whose architecture no OBJECT was compiled for are passed over,
-unless --need names it.
+PROGRAM is tests/tuned/planned.cpp, linked with the kernels. It prints how many blocks of each kernel must run on a
+multiprocessor at the same time. OBJECTs are the kernels' object files, each with an OBJECT.usage, in which
+keep_usage.sh stored the output of ptxas. Every kernel of a card must exist, have no stack, spill nothing, and fit the
+planned number of blocks. Cards whose architecture no OBJECT has are skipped, unless --need names it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any, Iterable
 
 @dataclass(frozen=True)
 class Limits:
-    """Of a multiprocessor: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"."""
+    """Limits of a multiprocessor: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"."""
 
     warps: int
     blocks: int
@@ -40,7 +39,7 @@ LIMITS = {80: Limits(64, 32), 86: Limits(48, 16), 90: Limits(64, 32)}
 
 @dataclass(frozen=True)
 class Usage:
-    """Of a kernel, as compiled for one architecture."""
+    """Resources of a kernel, compiled for one architecture."""
 
     registers: int
     stack: int  #: bytes, the most of the kernel and the functions it calls
@@ -94,7 +93,7 @@ def up(n: int, unit: int) -> int:
 
 
 def blocks_that_fit(row: dict[str, Any], usage: Usage, limits: Limits) -> tuple[int, str]:
-    """Of a multiprocessor, and what there is no room for beyond them."""
+    """Blocks that fit on a multiprocessor, and the resource that limits them."""
     of_warp = up(usage.registers * 32, limits.registers_unit)
     warps = limits.registers // of_warp // limits.warps_unit * limits.warps_unit
     shared = up(row["shared"] + usage.shared, limits.shared_unit) + limits.shared_reserved

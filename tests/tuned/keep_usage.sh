@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# keep_usage.sh NVCC ARGUMENT...: compiles (the arguments name the object with -o) and keeps in OBJECT.usage what ptxas
-# says of every kernel: registers, stack, spills and shared memory. check_resources.py reads it.
+# keep_usage.sh NVCC ARGUMENT...: compiles (the arguments name the object with -o) and stores ptxas' output for every
+# kernel in OBJECT.usage: registers, stack, spills and shared memory. check_resources.py reads it.
 set -uo pipefail
 object=''
 for ((i = 1; i < $#; ++i)); do

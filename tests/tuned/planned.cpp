@@ -8,9 +8,9 @@
 
 #include <cstdio>
 
-/// Says which kernel is to run on which card, in blocks of how many warps, how many of them on a multiprocessor at the
-/// same time, and with how much shared memory each: a line of JSON for every choice there is. Needs no GPU.
-/// check_resources.py holds it against what the compiler says of the kernels.
+/// Prints a line of JSON for every choice of the tuning: card, kernel, warps per block, blocks that must run on a
+/// multiprocessor at the same time, and shared memory per block. Needs no GPU. check_resources.py compares it with the
+/// compiled kernels.
 namespace {
 
 using namespace pagoda::tuned;
@@ -38,7 +38,7 @@ void say_warp(const Card& card, const char* type, int head_dim) {
     }
 }
 
-/// Many query rows to a kv head, where the build has kernels for them.
+/// Many query rows per KV head, if the build has kernels for them.
 template <Type T>
 void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* type) {
 #if defined(PAGODA_HAS_SM90A)
@@ -58,7 +58,7 @@ void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* t
 }  // namespace
 
 int main() {
-  // Kernels have addresses here, names in the symbol table: this is where the one lies in the other.
+  // Kernels have addresses here and names in the symbol table; the address of main relates the two.
   std::printf("{\"main\": %lld}\n", reinterpret_cast<long long>(&main));
   for (const Card& card : cards) {
     for (const int head_dim : {64, 128}) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""check_resources.py finds what it is there to find."""
+"""check_resources.py finds kernels that break the tuning's assumptions."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@
 #include <sstream>
 #include <string>
 
-/// backends/cuda/tuned/TUNING.md is what warp/tuning.hpp comes to on the cards that there are kernels for, to be read.
-/// It is written here (PAGODA_WRITE_TUNING=1) and compared with what is committed.
+/// backends/cuda/tuned/TUNING.md shows the choices of warp/tuning.hpp on the cards with kernels. This test compares it
+/// with the committed page, or writes it (PAGODA_WRITE_TUNING=1).
 namespace pagoda::tuned {
 namespace {
 

@@ -76,7 +76,7 @@ TEST(Tuning, FewRowsAreCut) {
     EXPECT_GT(rows * s.num_splits, 0.8 * s.blocks) << rows;
     EXPECT_LE(rows * s.num_splits, s.blocks) << rows;
   }
-  // But not to pieces of less than two tiles.
+  // But not into splits of less than two tiles.
   EXPECT_LE(choose_shape(8, 4, half128, 128, 8, h100).num_splits, 2);
 }
 
@@ -85,7 +85,7 @@ TEST(Tuning, RowsThatFitBadlyAreStreamed) {
   EXPECT_TRUE(
       choose_shape(1100, 512, half128, 128, 4, h100).stream_k);  // two rounds, of which the second is nearly empty
   EXPECT_FALSE(choose_shape(4096, 512, half128, 128, 4, h100).stream_k);
-  EXPECT_FALSE(choose_shape(1100, 1, half128, 128, 4, h100).stream_k);  // too little to read for it to matter
+  EXPECT_FALSE(choose_shape(1100, 1, half128, 128, 4, h100).stream_k);  // too few bytes to matter
   for (int rows = 1; rows < 3000; ++rows)
     EXPECT_LE(choose_shape(rows, 4096, half128, 128, 4, h100).us, 1.03 * read_us(rows, 4096, 2 * half128, h100) + 4)
         << rows;
@@ -119,7 +119,7 @@ TEST(Tuning, BatchesWithOneLongSequenceAreExpectedToBeUneven) {
   EXPECT_FALSE(expects_uneven(2, 131072, 131072 + 512));
 }
 
-// The smaller the problem, the fewer parts it is worth cutting rows into.
+// Smaller problems have fewer splits.
 TEST(Tuning, SmallProblemsTakeLargeBlocks) {
   for (const int rows : {2, 8, 16, 24, 32})
     EXPECT_EQ(choose_shape(rows, 32, half128, 128, 4, cards[3].device).warps, 8) << rows;
@@ -147,12 +147,12 @@ TEST(Tuning, SpeedFollowsTheDevice) {
   EXPECT_DOUBLE_EQ(other.sm_bytes_per_us, a100.sm_bytes_per_us / 2);
   EXPECT_DOUBLE_EQ(other.merge2_us, 2 * a100.merge2_us);
   EXPECT_DOUBLE_EQ(other.stream_factor, a100.stream_factor);
-  // CUDA may tell no clocks: then the card most like it, by multiprocessors.
+  // If CUDA reports no clocks, the card with the most similar number of multiprocessors counts.
   EXPECT_NEAR(built_in_speed({"", 80, 54, 0, 0, 0}).bytes_per_us, a100.bytes_per_us / 2, 1e3);
   EXPECT_DOUBLE_EQ(built_in_speed({"", 80, 54, 0, 0, 0}).merge2_us, a100.merge2_us);
 }
 
-// Any tuning file: a choice may be slow, never wrong.
+// With any tuning file a choice may be slow but never wrong.
 TEST(Tuning, EveryChoiceIsValidAtAnySpeed) {
   std::mt19937 random(1);
   const auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };

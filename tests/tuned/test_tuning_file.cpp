@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char *device = "NVIDIA A100-SXM4-80GB", *head = "pagoda-tuning = 1\ndevice = NVIDIA A100-SXM4-80GB\n";
 
-/// A variable of the environment, set or unset for as long as it lives.
+/// Sets or unsets an environment variable for its lifetime.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {

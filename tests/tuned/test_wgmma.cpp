@@ -13,10 +13,10 @@ namespace {
 const Device& h200 = cards[3].device;
 
 TEST(Wgmma, BlocksFitTheirMultiprocessor) {
-  constexpr int reserved = 1024;  // of every block, by the system
+  constexpr int reserved = 1024;  // bytes of every block, reserved by the system
   using Latent           = latent::SharedLayout;
   EXPECT_LE(latent::shared_bytes, h200.shared_per_block);
-  EXPECT_EQ(Latent::tiles % run_bytes, 0);  // the swizzle's pattern begins anew
+  EXPECT_EQ(Latent::tiles % run_bytes, 0);  // the swizzle's pattern repeats
   EXPECT_EQ(Latent::probabilities % run_bytes, 0);
   EXPECT_EQ(Latent::barriers % 8, 0);
   EXPECT_LE(latent::Barriers::count, 32);  // a lane sets up each
@@ -27,7 +27,7 @@ TEST(Wgmma, BlocksFitTheirMultiprocessor) {
       EXPECT_LE(grouped::blocks_per_sm(groups) * (place.bytes + reserved), h200.shared_per_sm);
       EXPECT_EQ(place.ring % run_bytes, 0);
       EXPECT_EQ(place.barriers % 8, 0);
-      EXPECT_LE(grouped::stages(head_dim, groups), 32);  // a lane sets up each one's barriers
+      EXPECT_LE(grouped::stages(head_dim, groups), 32);  // each lane sets up the barriers of a stage
     }
 }
 
@@ -47,7 +47,7 @@ TEST(Wgmma, EveryRowIsSomebodys) {
           EXPECT_GE(s.num_splits, 1) << in;
           EXPECT_LE(s.num_splits, std::max(tiles, 1)) << in << ": splits without tiles";
           if (s.num_splits > 1) {
-            EXPECT_LE(count * s.num_splits, s.blocks) << in << ": cut rows are not dealt in rounds";
+            EXPECT_LE(count * s.num_splits, s.blocks) << in << ": split rows must not run in rounds";
           }
           EXPECT_LE(blocks_to_launch(count, 2, s), s.blocks) << in;
           EXPECT_LE(blocks_to_launch(count, 1, s), s.blocks) << in;
@@ -63,7 +63,7 @@ TEST(Wgmma, OneLongRowTakesTheWholeMachine) {
 TEST(Wgmma, RowsThatFitBadlyAreStreamed) {
   EXPECT_FALSE(choose_shape(132, 64, 1, latent::pace(h200), h200).stream_k);
   EXPECT_TRUE(choose_shape(140, 64, 1, latent::pace(h200), h200).stream_k);  // a second round of eight
-  EXPECT_FALSE(choose_shape(140, 1, 1, latent::pace(h200), h200).stream_k);  // too little for it to matter
+  EXPECT_FALSE(choose_shape(140, 1, 1, latent::pace(h200), h200).stream_k);  // too few bytes to matter
 }
 
 }  // namespace

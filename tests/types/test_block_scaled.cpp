@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <limits>
 
-/// E2M1 and E8M0, all codes, against what the OCP microscaling specification says.
+/// E2M1 and E8M0, all codes, against the OCP microscaling specification.
 namespace pagoda::test {
 namespace {
 
@@ -47,7 +47,7 @@ TEST(E2M1, RoundsToNearestEvenAndSaturates) {
   EXPECT_EQ(mxfp4x2_t(std::numeric_limits<float>::quiet_NaN(), 0)[0], 6) << "there is no NaN";
 }
 
-// On their way into matrix instructions: each code in each of the eight places of a word, among others.
+// Conversion for matrix instructions: each code at each of the eight positions of a word, among others.
 TEST(E2M1, AsHalvesOfMatrixOperands) {
   const auto as_half = [](std::uint32_t bits) {
     half_t x;

@@ -12,8 +12,8 @@
 #include <random>
 #include <vector>
 
-/// The 16-bit types against arithmetic in double that shares nothing with their conversions but the definition of the
-/// formats: `bits` of mantissa, exponents from `lowest` (that of subnormal numbers) to `highest`.
+/// The 16-bit types against independent arithmetic in double: `bits` of mantissa, exponents from `lowest` (that of
+/// subnormal numbers) to `highest`.
 namespace pagoda::test {
 namespace {
 
@@ -22,7 +22,7 @@ struct Format {
 };
 constexpr Format half_format{10, -14, 15}, bfloat16_format{7, -126, 127};
 
-/// What a pattern stands for.
+/// The value of a pattern.
 double decode(const Format& f, std::uint16_t pattern) {
   const int exponent_bits = 15 - f.bits;
   const int exponent      = (pattern >> f.bits) & ((1 << exponent_bits) - 1);
@@ -44,15 +44,15 @@ double nearest(const Format& f, double x) {
 
 bool same(double a, double b) { return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b); }
 
-/// Numbers that are hard to round: for each pattern its value, the midpoint to the next, and the floats beside both;
-/// and any floats.
+/// Numbers that are hard to round: for each pattern its value, the midpoint to the next, and the neighbouring floats of
+/// both; and random floats.
 std::vector<float> hard_numbers(const Format& f) {
   std::vector<float> numbers;
   for (int pattern = 0; pattern < 0x8000; ++pattern) {
     const double here = decode(f, static_cast<std::uint16_t>(pattern));
     const double next = decode(f, static_cast<std::uint16_t>(pattern + 1));
     if (!std::isfinite(here)) break;
-    // Beyond the largest number the next would be a power of two, and from the midpoint to it on all is infinite.
+    // The next number after the largest would be a power of two; from the midpoint to it on the result is infinite.
     const double middle = (here + (std::isfinite(next) ? next : std::ldexp(1, f.highest + 1))) / 2;
     for (const double x : {here, middle}) {
       const float y = static_cast<float>(x);
@@ -71,8 +71,8 @@ std::vector<float> hard_numbers(const Format& f) {
   return numbers;
 }
 
-/// Doubles that a detour by way of float would round wrongly: beside each number and each midpoint of the format by
-/// less than half of float's last place, and by more; and any doubles.
+/// Doubles that rounding via float would round wrongly: near each number and each midpoint of the format, closer than
+/// half of float's last place and further; and random doubles.
 std::vector<double> hard_doubles(const Format& f) {
   std::vector<double> numbers;
   for (int pattern = 0; pattern < 0x8000; ++pattern) {
@@ -189,7 +189,7 @@ TYPED_TEST(Conversions, Bfloat16FromDouble) {
   EXPECT_EQ(static_cast<float>(bfloat16_t(1 + 0x1p-8 + 0x1p-40)), 1 + 0x1p-7f);
 }
 
-// The conversions by bits are what machines without any of their own use: the same answers, and at compile time.
+// The conversions by bits, for machines without native ones, give the same results, also at compile time.
 TEST(ConversionsByBits, AgreeWithTheMachines) {
   for (int pattern = 0; pattern < 0x10000; ++pattern) {
     const auto bits = static_cast<std::uint16_t>(pattern);

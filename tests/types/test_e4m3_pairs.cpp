@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// e4m3 numbers on their way into matrix instructions, all codes, against the conversion of the type itself.
+// e4m3 numbers converted for matrix instructions, all codes, against the type's own conversion.
 #include "backends/cuda/e4m3_bits.hpp"
 
 #include <pagoda/types.hpp>

@@ -16,14 +16,14 @@
 #include <random>
 #include <vector>
 
-/// The types of quantized caches, held against the definition of their formats, worked out here in double.
+/// The types of quantized caches against the definition of their formats, computed here in double.
 namespace pagoda::test {
 namespace {
 
 /// E4M3 or E5M2 of the OCP specification.
 struct Format {
   int exponent_bits, mantissa_bits, bias;
-  bool ieee;  ///< the largest exponent is of infinities and NaN; otherwise only its last pattern is, NaN
+  bool ieee;  ///< the largest exponent is infinity or NaN; otherwise only its last pattern is NaN
 };
 constexpr Format e4m3{4, 3, 7, false}, e5m2{5, 2, 15, true};
 
@@ -37,7 +37,7 @@ double meaning(const Format& f, int pattern) {
   return sign * std::ldexp(1 + fraction, exponent - f.bias);
 }
 
-/// The finite numbers that are not negative, by their patterns, which is in rising order.
+/// The non-negative finite numbers, in order of their patterns, which is ascending.
 std::vector<double> finite_numbers(const Format& f) {
   std::vector<double> numbers;
   while (std::isfinite(meaning(f, static_cast<int>(numbers.size()))))
@@ -45,7 +45,7 @@ std::vector<double> finite_numbers(const Format& f) {
   return numbers;
 }
 
-/// The pattern of the finite number nearest to x, found by looking at all of them; of two as near, the even one.
+/// The pattern of the finite number nearest to x, by comparing all of them; of two equally near ones the even one.
 int nearest(const std::vector<double>& numbers, double x) {
   const double abs = std::min(std::abs(x), 2 * numbers.back());  // infinity has no distances
   int best         = 0;
@@ -58,7 +58,7 @@ int nearest(const std::vector<double>& numbers, double x) {
 
 bool same(double a, double b) { return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b); }
 
-/// All numbers of the format, the middles between them, and the floats beside both; some beyond its range; any floats.
+/// All numbers of the format, the midpoints, and the neighbouring floats of both; some beyond its range; random floats.
 std::vector<float> hard_numbers(const Format& f) {
   std::vector<float> numbers;
   const auto add = [&](double x) {
@@ -161,7 +161,7 @@ void expect_rounded_once(const Format& f) {
 TEST(Float8FromDouble, E4M3) { expect_rounded_once<fp8_e4m3_t>(e4m3); }
 TEST(Float8FromDouble, E5M2) { expect_rounded_once<fp8_e5m2_t>(e5m2); }
 
-// What stands in the specification.
+// Values from the specification.
 static_assert(detail::Float8E4M3::to_float(0x7e) == 448 && detail::Float8E4M3::to_float(0x08) == 0x1p-6f);
 static_assert(detail::Float8E4M3::to_float(0x01) == 0x1p-9f && detail::Float8E4M3::to_float(0x38) == 1);
 static_assert(detail::Float8E5M2::to_float(0x7b) == 57344 && detail::Float8E5M2::to_float(0x04) == 0x1p-14f);

@@ -25,7 +25,7 @@ static_assert(dtype_v<__half> == DType::fp16 && dtype_v<__nv_bfloat16> == DType:
 static_assert(dtype_v<__nv_fp8_e4m3> == DType::fp8_e4m3 && dtype_v<__nv_fp8_e5m2> == DType::fp8_e5m2);
 #endif
 
-// The rows of the table, as the enum and the traits have them.
+// The enum and the traits agree with the rows of the table.
 TEST(Types, EveryRowOfTheTable) {
   int code = 0;
 #define PAGODA_TEST_ROW(name, T, bits, dims, ...)            \
