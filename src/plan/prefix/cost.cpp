@@ -4,6 +4,7 @@
 #include <pagoda/error.hpp>
 
 #include <algorithm>
+#include <limits>
 
 namespace pagoda::detail {
 
@@ -45,17 +46,20 @@ CostModel::CostModel(const DecodeHeads& heads, const DeviceRates& device) {
   check(heads, device);
   const int group = heads.num_q_heads / heads.num_kv_heads, largest = device.tiles.back().rows;
   const double read = heads.num_kv_heads * heads.bytes_per_token / device.cache_bytes_per_us;
-  // A token in one tile: the slower one of reading it and multiplying it.
-  const auto pass_of = [&](const RowTile& tile) {
-    const double flops = 2.0 * tile.rows * (heads.head_dim + heads.head_dim_v) * heads.num_kv_heads;
-    return std::max(read, flops / tile.flops_per_us);
+  // A token in the cheapest tile of so many rows: the slower one of reading it and multiplying it.
+  const auto pass_of = [&](int rows) {
+    double cheapest = std::numeric_limits<double>::infinity();
+    for (const RowTile& tile : device.tiles)
+      if (tile.rows >= rows) {
+        const double flops = 2.0 * tile.rows * (heads.head_dim + heads.head_dim_v) * heads.num_kv_heads;
+        cheapest           = std::min(cheapest, std::max(read, flops / tile.flops_per_us));
+      }
+    return cheapest;
   };
   full_ = std::max(largest / group, 1);
   for (int q = 0; q <= full_; ++q) {
     const int rows = q * group, tiles = rows / largest, rest = rows % largest;
-    double pass = tiles * pass_of(device.tiles.back());
-    if (rest > 0)
-      pass += pass_of(*std::find_if(device.tiles.begin(), device.tiles.end(), [&](const RowTile& t) { return t.rows >= rest; }));
+    const double pass = tiles * pass_of(largest) + (rest > 0 ? pass_of(rest) : 0);
     pass_.push_back(pass);
     item_.push_back((tiles + (rest > 0)) * heads.num_kv_heads * device.item_us / device.teams);
     if (q > 1 && pass > pass_[q - 1]) steps_.push_back(q - 1);

@@ -2,7 +2,8 @@
 #include "src/plan/prefix/pack.hpp"
 
 #include <algorithm>
-#include <limits>
+#include <bit>
+#include <cstdint>
 
 namespace pagoda::detail {
 
@@ -19,70 +20,127 @@ double PrefixPacking::entry_us(double weight, int queries) const {
   return weight * cost_->pass(queries) + cost_->item(queries) + queries * cost_->state();
 }
 
-/// The best choice at a node, for entries that begin `ancestors` nodes above it. Leaves the node's branches in branches_,
-/// those that gain most for each query token first.
-PrefixPacking::Choice PrefixPacking::best(int node, int ancestors) {
+/// The branches of a node. The costs of its children must be known.
+void PrefixPacking::gather(int node) {
   const PrefixForest::Node& v = forest_->nodes()[node];
-  const bool at_root          = ancestors == depth_[node];
-  double weight               = 0;
-  for (int up = 0, at = node; up <= ancestors; ++up, at = forest_->nodes()[at].parent) weight += weight_[at];
-
-  double extended = 0, gain = 0;  // all branches extend; what the branches so far gain
-  int queries = 0;
   branches_.clear();
-  const auto add = [&](double extend, double begin, const Branch& branch) {
-    if (extend == std::numeric_limits<double>::infinity()) {  // must begin here
-      extended += begin, queries += branch.queries;
-      branches_.insert(branches_.begin(), branch);
-      return;
-    }
-    extended += extend;
-    branches_.push_back(branch);
-  };
-  for (int c = v.first_child; c < v.first_child + v.num_children; ++c) {
-    const double extend = ancestors + 1 < max_nodes ? us(c, ancestors + 1) : std::numeric_limits<double>::infinity();
-    add(extend, us(c, 0), {extend - us(c, 0), forest_->nodes()[c].num_queries, 1, c});
-  }
+  for (int c = v.first_child; c < v.first_child + v.num_children; ++c)
+    branches_.push_back({c, forest_->nodes()[c].num_queries, 1, us(c, 0), 0, 0, 0, 0});
   for (int g = v.first_group; g < v.first_group + v.num_groups; ++g) {
     const PrefixForest::Group& group = forest_->groups()[g];
-    const double extend = group_us(group, weight, !at_root), begin = group_us(group, 0, true);
-    add(extend, begin, {extend - begin, group.num_queries, group.count, ~g});
+    branches_.push_back({~g, group.num_queries, group.count, group_us(group, 0, true),
+                         group.count * cost_->pass(group.num_queries),
+                         group.count * group.num_queries * cost_->state(), 0, 0});
   }
-  // Infinite savings come first.
-  std::sort(branches_.begin(), branches_.end(), [](const Branch& a, const Branch& b) {
-    return a.saved * b.queries * b.count > b.saved * a.queries * a.count;
-  });
+}
 
-  int whole = 0;
-  while (whole < static_cast<int>(branches_.size()) &&
-         branches_[whole].saved == std::numeric_limits<double>::infinity())
-    ++whole;
-  Choice choice{extended + entry_us(weight, queries), queries, whole, 0};
-  const auto consider = [&](double saved, int total, int index, int part) {
-    const double us = extended - saved + entry_us(weight, total);
-    if (us < choice.us) choice = {us, total, index, part};
-  };
-  for (int i = whole; i < static_cast<int>(branches_.size()) && branches_[i].saved > 0; ++i) {
-    const Branch& b = branches_[i];
-    // Some of the leaves: as many as fill whole tiles.
-    const int total = queries + b.count * b.queries, full = cost_->queries_per_entry();
-    for (int step = 0; b.count > 1 && step < static_cast<int>(cost_->steps().size()); ++step) {
-      const int limit = (total - 1) / full * full + (cost_->steps()[step] == full ? 0 : cost_->steps()[step]);
-      const int part  = (limit - queries) / b.queries;
-      if (limit > queries && part > 0 && part < b.count)
-        consider(gain + b.saved / b.count * part, queries + part * b.queries, i, part);
+/// The cost of the gathered node's branches and entry, if its entries begin `ancestors` nodes above it and read `weight`
+/// tokens up to its end. Sets Branch::begins.
+double PrefixPacking::best(int ancestors, double weight, bool at_root) {
+  double extended = 0;  // cost without an entry of the node
+  int queries = 0, units = 0, total = 0;
+  bool same = true;
+  open_.clear();
+  for (Branch& b : branches_) {
+    b.begins = 0;
+    if (b.child >= 0 && ancestors + 1 == max_nodes) {
+      b.begins = 1;
+      extended += b.begin_us, queries += b.queries;
+      continue;
+    }
+    const double extend =
+        b.child >= 0 ? us(b.child, ancestors + 1) : b.begin_us + weight * b.slope - (at_root ? b.states : 0);
+    extended += extend;
+    b.saved = extend - b.begin_us;
+    if (b.saved <= 0) continue;
+    open_.push_back(&b);
+    units += b.count, total += b.count * b.queries;
+    same = same && b.queries == open_[0]->queries;
+  }
+  if (open_.empty()) return extended + entry_us(weight, queries);
+  if (units <= 4 && units == static_cast<int>(open_.size())) return try_subsets(weight, extended, queries);
+  if (!same && total <= most_knapsack_queries) return try_totals(weight, extended, queries);
+  return try_in_order(weight, extended, queries);
+}
+
+/// Tries every subset of at most four branches.
+double PrefixPacking::try_subsets(double weight, double extended, int queries) {
+  double saved[16] = {}, best_us = extended + entry_us(weight, queries);
+  int total[16] = {queries}, best_set = 0;
+  for (int set = 1; set < 1 << open_.size(); ++set) {
+    const Branch& b = *open_[std::countr_zero(static_cast<unsigned>(set))];
+    saved[set]      = saved[set & (set - 1)] + b.saved;
+    total[set]      = total[set & (set - 1)] + b.queries;
+    const double us = extended - saved[set] + entry_us(weight, total[set]);
+    if (us < best_us) best_us = us, best_set = set;
+  }
+  for (std::size_t i = 0; i < open_.size(); ++i) open_[i]->begins = best_set >> i & 1;
+  return best_us;
+}
+
+/// A knapsack: for each number of query tokens, the branches of so many that save most.
+double PrefixPacking::try_totals(double weight, double extended, int queries) {
+  double saved[most_knapsack_queries + 1] = {};
+  taken_.clear();  // of each leaf or child: for which totals it is among the best
+  int total = 0;
+  for (const Branch* b : open_)
+    for (int leaf = 0; leaf < b->count; ++leaf) {
+      total += b->queries;
+      std::uint64_t taken = 0;
+      for (int t = total; t >= b->queries; --t)
+        if (const double with = saved[t - b->queries] + b->saved / b->count; with > saved[t])
+          saved[t] = with, taken |= std::uint64_t(1) << t;
+      taken_.push_back(taken);
+    }
+  double best_us = extended + entry_us(weight, queries);
+  int best_total = 0;
+  for (int t = 1; t <= total; ++t) {
+    const double us = extended - saved[t] + entry_us(weight, queries + t);
+    if (us < best_us) best_us = us, best_total = t;
+  }
+  std::size_t unit = taken_.size();
+  for (std::size_t i = open_.size(); i-- > 0;)
+    for (int leaf = 0; leaf < open_[i]->count; ++leaf)
+      if (taken_[--unit] >> best_total & 1) best_total -= open_[i]->queries, ++open_[i]->begins;
+  return best_us;
+}
+
+/// Takes branches while that pays, those that save most for each query token first. A group may be divided where its
+/// leaves fill tiles.
+double PrefixPacking::try_in_order(double weight, double extended, int queries) {
+  if (open_.size() > 1)
+    std::sort(open_.begin(), open_.end(), [](const Branch* a, const Branch* b) {
+      const double of_a = a->saved_per_query(), of_b = b->saved_per_query();
+      return of_a != of_b ? of_a > of_b : a < b;
+    });
+  double best_us = extended + entry_us(weight, queries), gain = 0;
+  std::size_t whole = 0;
+  int part          = 0;  // leaves of open_[whole]
+  const int full    = cost_->queries_per_entry();
+  for (std::size_t i = 0; i < open_.size(); ++i) {
+    const Branch& b = *open_[i];
+    const int total = queries + b.count * b.queries;
+    for (int step : cost_->steps()) {
+      const int limit = (total - 1) / full * full + (step == full ? 0 : step);
+      const int n     = limit > queries ? std::min((limit - queries) / b.queries, b.count - 1) : 0;
+      if (n < 1) continue;
+      const double us = extended - gain - b.saved / b.count * n + entry_us(weight, queries + n * b.queries);
+      if (us < best_us) best_us = us, whole = i, part = n;
     }
     gain += b.saved, queries = total;
-    consider(gain, queries, i + 1, 0);
+    const double us = extended - gain + entry_us(weight, queries);
+    if (us < best_us) best_us = us, whole = i + 1, part = 0;
   }
-  return choice;
+  for (std::size_t i = 0; i < whole; ++i) open_[i]->begins = open_[i]->count;
+  if (part > 0) open_[whole]->begins = part;
+  return best_us;
 }
 
 void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, const CostModel& cost) {
   pages_ = &pages, forest_ = &forest, cost_ = &cost;
   const auto nodes = forest.nodes();
   const int n      = static_cast<int>(nodes.size());
-  depth_.resize(nodes.size()), weight_.resize(nodes.size()), us_.resize(nodes.size() * max_nodes);
+  weight_.resize(nodes.size()), us_.resize(nodes.size() * max_nodes);
   double unique = 0, plain = 0;
   for (const PrefixForest::Group& g : forest.unshared()) plain += group_us(g, 0, false), unique += double(g.own_tokens);
   double packed = plain;
@@ -90,15 +148,20 @@ void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, 
   for (int v = 0; v < n; ++v) {
     const PrefixForest::Node& node = nodes[v];
     const std::int64_t tokens      = std::int64_t(node.pages()) * pages.page_size;
-    depth_[v]                      = node.parent < 0 ? 0 : depth_[node.parent] + 1;
     weight_[v]                     = cost.weighted(tokens);
     path_[v]                        = weight_[v] + (node.parent < 0 ? 0 : path_[node.parent]);
     unique += static_cast<double>(tokens);
     for (const PrefixForest::Group& g : forest.groups().subspan(node.first_group, node.num_groups))
       plain += group_us(g, path_[v], false), unique += static_cast<double>(g.own_tokens);
   }
-  for (int v = n - 1; v >= 0; --v)
-    for (int up = 0; up < std::min(depth_[v] + 1, max_nodes); ++up) us(v, up) = best(v, up).us;
+  for (int v = n - 1; v >= 0; --v) {
+    gather(v);
+    double weight = 0;
+    for (int up = 0, top = v; up < max_nodes && top >= 0; ++up, top = nodes[top].parent) {
+      weight += weight_[top];
+      us(v, up) = best(up, weight, nodes[top].parent < 0);
+    }
+  }
   for (int v = 0; v < forest.num_roots(); ++v) packed += us(v, 0);
   plain_us_  = plain + unique * cost.first_read();
   packed_us_ = packed + unique * cost.first_read() + cost.list();
@@ -130,24 +193,30 @@ void PrefixPacking::add_leaves(const PrefixForest::Group& g, int begin, int end,
 /// entries stand first, so that the query tokens of the node's entry are a run.
 void PrefixPacking::visit(int node, EntryList& list) {
   const Visit at              = visits_[node];
-  const Choice choice         = best(node, at.ancestors);
   const PrefixForest::Node& v = forest_->nodes()[node];
   int top                     = node;
-  for (int up = 0; up < at.ancestors; ++up) top = forest_->nodes()[top].parent;
+  double weight               = weight_[node];
+  for (int up = 0; up < at.ancestors; ++up) top = forest_->nodes()[top].parent, weight += weight_[top];
+  gather(node);
+  best(at.ancestors, weight, forest_->nodes()[top].parent < 0);
   const int first = forest_->nodes()[top].first_page * pages_->page_size, last = v.last_page * pages_->page_size;
-  if (choice.queries > 0)
-    add_entries(first, last, at.query_begin, choice.queries, at.state, list);
   int query = at.query_begin;
-  for (int i = 0; i < static_cast<int>(branches_.size()); ++i) {
-    const Branch& b   = branches_[i];
-    const int begins  = i < choice.whole ? b.count : i == choice.whole ? choice.part : 0;
-    if (b.child >= 0) {
-      visits_[b.child] = begins > 0 ? Visit{0, query, at.state + 1} : Visit{at.ancestors + 1, query, at.state};
-      query += b.queries;
+  for (const Branch& b : branches_) {
+    if (b.begins == 0) continue;
+    if (b.child < 0) {
+      add_leaves(forest_->groups()[~b.child], 0, b.begins, last, at.state + 1, query, list);
     } else {
-      const PrefixForest::Group& g = forest_->groups()[~b.child];
-      add_leaves(g, 0, begins, last, at.state + 1, query, list);
-      add_leaves(g, begins, b.count, first, at.state, query, list);
+      visits_[b.child] = {0, query, at.state + 1};
+      query += b.queries;
+    }
+  }
+  add_entries(first, last, at.query_begin, query - at.query_begin, at.state, list);
+  for (const Branch& b : branches_) {
+    if (b.child < 0) {
+      add_leaves(forest_->groups()[~b.child], b.begins, b.count, first, at.state, query, list);
+    } else if (b.begins == 0) {
+      visits_[b.child] = {at.ancestors + 1, query, at.state};
+      query += b.queries;
     }
   }
 }

@@ -5,6 +5,7 @@
 #include "src/plan/prefix/entry.hpp"
 #include "src/plan/prefix/forest.hpp"
 
+#include <cstdint>
 #include <vector>
 
 namespace pagoda::detail {
@@ -17,8 +18,10 @@ namespace pagoda::detail {
 /// If every branch extends as far as the root, the decode is a plain one.
 ///
 /// A dynamic program from the leaves to the roots finds the cheapest choice. Its state is a node and the number of
-/// ancestors that an entry through it includes, fewer than max_nodes: time is linear in the nodes times that bound, and
-/// in the logarithm of the children, which are sorted by what sharing saves for each query token.
+/// ancestors that an entry through it includes, fewer than max_nodes, so time is linear in the nodes times that bound.
+/// At a node it chooses a subset of the branches, because the node's entry costs whole tiles. The subset is the best one
+/// if the branches have the same number of query tokens, if there are at most four of them, or if they have at most
+/// most_knapsack_queries. Otherwise branches are taken in the order of what they save for each query token.
 class PrefixPacking {
  public:
   static constexpr int max_nodes = 8;  ///< on the path, in one entry
@@ -31,16 +34,15 @@ class PrefixPacking {
   void write(EntryList& list);
 
  private:
-  struct Branch {  ///< of a node: a child, or a group of leaves
-    double saved;  ///< by a new entry, without the cost of the node's own
-    int queries;   ///< of the child, or of one leaf
-    int count;     ///< leaves; 1 for a child
-    int child;     ///< negative: ~group
-  };
-  /// The branches that begin new entries: the first `whole` in branches_, and `part` leaves of the next.
-  struct Choice {
-    double us;
-    int queries, whole, part;
+  static constexpr int most_knapsack_queries = 63;  ///< bits of a word, less one
+  struct Branch {         ///< of a node: a child, or a group of leaves
+    int child;            ///< negative: ~group
+    int queries, count;   ///< of the child, or of one leaf; leaves
+    double begin_us;      ///< if it begins new entries
+    double slope, states; ///< of a group: cost of a token in its entries, and of its partial states
+    double saved;         ///< by new entries, without the cost of the node's own
+    int begins;           ///< leaves (or the child) that begin new entries
+    double saved_per_query() const { return saved / (queries * count); }
   };
   struct Visit {  ///< of a node, while the list is written
     int ancestors, query_begin, state;
@@ -48,7 +50,11 @@ class PrefixPacking {
   double& us(int node, int ancestors) { return us_[static_cast<std::size_t>(node) * max_nodes + ancestors]; }
   double group_us(const PrefixForest::Group& g, double weight, bool states) const;
   double entry_us(double weight, int queries) const;
-  Choice best(int node, int ancestors);
+  void gather(int node);
+  double best(int ancestors, double weight, bool at_root);
+  double try_subsets(double weight, double extended, int queries);
+  double try_totals(double weight, double extended, int queries);
+  double try_in_order(double weight, double extended, int queries);
   void visit(int node, EntryList& list);
   void add_leaves(const PrefixForest::Group& g, int begin, int end, int first, int state, int& query, EntryList& list) const;
   void add_entries(int first, int last, int query_begin, int queries, int state, EntryList& list) const;
@@ -56,9 +62,10 @@ class PrefixPacking {
   const BatchPages* pages_    = nullptr;
   const PrefixForest* forest_ = nullptr;
   const CostModel* cost_      = nullptr;
-  std::vector<int> depth_;
   std::vector<double> weight_, path_, us_;  ///< path_: weight from the root
   std::vector<Branch> branches_;
+  std::vector<Branch*> open_;  ///< branches that gain by a new entry
+  std::vector<std::uint64_t> taken_;
   std::vector<Visit> visits_;
   double plain_us_ = 0, packed_us_ = 0;
 };

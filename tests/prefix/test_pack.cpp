@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lists of entries against the tables, and their costs against all other ways to divide small trees.
+#include "src/plan/prefix/pack.hpp"
+
+#include "src/plan/prefix/planner.hpp"
+#include "tests/prefix/prefix_batch.hpp"
+
+#include <cmath>
+
+namespace pagoda::test {
+namespace {
+
+using namespace detail;
+
+/// Machines on which different choices pay: from "states cost nothing" to "items cost everything".
+DeviceRates random_rates(std::mt19937& random) {
+  const auto between = [&](double low, double high) {
+    return low * std::pow(high / low, static_cast<double>(random()) / 4294967296.0);
+  };
+  DeviceRates d;
+  d.memory_bytes_per_us = between(1e5, 1e7);
+  d.cache_bytes_per_us  = d.memory_bytes_per_us * between(1, 4);
+  d.cache_bytes         = random() % 2 ? 1e12 : between(1e4, 1e7);
+  d.state_bytes_per_us  = d.memory_bytes_per_us * between(0.1, 10);
+  d.item_us             = between(0.01, 10);
+  d.list_us             = between(0.001, 10);
+  if (random() % 3 == 0) d.tiles = {{16, 1e8}, {64, 2e8}};
+  if (random() % 3 == 0) d.tiles = {{5, 1e8}};
+  for (RowTile& tile : d.tiles) tile.flops_per_us *= between(0.01, 1);
+  return d;
+}
+
+DecodeHeads random_heads(std::mt19937& random) {
+  const int kv_heads = 1 + static_cast<int>(random() % 8), group = 1 + static_cast<int>(random() % 12);
+  return {kv_heads * (random() % 20 ? group : 150), kv_heads, 128, 128, 512};
+}
+
+/// Of a list, entry by entry. For caches that keep everything.
+double price(const BatchPages& p, const CostModel& cost, const EntryList& list, double unique_tokens) {
+  double us = cost.list() + unique_tokens * cost.first_read();
+  for (const Entry& e : list.entries) {
+    const int last = e.last < 0 ? p.seq_lens[e.sequence] : e.last;
+    us += (last - e.first) * cost.pass(e.num_queries) + cost.item(e.num_queries);
+    if (e.state >= 0) us += e.num_queries * cost.state();
+  }
+  return us;
+}
+
+double unique_tokens(const BatchPages& p, const PrefixForest& forest) {
+  double tokens = 0;
+  for (const auto& v : forest.nodes()) tokens += double(v.pages()) * p.page_size;
+  for (const auto& g : forest.groups()) tokens += double(g.own_tokens);
+  return tokens;
+}
+
+TEST(PrefixPacking, ListsOfRandomForests) {
+  std::mt19937 random(2);
+  PrefixForest forest;
+  PrefixPacking packing;
+  EntryList list;
+  int shared = 0;
+  for (int i = 0; i < 1500; ++i) {
+    SCOPED_TRACE(i);
+    PrefixBatch batch  = random_batch(random, i % 3 == 0 ? 80 : 12, i % 5 == 0 ? 40 : 6);
+    DeviceRates device = random_rates(random);
+    if (i % 2 == 0) device.cache_bytes = 1e15;
+    const CostModel cost(random_heads(random), device);
+    const BatchPages p = batch.pages();
+    if (!forest.build(p)) continue;
+    ++shared;
+    packing.choose(p, forest, cost);
+    packing.write(list);
+    expect_right(p, list);
+    if (HasFatalFailure()) return;
+    EXPECT_LE(list.max_queries, cost.queries_per_entry());
+    if (i % 2 == 0) {
+      const double us = price(p, cost, list, unique_tokens(p, forest));
+      EXPECT_NEAR(us, packing.packed_us(), 1e-9 * us);
+    }
+  }
+  EXPECT_GT(shared, 700);
+}
+
+/// Tries every way to divide the paths of a tree into entries. Branches are numbered as they are met: child nodes, and
+/// leaves one by one. Bit i of `begins`: branch i begins a new entry.
+class EveryDivision {
+ public:
+  EveryDivision(const PrefixForest& forest, const CostModel& cost, int page_size)
+      : forest_(forest), cost_(cost), page_size_(page_size) {}
+  int num_branches() const {
+    int n = static_cast<int>(forest_.nodes().size()) - forest_.num_roots();
+    for (const auto& v : forest_.nodes())
+      for (const auto& g : forest_.groups().subspan(v.first_group, v.num_groups)) n += g.count;
+    return n;
+  }
+  double us(unsigned begins) {
+    begins_ = begins, branch_ = 0, us_ = 0;
+    for (const auto& g : forest_.unshared())
+      us_ += double(g.own_tokens) * cost_.pass(g.num_queries) + g.count * cost_.item(g.num_queries);
+    for (int root = 0; root < forest_.num_roots(); ++root) node(root, 0, true);
+    return us_;
+  }
+
+ private:
+  bool begins() { return begins_ >> branch_++ & 1; }
+  /// above: weighted tokens before the node that its entries include.
+  void node(int index, double above, bool from_root) {
+    const auto& v      = forest_.nodes()[index];
+    const double range = above + cost_.weighted(std::int64_t(v.pages()) * page_size_);
+    int queries        = 0;
+    for (const auto& g : forest_.groups().subspan(v.first_group, v.num_groups)) {
+      us_ += double(g.own_tokens) * cost_.pass(g.num_queries);
+      for (int leaf = 0; leaf < g.count; ++leaf) {
+        const bool begin = begins();
+        us_ += cost_.item(g.num_queries) + (begin ? 0 : range * cost_.pass(g.num_queries));
+        if (begin || !from_root) us_ += g.num_queries * cost_.state();
+        if (begin) queries += g.num_queries;
+      }
+    }
+    for (int c = v.first_child; c < v.first_child + v.num_children; ++c) {
+      const bool begin = begins();
+      if (begin) queries += forest_.nodes()[c].num_queries;
+      node(c, begin ? 0 : range, !begin && from_root);
+    }
+    if (queries > 0) us_ += range * cost_.pass(queries) + cost_.item(queries) + queries * cost_.state();
+  }
+  const PrefixForest& forest_;
+  const CostModel& cost_;
+  int page_size_, branch_ = 0;
+  unsigned begins_ = 0;
+  double us_       = 0;
+};
+
+TEST(PrefixPacking, NoDivisionOfASmallTreeIsCheaper) {
+  std::mt19937 random(3);
+  PrefixForest forest;
+  PrefixPacking packing;
+  int trees = 0, exact = 0;
+  double worst = 1;
+  for (int i = 0; i < 6000; ++i) {
+    PrefixBatch batch = random_batch(random, 9, 6);
+    const CostModel cost(random_heads(random), random_rates(random));
+    const BatchPages p = batch.pages();
+    if (!forest.build(p)) continue;
+    EveryDivision every(forest, cost, p.page_size);
+    if (every.num_branches() > 12) continue;
+    ++trees;
+    double best = every.us(0);
+    packing.choose(p, forest, cost);
+    const double first = unique_tokens(p, forest) * cost.first_read();
+    EXPECT_NEAR(best, packing.plain_us() - first, 1e-9 * packing.plain_us());
+    for (unsigned begins = 1; begins < 1u << every.num_branches(); ++begins) best = std::min(best, every.us(begins));
+    const double chosen = packing.packed_us() - first - cost.list();
+    EXPECT_GE(chosen, best * (1 - 1e-9)) << i;
+    exact += chosen <= best * (1 + 1e-9);
+    worst = std::max(worst, chosen / best);
+  }
+  std::printf("%d trees, %d exact, worst %.4f\n", trees, exact, worst);
+  EXPECT_GT(trees, 1000);
+}
+
+}  // namespace
+}  // namespace pagoda::test
