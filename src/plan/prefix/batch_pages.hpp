@@ -16,13 +16,16 @@ struct PageRow {
 
 /// Pages from `from` on that two rows have in common: the first page that differs, or `to`.
 inline int common_end(const PageRow& a, const PageRow& b, int from, int to) {
-  constexpr int block = 16;
-  if (a.stride == 1 && b.stride == 1)
+  if (a.stride == 1 && b.stride == 1) {
+    constexpr int block = 16;
     for (; from + block <= to; from += block) {
       int differ = 0;  // without an exit inside the block, so that the compiler uses vectors
       for (int i = 0; i < block; ++i) differ |= a.ids[from + i] ^ b.ids[from + i];
       if (differ != 0) break;
     }
+    while (from < to && a.ids[from] == b.ids[from]) ++from;
+    return from;
+  }
   while (from < to && a[from] == b[from]) ++from;
   return from;
 }

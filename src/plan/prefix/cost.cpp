@@ -60,9 +60,8 @@ CostModel::CostModel(const DecodeHeads& heads, const DeviceRates& device) {
   for (int q = 0; q <= full_; ++q) {
     const int rows = q * group, tiles = rows / largest, rest = rows % largest;
     const double pass = tiles * pass_of(largest) + (rest > 0 ? pass_of(rest) : 0);
-    pass_.push_back(pass);
-    item_.push_back((tiles + (rest > 0)) * heads.num_kv_heads * device.item_us / device.teams);
-    if (q > 1 && pass > pass_[q - 1]) steps_.push_back(q - 1);
+    prices_.push_back({pass, (tiles + (rest > 0)) * heads.num_kv_heads * device.item_us / device.teams});
+    if (q > 1 && pass > prices_[q - 1].pass) steps_.push_back(q - 1);
   }
   steps_.push_back(full_);
   state_       = heads.num_q_heads * (heads.head_dim_v + 2.0) * sizeof(float) * 2 / device.state_bytes_per_us;

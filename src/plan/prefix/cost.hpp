@@ -47,8 +47,13 @@ class CostModel {
 
   /// Query tokens that fill the largest tile. More are split into several entries.
   int queries_per_entry() const { return full_; }
-  double pass(int queries) const { return priced(pass_, queries); }
-  double item(int queries) const { return priced(item_, queries); }
+  double pass(int queries) const { return price(queries).pass; }
+  double item(int queries) const { return price(queries).item; }
+  /// An entry that reads so many tokens, weighted, and writes partial states.
+  double entry(double tokens, int queries) const {
+    const Price p = price(queries);
+    return tokens * p.pass + p.item + queries * state_;
+  }
   double state() const { return state_; }
   /// Reading a token from memory for the first time costs so much more than reading it from the second-level cache.
   double first_read() const { return first_read_; }
@@ -59,11 +64,17 @@ class CostModel {
   const std::vector<int>& steps() const { return steps_; }
 
  private:
-  double priced(const std::vector<double>& table, int queries) const {
-    return queries <= full_ ? table[queries] : queries / full_ * table[full_] + table[queries % full_];
+  struct Price {
+    double pass, item;
+  };
+  Price price(int queries) const {
+    if (queries <= full_) return prices_[queries];
+    const Price &full = prices_[full_], &rest = prices_[queries % full_];
+    const int times = queries / full_;
+    return {times * full.pass + rest.pass, times * full.item + rest.item};
   }
   int full_ = 1;
-  std::vector<double> pass_, item_;  ///< [0 .. full_]
+  std::vector<Price> prices_;  ///< [0 .. full_]
   std::vector<int> steps_;
   double state_ = 0, first_read_ = 0, list_ = 0, cached_tokens_ = 0, from_memory_ = 1;
 };

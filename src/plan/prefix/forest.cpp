@@ -28,11 +28,24 @@ int PrefixForest::add_node(int first_page, int last_page, int parent, int member
   return static_cast<int>(nodes_.size()) - 1;
 }
 
-/// Follows the pages of batch entry b from the roots as far as they are known. Splits the node in which they end.
+/// Follows the pages of batch entry b as far as they are known, and splits the node in which they end. Begins with the
+/// nodes that it shares with the last sequence: neighbours in a batch are often neighbours in the tree.
 void PrefixForest::insert(int b) {
   const PageRow row = pages_->row(b);
   const int end     = shareable_[b];
   int at = top, page = 0;
+  if (last_ < 0 || row[0] != pages_->row(last_)[0]) {
+    path_.clear();
+  } else {
+    const int known = common_end(row, pages_->row(last_), 1, std::min(end, shareable_[last_]));
+    while (!path_.empty() && nodes_[path_.back()].last_page > known) path_.pop_back();
+    if (!path_.empty()) at = path_.back(), page = nodes_[at].last_page;
+  }
+  last_              = b;
+  const auto descend = [&](int node, int last) {
+    path_.push_back(node);
+    at = node, page = last;
+  };
   while (page < end) {
     int& found = child(at, row[page]);
     if (found == no_child) {
@@ -46,7 +59,7 @@ void PrefixForest::insert(int b) {
       const int node = found = add_node(page, last, at, other);
       if (last < shareable_[other]) child(node, other_row[last]) = ~other;
       owner_[other] = node;
-      at = node, page = last;
+      descend(node, last);
       continue;
     }
     const int node           = found;
@@ -54,13 +67,13 @@ void PrefixForest::insert(int b) {
     const int node_end       = nodes_[node].last_page;
     const int last           = common_end(row, member_row, page + 1, std::min(end, node_end));
     if (last == node_end) {
-      at = node, page = last;
+      descend(node, last);
       continue;
     }
     const int upper = found = add_node(page, last, at, nodes_[node].member);
     nodes_[node].first_page = last, nodes_[node].parent = upper;
     child(upper, member_row[last]) = node;
-    at = upper, page = last;
+    descend(upper, last);
   }
   owner_[b] = at;
 }
@@ -72,6 +85,7 @@ bool PrefixForest::build(const BatchPages& pages) {
   num_roots_ = num_unshared_groups_ = 0;
   if (!pages.paged() || batch < 2) return false;
   const auto capacity = std::bit_ceil(std::max<std::size_t>(4 * static_cast<std::size_t>(batch), 16));
+  last_ = -1, path_.clear();
   table_.assign(capacity, {empty_key, no_child});
   table_shift_ = 64 - std::countr_zero(capacity);
   owner_.assign(static_cast<std::size_t>(batch), top);

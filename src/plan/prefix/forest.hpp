@@ -61,6 +61,8 @@ class PrefixForest {
   const BatchPages* pages_ = nullptr;
   std::vector<Slot> table_;
   int table_shift_ = 0;
+  int last_        = -1;    ///< batch entry that was inserted last
+  std::vector<int> path_;   ///< its nodes
   std::vector<int> owner_;  ///< node at which a batch entry leaves the tree
   std::vector<int> shareable_;
   std::vector<Node> nodes_, ordered_;

@@ -14,12 +14,6 @@ double PrefixPacking::group_us(const PrefixForest::Group& g, double weight, bool
          g.count * (cost_->item(g.num_queries) + (states ? g.num_queries * cost_->state() : 0));
 }
 
-/// A shared entry, whose query tokens always have partial states.
-double PrefixPacking::entry_us(double weight, int queries) const {
-  if (queries == 0) return 0;
-  return weight * cost_->pass(queries) + cost_->item(queries) + queries * cost_->state();
-}
-
 /// The branches of a node. The costs of its children must be known.
 void PrefixPacking::gather(int node) {
   const PrefixForest::Node& v = forest_->nodes()[node];
@@ -57,7 +51,7 @@ double PrefixPacking::best(int ancestors, double weight, bool at_root) {
     units += b.count, total += b.count * b.queries;
     same = same && b.queries == open_[0]->queries;
   }
-  if (open_.empty()) return extended + entry_us(weight, queries);
+  if (open_.empty()) return extended + cost_->entry(weight, queries);
   if (units <= 4 && units == static_cast<int>(open_.size())) return try_subsets(weight, extended, queries);
   if (!same && total <= most_knapsack_queries) return try_totals(weight, extended, queries);
   return try_in_order(weight, extended, queries);
@@ -65,13 +59,13 @@ double PrefixPacking::best(int ancestors, double weight, bool at_root) {
 
 /// Tries every subset of at most four branches.
 double PrefixPacking::try_subsets(double weight, double extended, int queries) {
-  double saved[16] = {}, best_us = extended + entry_us(weight, queries);
+  double saved[16] = {}, best_us = extended + cost_->entry(weight, queries);
   int total[16] = {queries}, best_set = 0;
   for (int set = 1; set < 1 << open_.size(); ++set) {
     const Branch& b = *open_[std::countr_zero(static_cast<unsigned>(set))];
     saved[set]      = saved[set & (set - 1)] + b.saved;
     total[set]      = total[set & (set - 1)] + b.queries;
-    const double us = extended - saved[set] + entry_us(weight, total[set]);
+    const double us = extended - saved[set] + cost_->entry(weight, total[set]);
     if (us < best_us) best_us = us, best_set = set;
   }
   for (std::size_t i = 0; i < open_.size(); ++i) open_[i]->begins = best_set >> i & 1;
@@ -92,10 +86,10 @@ double PrefixPacking::try_totals(double weight, double extended, int queries) {
           saved[t] = with, taken |= std::uint64_t(1) << t;
       taken_.push_back(taken);
     }
-  double best_us = extended + entry_us(weight, queries);
+  double best_us = extended + cost_->entry(weight, queries);
   int best_total = 0;
   for (int t = 1; t <= total; ++t) {
-    const double us = extended - saved[t] + entry_us(weight, queries + t);
+    const double us = extended - saved[t] + cost_->entry(weight, queries + t);
     if (us < best_us) best_us = us, best_total = t;
   }
   std::size_t unit = taken_.size();
@@ -113,7 +107,7 @@ double PrefixPacking::try_in_order(double weight, double extended, int queries) 
       const double of_a = a->saved_per_query(), of_b = b->saved_per_query();
       return of_a != of_b ? of_a > of_b : a < b;
     });
-  double best_us = extended + entry_us(weight, queries), gain = 0;
+  double best_us = extended + cost_->entry(weight, queries), gain = 0;
   std::size_t whole = 0;
   int part          = 0;  // leaves of open_[whole]
   const int full    = cost_->queries_per_entry();
@@ -124,11 +118,11 @@ double PrefixPacking::try_in_order(double weight, double extended, int queries) 
       const int limit = (total - 1) / full * full + (step == full ? 0 : step);
       const int n     = limit > queries ? std::min((limit - queries) / b.queries, b.count - 1) : 0;
       if (n < 1) continue;
-      const double us = extended - gain - b.saved / b.count * n + entry_us(weight, queries + n * b.queries);
+      const double us = extended - gain - b.saved / b.count * n + cost_->entry(weight, queries + n * b.queries);
       if (us < best_us) best_us = us, whole = i, part = n;
     }
     gain += b.saved, queries = total;
-    const double us = extended - gain + entry_us(weight, queries);
+    const double us = extended - gain + cost_->entry(weight, queries);
     if (us < best_us) best_us = us, whole = i + 1, part = 0;
   }
   for (std::size_t i = 0; i < whole; ++i) open_[i]->begins = open_[i]->count;

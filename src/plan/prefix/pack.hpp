@@ -49,7 +49,6 @@ class PrefixPacking {
   };
   double& us(int node, int ancestors) { return us_[static_cast<std::size_t>(node) * max_nodes + ancestors]; }
   double group_us(const PrefixForest::Group& g, double weight, bool states) const;
-  double entry_us(double weight, int queries) const;
   void gather(int node);
   double best(int ancestors, double weight, bool at_root);
   double try_subsets(double weight, double extended, int queries);
