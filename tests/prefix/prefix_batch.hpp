@@ -15,7 +15,7 @@
 /// Batches with shared pages, in every form of table, and what a right list for them is.
 namespace pagoda::test {
 
-/// rows[s]: pages of sequence s. A deque would do: pages() points into the vectors.
+/// A batch with its own memory. rows[s]: pages of sequence s. pages() points into the vectors.
 struct PrefixBatch {
   int page_size = 16;
   std::vector<std::vector<int>> rows;
@@ -65,7 +65,7 @@ struct PrefixBatch {
   int pages_of(int tokens) const { return (tokens + page_size - 1) / page_size; }
 };
 
-/// A tree of PREFIX benchmarks: nodes and tokens of each level. The last level's nodes are the batch.
+/// A tree: nodes and tokens of each level. The last level's nodes are the batch.
 inline PrefixBatch tree_batch(const std::vector<int>& nodes, const std::vector<int>& tokens, int page_size = 32) {
   PrefixBatch batch;
   batch.page_size = page_size;

@@ -135,9 +135,8 @@ TEST(PrefixPacking, NoDivisionOfASmallTreeIsCheaper) {
   std::mt19937 random(3);
   PrefixForest forest;
   PrefixPacking packing;
-  int trees = 0, exact = 0;
-  double worst = 1;
-  for (int i = 0; i < 6000; ++i) {
+  int trees = 0;
+  for (int i = 0; i < 30000; ++i) {
     PrefixBatch batch = random_batch(random, 9, 6);
     const CostModel cost(random_heads(random), random_rates(random));
     const BatchPages p = batch.pages();
@@ -145,18 +144,17 @@ TEST(PrefixPacking, NoDivisionOfASmallTreeIsCheaper) {
     EveryDivision every(forest, cost, p.page_size);
     if (every.num_branches() > 12) continue;
     ++trees;
-    double best = every.us(0);
     packing.choose(p, forest, cost);
     const double first = unique_tokens(p, forest) * cost.first_read();
-    EXPECT_NEAR(best, packing.plain_us() - first, 1e-9 * packing.plain_us());
+    EXPECT_NEAR(every.us(0), packing.plain_us() - first, 1e-9 * packing.plain_us()) << i;
+    double best = every.us(0);
     for (unsigned begins = 1; begins < 1u << every.num_branches(); ++begins) best = std::min(best, every.us(begins));
     const double chosen = packing.packed_us() - first - cost.list();
     EXPECT_GE(chosen, best * (1 - 1e-9)) << i;
-    exact += chosen <= best * (1 + 1e-9);
-    worst = std::max(worst, chosen / best);
+    // Exact if all query tokens fit the knapsack; else branches of different counts are taken in order.
+    EXPECT_LE(chosen, best * (p.query_tokens() <= 63 || !p.cu_seqlens_q ? 1 + 1e-9 : 1.05)) << i;
   }
-  std::printf("%d trees, %d exact, worst %.4f\n", trees, exact, worst);
-  EXPECT_GT(trees, 1000);
+  EXPECT_GT(trees, 8000);
 }
 
 }  // namespace
