@@ -36,8 +36,8 @@ DecodeHeads random_heads(std::mt19937& random) {
 }
 
 /// Of a list, entry by entry. For caches that keep everything.
-double price(const BatchPages& p, const CostModel& cost, const EntryList& list, double unique_tokens) {
-  double us = cost.list() + unique_tokens * cost.first_read();
+double price(const BatchPages& p, const CostModel& cost, const EntryList& list, double first_reads) {
+  double us = cost.list() + first_reads;
   for (const Entry& e : list.entries) {
     const int last = e.last < 0 ? p.seq_lens[e.sequence] : e.last;
     us += (last - e.first) * cost.pass(e.num_queries) + cost.item(e.num_queries);
@@ -46,11 +46,12 @@ double price(const BatchPages& p, const CostModel& cost, const EntryList& list, 
   return us;
 }
 
-double unique_tokens(const BatchPages& p, const PrefixForest& forest) {
+/// Costs of reading everything for the first time, beyond reading it from the second-level cache.
+double first_reads(const BatchPages& p, const PrefixForest& forest, const CostModel& cost) {
   double tokens = 0;
-  for (const auto& v : forest.nodes()) tokens += double(v.pages()) * p.page_size;
+  for (const auto& v : forest.nodes()) tokens += cost.kept_in_cache(std::int64_t(v.pages()) * p.page_size);
   for (const auto& g : forest.groups()) tokens += double(g.own_tokens);
-  return tokens;
+  return tokens * cost.first_read();
 }
 
 TEST(PrefixPacking, ListsOfRandomForests) {
@@ -74,7 +75,7 @@ TEST(PrefixPacking, ListsOfRandomForests) {
     if (HasFatalFailure()) return;
     EXPECT_LE(list.max_queries, cost.queries_per_entry());
     if (i % 2 == 0) {
-      const double us = price(p, cost, list, unique_tokens(p, forest));
+      const double us = price(p, cost, list, first_reads(p, forest, cost));
       EXPECT_NEAR(us, packing.packed_us(), 1e-9 * us);
     }
   }
@@ -145,7 +146,7 @@ TEST(PrefixPacking, NoDivisionOfASmallTreeIsCheaper) {
     if (every.num_branches() > 12) continue;
     ++trees;
     packing.choose(p, forest, cost);
-    const double first = unique_tokens(p, forest) * cost.first_read();
+    const double first = first_reads(p, forest, cost);
     EXPECT_NEAR(every.us(0), packing.plain_us() - first, 1e-9 * packing.plain_us()) << i;
     double best = every.us(0);
     for (unsigned begins = 1; begins < 1u << every.num_branches(); ++begins) best = std::min(best, every.us(begins));

@@ -197,7 +197,7 @@ TEST(PrefixPlanner, PublishedTrees) {
       for (std::size_t level = 0; level < tree.nodes.size(); ++level) {
         const int nodes = tree.nodes[level], tokens = tree.tokens[level], queries = p.batch / nodes;
         once += double(nodes) * tokens * ((queries + full - 1) / full);
-        every_node += nodes * (cost.entry(tokens, queries) + tokens * cost.first_read());
+        every_node += nodes * (cost.entry(cost.weighted(tokens), queries) + cost.kept_in_cache(tokens) * cost.first_read());
       }
       EXPECT_LE(planner.packed_us(), every_node * (1 + 1e-9));
       EXPECT_LE(read, (tree.nodes.size() <= 3 ? 1.1 : 1.75) * once);

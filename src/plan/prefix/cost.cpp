@@ -71,9 +71,4 @@ CostModel::CostModel(const DecodeHeads& heads, const DeviceRates& device) {
   cached_tokens_ = device.cache_bytes / (heads.num_kv_heads * heads.bytes_per_token);
 }
 
-double CostModel::weighted(std::int64_t tokens) const {
-  const double n = static_cast<double>(tokens), kept = std::min(n, cached_tokens_);
-  return kept + (n - kept) * from_memory_;
-}
-
 }  // namespace pagoda::detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -59,7 +60,13 @@ class CostModel {
   double first_read() const { return first_read_; }
   double list() const { return list_; }
   /// Tokens of a node as they count each time it is read: more, if the second-level cache does not keep all of it.
-  double weighted(std::int64_t tokens) const;
+  double weighted(std::int64_t tokens) const {
+    const double kept = kept_in_cache(tokens);
+    return kept + (static_cast<double>(tokens) - kept) * from_memory_;
+  }
+  /// Tokens of a node that the second-level cache keeps. Their first reading costs first_read() more; the others cost
+  /// as much each time.
+  double kept_in_cache(std::int64_t tokens) const { return std::min(static_cast<double>(tokens), cached_tokens_); }
   /// Query counts up to queries_per_entry() at which the next tile begins: the best places to divide a list.
   const std::vector<int>& steps() const { return steps_; }
 

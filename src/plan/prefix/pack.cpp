@@ -135,8 +135,8 @@ void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, 
   const auto nodes = forest.nodes();
   const int n      = static_cast<int>(nodes.size());
   weight_.resize(nodes.size()), us_.resize(nodes.size() * max_nodes);
-  double unique = 0, plain = 0;
-  for (const PrefixForest::Group& g : forest.unshared()) plain += group_us(g, 0, false), unique += double(g.own_tokens);
+  double first_read = 0, plain = 0;  // tokens, us
+  for (const PrefixForest::Group& g : forest.unshared()) plain += group_us(g, 0, false), first_read += static_cast<double>(g.own_tokens);
   double packed = plain;
   path_.resize(nodes.size());
   for (int v = 0; v < n; ++v) {
@@ -144,9 +144,9 @@ void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, 
     const std::int64_t tokens      = std::int64_t(node.pages()) * pages.page_size;
     weight_[v]                     = cost.weighted(tokens);
     path_[v]                        = weight_[v] + (node.parent < 0 ? 0 : path_[node.parent]);
-    unique += static_cast<double>(tokens);
+    first_read += cost.kept_in_cache(tokens);
     for (const PrefixForest::Group& g : forest.groups().subspan(node.first_group, node.num_groups))
-      plain += group_us(g, path_[v], false), unique += static_cast<double>(g.own_tokens);
+      plain += group_us(g, path_[v], false), first_read += static_cast<double>(g.own_tokens);
   }
   for (int v = n - 1; v >= 0; --v) {
     gather(v);
@@ -157,8 +157,8 @@ void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, 
     }
   }
   for (int v = 0; v < forest.num_roots(); ++v) packed += us(v, 0);
-  plain_us_  = plain + unique * cost.first_read();
-  packed_us_ = packed + unique * cost.first_read() + cost.list();
+  plain_us_  = plain + first_read * cost.first_read();
+  packed_us_ = packed + first_read * cost.first_read() + cost.list();
 }
 
 /// Entries of at most queries_per_entry() query tokens each. Their sequences are named when all query tokens are known.
