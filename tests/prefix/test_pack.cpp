@@ -132,30 +132,70 @@ class EveryDivision {
   double us_       = 0;
 };
 
+/// Whether the packing promises the best division: see PrefixPacking.
+bool promised(const BatchPages& p, const PrefixForest& forest) {
+  const auto few_branches = [&](const PrefixForest::Node& v) {
+    int units = v.num_children;
+    for (const auto& g : forest.groups().subspan(v.first_group, v.num_groups)) units += g.count;
+    return units <= 4;
+  };
+  return !p.cu_seqlens_q || p.query_tokens() <= 63 || std::all_of(forest.nodes().begin(), forest.nodes().end(), few_branches);
+}
+
+/// Compares the packing of a tree with every other division. Returns whether the tree was small enough.
+bool compare_with_every_division(PrefixBatch& batch, const CostModel& cost, int most_branches) {
+  static PrefixForest forest;
+  static PrefixPacking packing;
+  const BatchPages p = batch.pages();
+  if (!forest.build(p)) return false;
+  EveryDivision every(forest, cost, p.page_size);
+  if (every.num_branches() > most_branches) return false;
+  packing.choose(p, forest, cost);
+  const double first = first_reads(p, forest, cost);
+  EXPECT_NEAR(every.us(0), packing.plain_us() - first, 1e-9 * packing.plain_us());
+  double best = every.us(0);
+  for (unsigned begins = 1; begins < 1u << every.num_branches(); ++begins) best = std::min(best, every.us(begins));
+  const double chosen = packing.packed_us() - first - cost.list();
+  EXPECT_GE(chosen, best * (1 - 1e-9));
+  EXPECT_LE(chosen, best * (promised(p, forest) ? 1 + 1e-9 : 1.05));
+  return true;
+}
+
 TEST(PrefixPacking, NoDivisionOfASmallTreeIsCheaper) {
   std::mt19937 random(3);
-  PrefixForest forest;
-  PrefixPacking packing;
   int trees = 0;
   for (int i = 0; i < 30000; ++i) {
+    SCOPED_TRACE(i);
     PrefixBatch batch = random_batch(random, 9, 6);
-    const CostModel cost(random_heads(random), random_rates(random));
-    const BatchPages p = batch.pages();
-    if (!forest.build(p)) continue;
-    EveryDivision every(forest, cost, p.page_size);
-    if (every.num_branches() > 12) continue;
-    ++trees;
-    packing.choose(p, forest, cost);
-    const double first = first_reads(p, forest, cost);
-    EXPECT_NEAR(every.us(0), packing.plain_us() - first, 1e-9 * packing.plain_us()) << i;
-    double best = every.us(0);
-    for (unsigned begins = 1; begins < 1u << every.num_branches(); ++begins) best = std::min(best, every.us(begins));
-    const double chosen = packing.packed_us() - first - cost.list();
-    EXPECT_GE(chosen, best * (1 - 1e-9)) << i;
-    // Exact if all query tokens fit the knapsack; else branches of different counts are taken in order.
-    EXPECT_LE(chosen, best * (p.query_tokens() <= 63 || !p.cu_seqlens_q ? 1 + 1e-9 : 1.05)) << i;
+    trees += compare_with_every_division(batch, CostModel(random_heads(random), random_rates(random)), 12);
   }
   EXPECT_GT(trees, 8000);
+}
+
+TEST(PrefixPacking, NoDivisionOfAWideTreeIsCheaper) {
+  // Pairs of sequences behind one root, with tiles that not all of them fill.
+  std::mt19937 random(6);
+  const auto up_to = [&](int n) { return static_cast<int>(random() % (static_cast<unsigned>(n) + 1)); };
+  int trees = 0;
+  for (int i = 0; i < 150; ++i) {
+    SCOPED_TRACE(i);
+    PrefixBatch batch;
+    batch.query_len = 1 + up_to(1);
+    const int root = 1 + up_to(3), pairs = 5;
+    for (int b = 0; b < 2 * pairs; ++b) {
+      std::vector<int> row;
+      for (int page = 0; page < root; ++page) row.push_back(page);
+      if (b % 2 == 1) row = batch.rows.back(), row.pop_back();
+      for (int page = 1 + up_to(4); b % 2 == 0 && page > 0; --page) row.push_back(100 * b + page);
+      row.push_back(1000 + b);
+      batch.rows.push_back(row);
+      batch.seq_lens.push_back(static_cast<int>(row.size()) * batch.page_size);
+    }
+    DeviceRates device = random_rates(random);
+    device.tiles       = {{2 + up_to(14), 1e6 * (1 + up_to(100))}};
+    trees += compare_with_every_division(batch, CostModel({4, 4, 128, 128, 512}, device), 15);
+  }
+  EXPECT_EQ(trees, 150);
 }
 
 }  // namespace
