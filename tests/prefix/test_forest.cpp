@@ -4,7 +4,11 @@
 
 #include "tests/prefix/prefix_batch.hpp"
 
+#include <gtest/gtest.h>
+
+#include <climits>
 #include <map>
+#include <set>
 
 namespace pagoda::test {
 namespace {

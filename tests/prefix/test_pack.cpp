@@ -4,6 +4,9 @@
 
 #include "src/plan/prefix/planner.hpp"
 #include "tests/prefix/prefix_batch.hpp"
+#include "tests/prefix/right_list.hpp"
+
+#include <gtest/gtest.h>
 
 #include <cmath>
 

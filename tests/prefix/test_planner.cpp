@@ -4,10 +4,14 @@
 
 #include "tests/prefix/pat_trees.hpp"
 #include "tests/prefix/prefix_batch.hpp"
+#include "tests/prefix/right_list.hpp"
 
+#include <gtest/gtest.h>
+
+#include <array>
 #include <functional>
-#include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 namespace pagoda::test {
