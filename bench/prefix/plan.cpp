@@ -79,7 +79,8 @@ void add_all() {
   add("1024x64/8_prompts_64_documents", batch_of([](int b) {
         return b % 16 > 0 ? std::pair(b - b % 16, 40) : std::pair(b % 128 > 0 ? b - b % 128 : 0, b % 128 > 0 ? 20 : 0);
       }));
-  add("1024x64/random_forest", batch_of([&](int b) { return b > 0 ? std::pair(below(b), below(pages)) : std::pair(0, 0); }));
+  add("1024x64/random_forest",
+      batch_of([&](int b) { return b > 0 ? std::pair(below(b), below(pages)) : std::pair(0, 0); }));
   add("1024x64/binary_tree", batch_of([](int b) {  // of depth 10, six pages a level
         for (int level = 9; b > 0 && level >= 0; --level)
           if (b % (1 << (9 - level + 1)) != 0) return std::pair(b - (b & -b), 6 * level);

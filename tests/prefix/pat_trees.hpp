@@ -11,8 +11,8 @@ namespace pagoda::test {
 struct PatTree {
   int number;
   std::vector<int> nodes, tokens;
-  /// Plain decodes of fp16 with head_dim 128 and pages of 32 tokens on an H200, in us, cold, with 10 to 40 us of launch:
-  /// heads 32/32, 16/8, 32/8, 64/8. 0: not measured.
+  /// Plain decodes of fp16 with head_dim 128 and pages of 32 tokens on an H200, in us, cold, with 10 to 40 us of
+  /// launch: heads 32/32, 16/8, 32/8, 64/8. 0: not measured.
   std::array<int, 4> plain_us;
 };
 

@@ -91,15 +91,17 @@ inline PrefixBatch random_batch(std::mt19937& random, int most_sequences, int mo
   const auto up_to = [&](int n) { return static_cast<int>(random() % (static_cast<unsigned>(n) + 1)); };
   PrefixBatch batch;
   batch.page_size = std::vector{1, 3, 16, 32}[random() % 4];
-  batch.table     = std::vector{PrefixBatch::Table::dense, PrefixBatch::Table::strided, PrefixBatch::Table::csr}[random() % 3];
-  const int n     = up_to(most_sequences);
+  batch.table =
+      std::vector{PrefixBatch::Table::dense, PrefixBatch::Table::strided, PrefixBatch::Table::csr}[random() % 3];
+  const int n = up_to(most_sequences);
   for (int s = 0; s < n; ++s) {
     std::vector<int> row;
     if (s > 0 && up_to(5) > 0) {
       const auto& other = batch.rows[static_cast<std::size_t>(up_to(s - 1))];
       row.assign(other.begin(), other.begin() + up_to(static_cast<int>(other.size())));
     }
-    for (int more = up_to(up_to(1) ? most_pages : 0); more > 0; --more) row.push_back(static_cast<int>(random() % 100000));
+    for (int more = up_to(up_to(1) ? most_pages : 0); more > 0; --more)
+      row.push_back(static_cast<int>(random() % 100000));
     const int pages = static_cast<int>(row.size());
     batch.seq_lens.push_back(pages == 0 ? 0 : pages * batch.page_size - up_to(batch.page_size - 1));
     batch.rows.push_back(row);
@@ -110,7 +112,8 @@ inline PrefixBatch random_batch(std::mt19937& random, int most_sequences, int mo
   if (up_to(2) == 0) {
     batch.cu_seqlens_q = {0};
     const int entries  = batch.sequence_ids.empty() ? n : static_cast<int>(batch.sequence_ids.size());
-    for (int b = 0; b < entries; ++b) batch.cu_seqlens_q.push_back(batch.cu_seqlens_q.back() + up_to(up_to(4) ? 2 : 40));
+    for (int b = 0; b < entries; ++b)
+      batch.cu_seqlens_q.push_back(batch.cu_seqlens_q.back() + up_to(up_to(4) ? 2 : 40));
   }
   return batch;
 }

@@ -33,7 +33,8 @@ inline void expect_right(const detail::BatchPages& p, const EntryList& list) {
     ASSERT_GE(e.query_begin, 0);
     ASSERT_GE(e.num_queries, 1);
     ASSERT_LE(e.query_begin + e.num_queries, tokens);
-    ASSERT_TRUE(e.first >= 0 && e.first % p.page_size == 0 && (e.last < 0 || (e.last > e.first && e.last % p.page_size == 0)))
+    ASSERT_TRUE(e.first >= 0 && e.first % p.page_size == 0 &&
+                (e.last < 0 || (e.last > e.first && e.last % p.page_size == 0)))
         << e.first << " to " << e.last;
     ASSERT_EQ(e.sequence, list.queries[e.query_begin].sequence);
     most         = std::max(most, e.num_queries);
@@ -62,7 +63,8 @@ inline void expect_right(const detail::BatchPages& p, const EntryList& list) {
       covered = entries[i]->last;
     }
     ASSERT_LT(covered, 0) << "query token " << t << " lacks its own entry";
-    ASSERT_EQ(list.state_begin[t + 1] - list.state_begin[t], entries.size() == 1 ? 0 : static_cast<int>(entries.size()));
+    ASSERT_EQ(list.state_begin[t + 1] - list.state_begin[t],
+              entries.size() == 1 ? 0 : static_cast<int>(entries.size()));
   }
 }
 

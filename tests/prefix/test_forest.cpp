@@ -94,7 +94,9 @@ TEST(PrefixForest, PagesWithoutAPlace) {
   // The same page id behind different prefixes, negative ids, and ids whose bits collide with those of nodes.
   PrefixBatch batch;
   batch.page_size = 1;
-  batch.rows      = {{1, 7, 9, 0}, {2, 7, 9, 0}, {1, 7, 9, 0}, {-1, 7, 9, 0}, {INT_MIN, INT_MAX, 0, 0}, {INT_MIN, INT_MAX, 1, 0}, {2, 7, 8, 0}};
+  batch.rows      = {
+      {1, 7, 9, 0}, {2, 7, 9, 0}, {1, 7, 9, 0}, {-1, 7, 9, 0}, {INT_MIN, INT_MAX, 0, 0}, {INT_MIN, INT_MAX, 1, 0},
+      {2, 7, 8, 0}};
   batch.seq_lens.assign(batch.rows.size(), 4);
   PrefixForest forest;
   expect_forest(batch.pages(), forest);

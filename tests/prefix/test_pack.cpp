@@ -142,7 +142,8 @@ bool promised(const BatchPages& p, const PrefixForest& forest) {
     for (const auto& g : forest.groups().subspan(v.first_group, v.num_groups)) units += g.count;
     return units <= 4;
   };
-  return !p.cu_seqlens_q || p.query_tokens() <= 63 || std::all_of(forest.nodes().begin(), forest.nodes().end(), few_branches);
+  return !p.cu_seqlens_q || p.query_tokens() <= 63 ||
+         std::all_of(forest.nodes().begin(), forest.nodes().end(), few_branches);
 }
 
 /// Compares the packing of a tree with every other division. Returns whether the tree was small enough.
@@ -179,7 +180,7 @@ TEST(PrefixPacking, NoDivisionOfAWideTreeIsCheaper) {
   // Pairs of sequences behind one root, with tiles that not all of them fill.
   std::mt19937 random(6);
   const auto up_to = [&](int n) { return static_cast<int>(random() % (static_cast<unsigned>(n) + 1)); };
-  int trees = 0;
+  int trees        = 0;
   for (int i = 0; i < 150; ++i) {
     SCOPED_TRACE(i);
     PrefixBatch batch;

@@ -48,7 +48,8 @@ Ranges ranges(const EntryList& list) {
 
 PrefixBatch two_branches() {
   PrefixBatch batch;
-  for (int b = 0; b < 8; ++b) batch.rows.push_back(numbers(0, 64) + numbers(b < 4 ? 100 : 200, 32) + numbers(1000 + 10 * b, 2));
+  for (int b = 0; b < 8; ++b)
+    batch.rows.push_back(numbers(0, 64) + numbers(b < 4 ? 100 : 200, 32) + numbers(1000 + 10 * b, 2));
   batch.seq_lens.assign(8, 16 * 98 - 5);
   return batch;
 }
@@ -69,7 +70,8 @@ TEST(PrefixPlanner, ATreeOfTwoLevels) {
 TEST(PrefixPlanner, ShortNodesAreReadAgain) {
   // A page that four sequences share in front of what eight pairs share: two states less for each query token.
   PrefixBatch batch;
-  for (int b = 0; b < 16; ++b) batch.rows.push_back(numbers(b / 4, 1) + numbers(100 + 200 * (b / 2), 100) + numbers(5000 + b, 1));
+  for (int b = 0; b < 16; ++b)
+    batch.rows.push_back(numbers(b / 4, 1) + numbers(100 + 200 * (b / 2), 100) + numbers(5000 + b, 1));
   batch.seq_lens.assign(16, 16 * 102);
   PrefixPlanner planner(heads_32_8, eager());
   ASSERT_TRUE(planner.plan(batch.pages()));
@@ -100,7 +102,8 @@ TEST(PrefixPlanner, ALongSequenceBesideShortOnes) {
   PrefixBatch batch;
   batch.rows.push_back(numbers(0, 8192));
   batch.seq_lens.push_back(131072);
-  for (int b = 1; b < 256; ++b) batch.rows.push_back(numbers(0, 25) + numbers(10000 + 10 * b, 7)), batch.seq_lens.push_back(512);
+  for (int b = 1; b < 256; ++b)
+    batch.rows.push_back(numbers(0, 25) + numbers(10000 + 10 * b, 7)), batch.seq_lens.push_back(512);
   for (const auto table : {PrefixBatch::Table::dense, PrefixBatch::Table::strided, PrefixBatch::Table::csr}) {
     batch.table = table;
     PrefixPlanner planner(heads_32_8, DeviceRates{});
@@ -142,7 +145,8 @@ TEST(PrefixPlanner, HardShapes) {
       {"queries of one sequence only", {a, a}, {3200, 3200}, {}, {0, 0, 5}, 1, false},
   };
   for (const Shape& shape : shapes)
-    for (const auto table : {PrefixBatch::Table::dense, PrefixBatch::Table::strided, PrefixBatch::Table::csr, PrefixBatch::Table::none}) {
+    for (const auto table :
+         {PrefixBatch::Table::dense, PrefixBatch::Table::strided, PrefixBatch::Table::csr, PrefixBatch::Table::none}) {
       SCOPED_TRACE(shape.name);
       PrefixBatch batch;
       batch.rows = shape.rows, batch.seq_lens = shape.seq_lens, batch.sequence_ids = shape.sequence_ids;
@@ -172,7 +176,8 @@ TEST(PrefixPlanner, ReadsNoPageBehindASequence) {
 
 // --- published trees ---
 
-constexpr DecodeHeads pat_heads[] = {{32, 32, 128, 128, 512}, {16, 8, 128, 128, 512}, heads_32_8, {64, 8, 128, 128, 512}};
+constexpr DecodeHeads pat_heads[] = {
+    {32, 32, 128, 128, 512}, {16, 8, 128, 128, 512}, heads_32_8, {64, 8, 128, 128, 512}};
 
 TEST(PrefixPlanner, PublishedTrees) {
   for (const PatTree& tree : pat_trees())
@@ -201,7 +206,8 @@ TEST(PrefixPlanner, PublishedTrees) {
       for (std::size_t level = 0; level < tree.nodes.size(); ++level) {
         const int nodes = tree.nodes[level], tokens = tree.tokens[level], queries = p.batch / nodes;
         once += double(nodes) * tokens * ((queries + full - 1) / full);
-        every_node += nodes * (cost.entry(cost.weighted(tokens), queries) + cost.kept_in_cache(tokens) * cost.first_read());
+        every_node +=
+            nodes * (cost.entry(cost.weighted(tokens), queries) + cost.kept_in_cache(tokens) * cost.first_read());
       }
       EXPECT_LE(planner.packed_us(), every_node * (1 + 1e-9));
       EXPECT_LE(read, (tree.nodes.size() <= 3 ? 1.1 : 1.75) * once);

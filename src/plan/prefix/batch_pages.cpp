@@ -29,8 +29,8 @@ void require_pages(const char* who, const BatchPages& p, int s) {
   const std::int64_t needed = (std::int64_t(p.seq_lens[s]) + p.page_size - 1) / p.page_size;
   if (p.block_table) {
     if (needed > p.max_pages)
-      refuse_entry(who, "seq_lens", s, p.seq_lens[s], "up to max_pages * page_size = ",
-                   std::int64_t(p.max_pages) * p.page_size);
+      refuse_entry(who, "seq_lens", s, p.seq_lens[s],
+                   "up to max_pages * page_size = ", std::int64_t(p.max_pages) * p.page_size);
     return;
   }
   if (p.page_indptr[s] < 0) refuse_entry(who, "page_indptr", s, p.page_indptr[s], "at least ", 0);

@@ -41,13 +41,13 @@ struct BatchPages {
   int query_len           = 1;        ///< of each batch entry, without cu_seqlens_q
   const int* cu_seqlens_q = nullptr;  ///< [batch + 1], or null
 
-  const int* block_table    = nullptr;  ///< dense
-  int max_pages             = 0;        ///< dense: entries of a row
-  std::int64_t row_stride   = 0;        ///< dense
-  std::int64_t page_stride  = 1;        ///< dense
-  const int* page_indptr    = nullptr;  ///< CSR: [num_sequences + 1]
-  const int* page_indices   = nullptr;  ///< CSR
-  std::int64_t num_indices  = 0;        ///< CSR: entries of page_indices
+  const int* block_table   = nullptr;  ///< dense
+  int max_pages            = 0;        ///< dense: entries of a row
+  std::int64_t row_stride  = 0;        ///< dense
+  std::int64_t page_stride = 1;        ///< dense
+  const int* page_indptr   = nullptr;  ///< CSR: [num_sequences + 1]
+  const int* page_indices  = nullptr;  ///< CSR
+  std::int64_t num_indices = 0;        ///< CSR: entries of page_indices
 
   bool paged() const { return block_table || page_indptr; }
   int sequence(int b) const { return sequence_ids ? sequence_ids[b] : b; }
@@ -63,9 +63,7 @@ struct BatchPages {
   }
   /// Pages that other sequences may share: whole, and older than the sequence's newest tokens, which are this decode's
   /// query tokens. Every query token sees all of them.
-  int shareable_pages(int b) const {
-    return paged() ? std::max(seq_len(b) - num_queries(b), 0) / page_size : 0;
-  }
+  int shareable_pages(int b) const { return paged() ? std::max(seq_len(b) - num_queries(b), 0) / page_size : 0; }
 };
 
 /// Throws InvalidArgument if a count, a length, a sequence id or an offset is outside of the arrays. Reads no page id.

@@ -64,10 +64,10 @@ CostModel::CostModel(const DecodeHeads& heads, const DeviceRates& device) {
     if (q > 1 && pass > prices_[q - 1].pass) steps_.push_back(q - 1);
   }
   steps_.push_back(full_);
-  state_       = heads.num_q_heads * (heads.head_dim_v + 2.0) * sizeof(float) * 2 / device.state_bytes_per_us;
-  from_memory_ = device.cache_bytes_per_us / device.memory_bytes_per_us;
-  first_read_  = read * (from_memory_ - 1);
-  list_        = device.list_us;
+  state_         = heads.num_q_heads * (heads.head_dim_v + 2.0) * sizeof(float) * 2 / device.state_bytes_per_us;
+  from_memory_   = device.cache_bytes_per_us / device.memory_bytes_per_us;
+  first_read_    = read * (from_memory_ - 1);
+  list_          = device.list_us;
   cached_tokens_ = device.cache_bytes / (heads.num_kv_heads * heads.bytes_per_token);
 }
 

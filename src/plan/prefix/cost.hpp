@@ -27,7 +27,7 @@ struct DeviceRates {
   double cache_bytes         = 50e6;   ///< that it keeps: of longer nodes a part is read from memory again
   double state_bytes_per_us  = 4.543e6;
   std::vector<RowTile> tiles = {{8, 3e8}, {16, 4e8}, {32, 6e8}, {64, 6e8}, {128, 6e8}};  ///< rows ascending
-  int teams                  = 264;  ///< resident
+  int teams                  = 264;                                                      ///< resident
   double item_us             = 1.0;  ///< of one team: begins a work item, fills the pipeline, writes the rows
   double list_us             = 3.0;  ///< of a decode that takes a list and merges, beyond a plain one
 };

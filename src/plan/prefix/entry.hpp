@@ -4,15 +4,15 @@
 #include <vector>
 
 /// Lists of entries: which tokens a kernel reads for which query tokens. A planner writes such a list once; kernels
-/// only carry it out. The same list expresses a forest of shared prefixes, one prompt shared by a whole batch, the range
-/// of a long context that one rank holds, and pages chosen for each sequence.
+/// only carry it out. The same list expresses a forest of shared prefixes, one prompt shared by a whole batch, the
+/// range of a long context that one rank holds, and pages chosen for each sequence.
 namespace pagoda {
 
 /// Tokens first to last - 1 of a sequence, read once for a run of query tokens. The query tokens may belong to other
 /// sequences, whose pages in this range are the same.
 ///
-/// The kernel splits entries over teams from the lengths as they are when it runs. So a list stays right while sequences
-/// grow, and a captured graph may replay it.
+/// The kernel splits entries over teams from the lengths as they are when it runs. So a list stays right while
+/// sequences grow, and a captured graph may replay it.
 struct Entry {
   int sequence;     ///< whose pages are read: the first query token's (an index into seq_lens, not a batch entry)
   int first;        ///< first token: a multiple of the page size
@@ -34,9 +34,10 @@ struct EntryQuery {
 /// A list of entries. Every query token stands in `queries` once; entries refer to runs of `queries`, and several
 /// entries may refer to the same query.
 ///
-/// Query token t has n = state_begin[t + 1] - state_begin[t] partial states: 0 (its entry writes the output) or at least
-/// 2. The entry with Entry::state == i writes partial state state_begin[t] + i, for each query head. Merging the n states
-/// of a token in order gives its output; attention sinks are added there, once.
+/// Query token t has n = state_begin[t + 1] - state_begin[t] partial states: 0 (its entry writes the output) or at
+/// least
+/// 2. The entry with Entry::state == i writes partial state state_begin[t] + i, for each query head. Merging the n
+/// states of a token in order gives its output; attention sinks are added there, once.
 struct EntryList {
   std::vector<Entry> entries;
   std::vector<EntryQuery> queries;

@@ -15,7 +15,8 @@ constexpr int no_child            = INT32_MIN;
 /// The child of `node` whose first page is page_id; a new one is no_child. Open addressing: at most two keys for each
 /// batch entry come in, and the table has room for four.
 int& PrefixForest::child(int node, int page_id) {
-  const std::uint64_t key  = std::uint64_t(static_cast<std::uint32_t>(node + 1)) << 32 | static_cast<std::uint32_t>(page_id);
+  const std::uint64_t key =
+      std::uint64_t(static_cast<std::uint32_t>(node + 1)) << 32 | static_cast<std::uint32_t>(page_id);
   const std::uint64_t mask = table_.size() - 1;
   std::uint64_t at         = (key * 0x9e3779b97f4a7c15u) >> table_shift_;
   while (table_[at].key != key && table_[at].key != empty_key) at = (at + 1) & mask;
@@ -85,7 +86,7 @@ bool PrefixForest::build(const BatchPages& pages) {
   num_roots_ = num_unshared_groups_ = 0;
   if (!pages.paged() || batch < 2) return false;
   const auto capacity = std::bit_ceil(std::max<std::size_t>(4 * static_cast<std::size_t>(batch), 16));
-  last_ = -1, path_.clear();
+  last_               = -1, path_.clear();
   table_.assign(capacity, {empty_key, no_child});
   table_shift_ = 64 - std::countr_zero(capacity);
   owner_.assign(static_cast<std::size_t>(batch), top);

@@ -10,20 +10,21 @@
 namespace pagoda::detail {
 
 /// The radix forest of a batch's page tables: each node is a run of pages that several sequences share, and a node's
-/// children continue it. Two sequences share a page if it has the same id in both rows and all pages before it have, too.
+/// children continue it. Two sequences share a page if it has the same id in both rows and all pages before it have,
+/// too.
 ///
-/// Building takes time linear in the pages that are shared plus the sequences: rows are compared page by page only with a
-/// row that they share, and a hash table finds the child to continue with. A sequence that shares nothing costs one
+/// Building takes time linear in the pages that are shared plus the sequences: rows are compared page by page only with
+/// a row that they share, and a hash table finds the child to continue with. A sequence that shares nothing costs one
 /// look-up of its first page id. Memory is kept from one build to the next.
 class PrefixForest {
  public:
   struct Node {
-    int first_page, last_page;       ///< pages of the rows of its members
-    int parent;                      ///< negative: a root
-    int first_child, num_children;   ///< in nodes()
-    int first_group, num_groups;     ///< in groups(): sequences whose other pages nobody shares
-    int member;                      ///< a batch entry that has these pages
-    int num_queries;                 ///< query tokens of all its members
+    int first_page, last_page;      ///< pages of the rows of its members
+    int parent;                     ///< negative: a root
+    int first_child, num_children;  ///< in nodes()
+    int first_group, num_groups;    ///< in groups(): sequences whose other pages nobody shares
+    int member;                     ///< a batch entry that has these pages
+    int num_queries;                ///< query tokens of all its members
     int pages() const { return last_page - first_page; }
   };
   /// Sequences that leave the tree at the same node and have the same number of query tokens.

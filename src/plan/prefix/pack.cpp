@@ -23,13 +23,13 @@ void PrefixPacking::gather(int node) {
   for (int g = v.first_group; g < v.first_group + v.num_groups; ++g) {
     const PrefixForest::Group& group = forest_->groups()[g];
     branches_.push_back({~g, group.num_queries, group.count, group_us(group, 0, true),
-                         group.count * cost_->pass(group.num_queries),
-                         group.count * group.num_queries * cost_->state(), 0, 0});
+                         group.count * cost_->pass(group.num_queries), group.count * group.num_queries * cost_->state(),
+                         0, 0});
   }
 }
 
-/// The cost of the gathered node's branches and entry, if its entries begin `ancestors` nodes above it and read `weight`
-/// tokens up to its end. Sets Branch::begins.
+/// The cost of the gathered node's branches and entry, if its entries begin `ancestors` nodes above it and read
+/// `weight` tokens up to its end. Sets Branch::begins.
 double PrefixPacking::best(int ancestors, double weight, bool at_root) {
   double extended = 0;  // cost without an entry of the node
   int queries = 0, units = 0, total = 0;
@@ -114,8 +114,11 @@ double PrefixPacking::try_in_order(double weight, double extended, int queries) 
   for (std::size_t i = 0; i < open_.size(); ++i) {
     const Branch& b = *open_[i];
     const int total = queries + b.count * b.queries;
-    for (int step : cost_->steps()) {
-      const int limit = (total - 1) / full * full + (step == full ? 0 : step);
+    // Within a tile the cost is linear in the leaves, so only the ends of tiles can be better than all leaves or none.
+    const bool several = b.count > 1 && total > cost_->steps().front();
+    const int tiles    = several ? (total - 1) / full * full : 0;
+    for (std::size_t step = 0; several && step < cost_->steps().size(); ++step) {
+      const int limit = tiles + (cost_->steps()[step] == full ? 0 : cost_->steps()[step]);
       const int n     = limit > queries ? std::min((limit - queries) / b.queries, b.count - 1) : 0;
       if (n < 1) continue;
       const double us = extended - gain - b.saved / b.count * n + cost_->entry(weight, queries + n * b.queries);
@@ -136,14 +139,15 @@ void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, 
   const int n      = static_cast<int>(nodes.size());
   weight_.resize(nodes.size()), us_.resize(nodes.size() * max_nodes);
   double first_read = 0, plain = 0;  // tokens, us
-  for (const PrefixForest::Group& g : forest.unshared()) plain += group_us(g, 0, false), first_read += static_cast<double>(g.own_tokens);
+  for (const PrefixForest::Group& g : forest.unshared())
+    plain += group_us(g, 0, false), first_read += static_cast<double>(g.own_tokens);
   double packed = plain;
   path_.resize(nodes.size());
   for (int v = 0; v < n; ++v) {
     const PrefixForest::Node& node = nodes[v];
     const std::int64_t tokens      = std::int64_t(node.pages()) * pages.page_size;
     weight_[v]                     = cost.weighted(tokens);
-    path_[v]                        = weight_[v] + (node.parent < 0 ? 0 : path_[node.parent]);
+    path_[v]                       = weight_[v] + (node.parent < 0 ? 0 : path_[node.parent]);
     first_read += cost.kept_in_cache(tokens);
     for (const PrefixForest::Group& g : forest.groups().subspan(node.first_group, node.num_groups))
       plain += group_us(g, path_[v], false), first_read += static_cast<double>(g.own_tokens);
@@ -162,8 +166,7 @@ void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, 
 }
 
 /// Entries of at most queries_per_entry() query tokens each. Their sequences are named when all query tokens are known.
-void PrefixPacking::add_entries(int first, int last, int query_begin, int queries, int state,
-                                EntryList& list) const {
+void PrefixPacking::add_entries(int first, int last, int query_begin, int queries, int state, EntryList& list) const {
   const int full = cost_->queries_per_entry();
   for (int done = 0; done < queries; done += full)
     list.entries.push_back({0, first, last, query_begin + done, std::min(full, queries - done), state});
@@ -177,7 +180,7 @@ void PrefixPacking::add_leaves(const PrefixForest::Group& g, int begin, int end,
     const int b = forest_->leaves()[leaf], sequence = pages_->sequence(b), token = pages_->query_begin(b);
     add_entries(first, -1, query, g.num_queries, state > 0 ? state : -1, list);
     for (int i = 0; i < g.num_queries; ++i) {
-      list.queries[query++]          = {token + i, sequence, g.num_queries - i};
+      list.queries[query++]           = {token + i, sequence, g.num_queries - i};
       list.state_begin[token + i + 1] = state > 0 ? state + 1 : 0;
     }
   }

@@ -38,8 +38,8 @@ bool PrefixPlanner::holds(const BatchPages& now) const {
       const int b = entry_of_[list_.queries[i].token];
       if (b == before) continue;
       if (now.shareable_pages(b) < e.last / page_size_) return false;
-      if (before >= 0 && common_end(now.row(before), now.row(b), e.first / page_size_, e.last / page_size_) <
-                             e.last / page_size_)
+      if (before >= 0 &&
+          common_end(now.row(before), now.row(b), e.first / page_size_, e.last / page_size_) < e.last / page_size_)
         return false;
       before = b;
     }

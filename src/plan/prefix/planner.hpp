@@ -17,9 +17,9 @@ class PrefixPlanner {
  public:
   PrefixPlanner(const DecodeHeads& heads, const DeviceRates& device) : cost_(heads, device) {}
 
-  /// Returns whether reading shared pages once is predicted to be faster than a plain decode. If so, list() says how. If
-  /// not, the batch has no list, and every batch entry stands for itself. Throws InvalidArgument if lengths, sequence ids
-  /// or offsets are outside of their arrays.
+  /// Returns whether reading shared pages once is predicted to be faster than a plain decode. If so, list() says how.
+  /// If not, the batch has no list, and every batch entry stands for itself. Throws InvalidArgument if lengths,
+  /// sequence ids or offsets are outside of their arrays.
   bool plan(const BatchPages& pages);
   const EntryList& list() const { return list_; }
   /// Predicted times of the last batch that shared anything.
@@ -30,8 +30,8 @@ class PrefixPlanner {
 
   /// Returns whether the last plan is still right for these tables: the same sequences with the same query counts, each
   /// with the pages that its entries name, and each shared page still older than the sequence's query tokens. Sequences
-  /// may have grown and may have new pages. It compares pages, so equal answers are never due to a hash. Whether another
-  /// plan would now be faster is not asked: pages do not become shared while the batch stays the same.
+  /// may have grown and may have new pages. It compares pages, so equal answers are never due to a hash. Whether
+  /// another plan would now be faster is not asked: pages do not become shared while the batch stays the same.
   bool holds(const BatchPages& pages) const;
 
  private:
