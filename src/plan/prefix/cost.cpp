@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/plan/prefix/cost.hpp"
+
+#include <pagoda/error.hpp>
+
+#include <algorithm>
+#include <limits>
+
+namespace pagoda::detail {
+
+namespace {
+
+void require_positive(const char* name, double value) {
+  require(value > 0, "pagoda::CostModel: ", name, " is ", value, "; allowed: more than 0");
+}
+
+void check(const DecodeHeads& h, const DeviceRates& d) {
+  require_positive("num_q_heads", h.num_q_heads);
+  require_positive("num_kv_heads", h.num_kv_heads);
+  require(h.num_q_heads % h.num_kv_heads == 0, "pagoda::CostModel: num_q_heads is ", h.num_q_heads,
+          "; allowed: a multiple of num_kv_heads = ", h.num_kv_heads);
+  require_positive("head_dim", h.head_dim);
+  require_positive("head_dim_v", h.head_dim_v);
+  require_positive("bytes_per_token", h.bytes_per_token);
+  require_positive("memory_bytes_per_us", d.memory_bytes_per_us);
+  require(d.cache_bytes_per_us >= d.memory_bytes_per_us, "pagoda::CostModel: cache_bytes_per_us is ",
+          d.cache_bytes_per_us, "; allowed: at least memory_bytes_per_us = ", d.memory_bytes_per_us);
+  require_positive("state_bytes_per_us", d.state_bytes_per_us);
+  require_positive("teams", d.teams);
+  require(d.cache_bytes >= 0, "pagoda::CostModel: cache_bytes is ", d.cache_bytes, "; allowed: 0 or more");
+  require(d.item_us >= 0, "pagoda::CostModel: item_us is ", d.item_us, "; allowed: 0 or more");
+  require(d.list_us >= 0, "pagoda::CostModel: list_us is ", d.list_us, "; allowed: 0 or more");
+  require(!d.tiles.empty(), "pagoda::CostModel: tiles is empty; allowed: at least one tile");
+  int rows = 0;
+  for (const RowTile& tile : d.tiles) {
+    require(tile.rows > rows, "pagoda::CostModel: a tile has ", tile.rows, " rows; allowed: more than ", rows,
+            ", those of the tile before it");
+    require_positive("flops_per_us of a tile", tile.flops_per_us);
+    rows = tile.rows;
+  }
+}
+
+}  // namespace
+
+CostModel::CostModel(const DecodeHeads& heads, const DeviceRates& device) {
+  check(heads, device);
+  const int group = heads.num_q_heads / heads.num_kv_heads, largest = device.tiles.back().rows;
+  const double read = heads.num_kv_heads * heads.bytes_per_token / device.cache_bytes_per_us;
+  // A token in the cheapest tile of so many rows: the slower one of reading it and multiplying it.
+  const auto pass_of = [&](int rows) {
+    double cheapest = std::numeric_limits<double>::infinity();
+    for (const RowTile& tile : device.tiles)
+      if (tile.rows >= rows) {
+        const double flops = 2.0 * tile.rows * (heads.head_dim + heads.head_dim_v) * heads.num_kv_heads;
+        cheapest           = std::min(cheapest, std::max(read, flops / tile.flops_per_us));
+      }
+    return cheapest;
+  };
+  full_ = std::max(largest / group, 1);
+  for (int q = 0; q <= full_; ++q) {
+    const int rows = q * group, tiles = rows / largest, rest = rows % largest;
+    const double pass = tiles * pass_of(largest) + (rest > 0 ? pass_of(rest) : 0);
+    prices_.push_back({pass, (tiles + (rest > 0)) * heads.num_kv_heads * device.item_us / device.teams});
+    if (q > 1 && pass > prices_[q - 1].pass) steps_.push_back(q - 1);
+  }
+  steps_.push_back(full_);
+  state_         = heads.num_q_heads * (heads.head_dim_v + 2.0) * sizeof(float) * 2 / device.state_bytes_per_us;
+  from_memory_   = device.cache_bytes_per_us / device.memory_bytes_per_us;
+  first_read_    = read * (from_memory_ - 1);
+  list_          = device.list_us;
+  cached_tokens_ = device.cache_bytes / (heads.num_kv_heads * heads.bytes_per_token);
+}
+
+}  // namespace pagoda::detail

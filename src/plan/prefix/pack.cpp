@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/plan/prefix/pack.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace pagoda::detail {
+
+/// Leaves that read `weight` tokens besides their own, with or without partial states.
+double PrefixPacking::group_us(const PrefixForest::Group& g, double weight, bool states) const {
+  const double tokens = g.count * weight + static_cast<double>(g.own_tokens);
+  return tokens * cost_->pass(g.num_queries) +
+         g.count * (cost_->item(g.num_queries) + (states ? g.num_queries * cost_->state() : 0));
+}
+
+/// The branches of a node. The costs of its children must be known.
+void PrefixPacking::gather(int node) {
+  const PrefixForest::Node& v = forest_->nodes()[node];
+  branches_.clear();
+  for (int c = v.first_child; c < v.first_child + v.num_children; ++c)
+    branches_.push_back({c, forest_->nodes()[c].num_queries, 1, us(c, 0), 0, 0, 0, 0});
+  for (int g = v.first_group; g < v.first_group + v.num_groups; ++g) {
+    const PrefixForest::Group& group = forest_->groups()[g];
+    branches_.push_back({~g, group.num_queries, group.count, group_us(group, 0, true),
+                         group.count * cost_->pass(group.num_queries), group.count * group.num_queries * cost_->state(),
+                         0, 0});
+  }
+}
+
+/// The cost of the gathered node's branches and entry, if its entries begin `ancestors` nodes above it and read
+/// `weight` tokens up to its end. Sets Branch::begins.
+double PrefixPacking::best(int ancestors, double weight, bool at_root) {
+  double extended = 0;  // cost without an entry of the node
+  int queries = 0, units = 0, total = 0;
+  bool same = true;
+  open_.clear();
+  for (Branch& b : branches_) {
+    b.begins = 0;
+    if (b.child >= 0 && ancestors + 1 == max_nodes) {
+      b.begins = 1;
+      extended += b.begin_us, queries += b.queries;
+      continue;
+    }
+    const double extend =
+        b.child >= 0 ? us(b.child, ancestors + 1) : b.begin_us + weight * b.slope - (at_root ? b.states : 0);
+    extended += extend;
+    b.saved = extend - b.begin_us;
+    if (b.saved <= 0) continue;
+    open_.push_back(&b);
+    units += b.count, total += b.count * b.queries;
+    same = same && b.queries == open_[0]->queries;
+  }
+  if (open_.empty()) return extended + cost_->entry(weight, queries);
+  if (units <= 4 && units == static_cast<int>(open_.size())) return try_subsets(weight, extended, queries);
+  if (!same && total <= most_knapsack_queries) return try_totals(weight, extended, queries);
+  return try_in_order(weight, extended, queries);
+}
+
+/// Tries every subset of at most four branches.
+double PrefixPacking::try_subsets(double weight, double extended, int queries) {
+  double saved[16] = {}, best_us = extended + cost_->entry(weight, queries);
+  int total[16] = {queries}, best_set = 0;
+  for (int set = 1; set < 1 << open_.size(); ++set) {
+    const Branch& b = *open_[std::countr_zero(static_cast<unsigned>(set))];
+    saved[set]      = saved[set & (set - 1)] + b.saved;
+    total[set]      = total[set & (set - 1)] + b.queries;
+    const double us = extended - saved[set] + cost_->entry(weight, total[set]);
+    if (us < best_us) best_us = us, best_set = set;
+  }
+  for (std::size_t i = 0; i < open_.size(); ++i) open_[i]->begins = best_set >> i & 1;
+  return best_us;
+}
+
+/// A knapsack: for each number of query tokens, the branches of so many that save most.
+double PrefixPacking::try_totals(double weight, double extended, int queries) {
+  double saved[most_knapsack_queries + 1] = {};
+  taken_.clear();  // of each leaf or child: for which totals it is among the best
+  int total = 0;
+  for (const Branch* b : open_)
+    for (int leaf = 0; leaf < b->count; ++leaf) {
+      total += b->queries;
+      std::uint64_t taken = 0;
+      for (int t = total; t >= b->queries; --t)
+        if (const double with = saved[t - b->queries] + b->saved / b->count; with > saved[t])
+          saved[t] = with, taken |= std::uint64_t(1) << t;
+      taken_.push_back(taken);
+    }
+  double best_us = extended + cost_->entry(weight, queries);
+  int best_total = 0;
+  for (int t = 1; t <= total; ++t) {
+    const double us = extended - saved[t] + cost_->entry(weight, queries + t);
+    if (us < best_us) best_us = us, best_total = t;
+  }
+  std::size_t unit = taken_.size();
+  for (std::size_t i = open_.size(); i-- > 0;)
+    for (int leaf = 0; leaf < open_[i]->count; ++leaf)
+      if (taken_[--unit] >> best_total & 1) best_total -= open_[i]->queries, ++open_[i]->begins;
+  return best_us;
+}
+
+/// Takes branches while that pays, those that save most for each query token first. A group may be divided where its
+/// leaves fill tiles.
+double PrefixPacking::try_in_order(double weight, double extended, int queries) {
+  if (open_.size() > 1)
+    std::sort(open_.begin(), open_.end(), [](const Branch* a, const Branch* b) {
+      const double of_a = a->saved_per_query(), of_b = b->saved_per_query();
+      return of_a != of_b ? of_a > of_b : a < b;
+    });
+  double best_us = extended + cost_->entry(weight, queries), gain = 0;
+  std::size_t whole = 0;
+  int part          = 0;  // leaves of open_[whole]
+  const int full    = cost_->queries_per_entry();
+  for (std::size_t i = 0; i < open_.size(); ++i) {
+    const Branch& b = *open_[i];
+    const int total = queries + b.count * b.queries;
+    // Within a tile the cost is linear in the leaves, so only the ends of tiles can be better than all leaves or none.
+    const bool several = b.count > 1 && total > cost_->steps().front();
+    const int tiles    = several ? (total - 1) / full * full : 0;
+    for (std::size_t step = 0; several && step < cost_->steps().size(); ++step) {
+      const int limit = tiles + (cost_->steps()[step] == full ? 0 : cost_->steps()[step]);
+      const int n     = limit > queries ? std::min((limit - queries) / b.queries, b.count - 1) : 0;
+      if (n < 1) continue;
+      const double us = extended - gain - b.saved / b.count * n + cost_->entry(weight, queries + n * b.queries);
+      if (us < best_us) best_us = us, whole = i, part = n;
+    }
+    gain += b.saved, queries = total;
+    const double us = extended - gain + cost_->entry(weight, queries);
+    if (us < best_us) best_us = us, whole = i + 1, part = 0;
+  }
+  for (std::size_t i = 0; i < whole; ++i) open_[i]->begins = open_[i]->count;
+  if (part > 0) open_[whole]->begins = part;
+  return best_us;
+}
+
+void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, const CostModel& cost) {
+  pages_ = &pages, forest_ = &forest, cost_ = &cost;
+  const auto nodes = forest.nodes();
+  const int n      = static_cast<int>(nodes.size());
+  weight_.resize(nodes.size()), us_.resize(nodes.size() * max_nodes);
+  double first_read = 0, plain = 0;  // tokens, us
+  for (const PrefixForest::Group& g : forest.unshared())
+    plain += group_us(g, 0, false), first_read += static_cast<double>(g.own_tokens);
+  double packed = plain;
+  path_.resize(nodes.size());
+  for (int v = 0; v < n; ++v) {
+    const PrefixForest::Node& node = nodes[v];
+    const std::int64_t tokens      = std::int64_t(node.pages()) * pages.page_size;
+    weight_[v]                     = cost.weighted(tokens);
+    path_[v]                       = weight_[v] + (node.parent < 0 ? 0 : path_[node.parent]);
+    first_read += cost.kept_in_cache(tokens);
+    for (const PrefixForest::Group& g : forest.groups().subspan(node.first_group, node.num_groups))
+      plain += group_us(g, path_[v], false), first_read += static_cast<double>(g.own_tokens);
+  }
+  for (int v = n - 1; v >= 0; --v) {
+    gather(v);
+    double weight = 0;
+    for (int up = 0, top = v; up < max_nodes && top >= 0; ++up, top = nodes[top].parent) {
+      weight += weight_[top];
+      us(v, up) = best(up, weight, nodes[top].parent < 0);
+    }
+  }
+  for (int v = 0; v < forest.num_roots(); ++v) packed += us(v, 0);
+  plain_us_  = plain + first_read * cost.first_read();
+  packed_us_ = packed + first_read * cost.first_read() + cost.list();
+}
+
+/// Entries of at most queries_per_entry() query tokens each. Their sequences are named when all query tokens are known.
+void PrefixPacking::add_entries(int first, int last, int query_begin, int queries, int state, EntryList& list) const {
+  const int full = cost_->queries_per_entry();
+  for (int done = 0; done < queries; done += full)
+    list.entries.push_back({0, first, last, query_begin + done, std::min(full, queries - done), state});
+  list.max_queries = std::max(list.max_queries, std::min(full, queries));
+}
+
+/// The entries and query tokens of leaves begin to end - 1 of a group. state: of these entries.
+void PrefixPacking::add_leaves(const PrefixForest::Group& g, int begin, int end, int first, int state, int& query,
+                               EntryList& list) const {
+  for (int leaf = g.first_leaf + begin; leaf < g.first_leaf + end; ++leaf) {
+    const int b = forest_->leaves()[leaf], sequence = pages_->sequence(b), token = pages_->query_begin(b);
+    add_entries(first, -1, query, g.num_queries, state > 0 ? state : -1, list);
+    for (int i = 0; i < g.num_queries; ++i) {
+      list.queries[query++]           = {token + i, sequence, g.num_queries - i};
+      list.state_begin[token + i + 1] = state > 0 ? state + 1 : 0;
+    }
+  }
+}
+
+/// Writes the entries of a node and of its leaves, and tells its children where they stand. Branches that begin new
+/// entries stand first, so that the query tokens of the node's entry are a run.
+void PrefixPacking::visit(int node, EntryList& list) {
+  const Visit at              = visits_[node];
+  const PrefixForest::Node& v = forest_->nodes()[node];
+  int top                     = node;
+  double weight               = weight_[node];
+  for (int up = 0; up < at.ancestors; ++up) top = forest_->nodes()[top].parent, weight += weight_[top];
+  gather(node);
+  best(at.ancestors, weight, forest_->nodes()[top].parent < 0);
+  const int first = forest_->nodes()[top].first_page * pages_->page_size, last = v.last_page * pages_->page_size;
+  int query = at.query_begin;
+  for (const Branch& b : branches_) {
+    if (b.begins == 0) continue;
+    if (b.child < 0) {
+      add_leaves(forest_->groups()[~b.child], 0, b.begins, last, at.state + 1, query, list);
+    } else {
+      visits_[b.child] = {0, query, at.state + 1};
+      query += b.queries;
+    }
+  }
+  add_entries(first, last, at.query_begin, query - at.query_begin, at.state, list);
+  for (const Branch& b : branches_) {
+    if (b.child < 0) {
+      add_leaves(forest_->groups()[~b.child], b.begins, b.count, first, at.state, query, list);
+    } else if (b.begins == 0) {
+      visits_[b.child] = {at.ancestors + 1, query, at.state};
+      query += b.queries;
+    }
+  }
+}
+
+void PrefixPacking::write(EntryList& list) {
+  list.clear();
+  list.queries.resize(static_cast<std::size_t>(pages_->query_tokens()));
+  list.state_begin.assign(static_cast<std::size_t>(pages_->query_tokens()) + 1, 0);
+  const auto nodes = forest_->nodes();
+  visits_.resize(nodes.size());
+  int query = 0;
+  for (int v = 0; v < forest_->num_roots(); ++v) visits_[v] = {0, query, 0}, query += nodes[v].num_queries;
+  for (int v = 0; v < static_cast<int>(nodes.size()); ++v) visit(v, list);
+  for (const PrefixForest::Group& g : forest_->unshared()) add_leaves(g, 0, g.count, 0, 0, query, list);
+  for (Entry& e : list.entries) e.sequence = list.queries[e.query_begin].sequence;
+  for (std::size_t t = 1; t < list.state_begin.size(); ++t) list.state_begin[t] += list.state_begin[t - 1];
+}
+
+}  // namespace pagoda::detail

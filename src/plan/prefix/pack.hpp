@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/plan/prefix/cost.hpp"
+#include "src/plan/prefix/entry.hpp"
+#include "src/plan/prefix/forest.hpp"
+
+#include <cstdint>
+#include <vector>
+
+namespace pagoda::detail {
+
+/// Chooses the entries of a forest.
+///
+/// Each sequence has an entry of its own at the end of its path from the root, and a path is divided into entries at
+/// nodes. At each node some of the members' branches begin new entries behind it; these share the node's entry. The
+/// other branches extend: their entries read the node's tokens themselves, which saves a partial state of each query
+/// token. If every branch extends as far as the root, the decode is a plain one.
+///
+/// A dynamic program from the leaves to the roots finds the cheapest choice. Its state is a node and the number of
+/// ancestors that an entry through it includes, fewer than max_nodes, so time is linear in the nodes times that bound.
+/// At a node it chooses a subset of the branches, because the node's entry costs whole tiles. The subset is the best
+/// one if the branches have the same number of query tokens, if there are at most four of them, or if they have at most
+/// most_knapsack_queries. Otherwise branches are taken in the order of what they save for each query token.
+class PrefixPacking {
+ public:
+  static constexpr int max_nodes = 8;  ///< on the path, in one entry
+
+  /// Works out costs. The three objects must outlive the packing.
+  void choose(const BatchPages& pages, const PrefixForest& forest, const CostModel& cost);
+  double plain_us() const { return plain_us_; }    ///< predicted, of the batch without a list
+  double packed_us() const { return packed_us_; }  ///< predicted, of the list that write() makes
+  /// Writes the list. Its query tokens stand in the order of the tree.
+  void write(EntryList& list);
+
+ private:
+  static constexpr int most_knapsack_queries = 63;  ///< bits of a word, less one
+  struct Branch {                                   ///< of a node: a child, or a group of leaves
+    int child;                                      ///< negative: ~group
+    int queries, count;                             ///< of the child, or of one leaf; leaves
+    double begin_us;                                ///< if it begins new entries
+    double slope, states;  ///< of a group: cost of a token in its entries, and of its partial states
+    double saved;          ///< by new entries, without the cost of the node's own
+    int begins;            ///< leaves (or the child) that begin new entries
+    double saved_per_query() const { return saved / (queries * count); }
+  };
+  struct Visit {  ///< of a node, while the list is written
+    int ancestors, query_begin, state;
+  };
+  double& us(int node, int ancestors) { return us_[static_cast<std::size_t>(node) * max_nodes + ancestors]; }
+  double group_us(const PrefixForest::Group& g, double weight, bool states) const;
+  void gather(int node);
+  double best(int ancestors, double weight, bool at_root);
+  double try_subsets(double weight, double extended, int queries);
+  double try_totals(double weight, double extended, int queries);
+  double try_in_order(double weight, double extended, int queries);
+  void visit(int node, EntryList& list);
+  void add_leaves(const PrefixForest::Group& g, int begin, int end, int first, int state, int& query,
+                  EntryList& list) const;
+  void add_entries(int first, int last, int query_begin, int queries, int state, EntryList& list) const;
+
+  const BatchPages* pages_    = nullptr;
+  const PrefixForest* forest_ = nullptr;
+  const CostModel* cost_      = nullptr;
+  std::vector<double> weight_, path_, us_;  ///< path_: weight from the root
+  std::vector<Branch> branches_;
+  std::vector<Branch*> open_;  ///< branches that gain by a new entry
+  std::vector<std::uint64_t> taken_;
+  std::vector<Visit> visits_;
+  double plain_us_ = 0, packed_us_ = 0;
+};
+
+}  // namespace pagoda::detail

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/plan/prefix/planner.hpp"
+
+namespace pagoda::detail {
+
+bool PrefixPlanner::plan(const BatchPages& pages) {
+  planned_ = packed_ = false;
+  list_.clear();
+  require_batch_pages("pagoda::PrefixPlanner::plan", pages);
+  planned_ = true;
+  if (!forest_.build(pages)) return false;
+  packing_.choose(pages, forest_, cost_);
+  if (packing_.packed_us() >= packing_.plain_us()) return false;
+  packing_.write(list_);
+  packed_    = true;
+  page_size_ = pages.page_size;
+  members_.clear(), entry_of_.clear();
+  for (int b = 0; b < pages.batch; ++b) {
+    members_.push_back({pages.sequence(b), pages.query_begin(b)});
+    entry_of_.resize(static_cast<std::size_t>(pages.query_begin(b) + pages.num_queries(b)), b);
+  }
+  return true;
+}
+
+bool PrefixPlanner::holds(const BatchPages& now) const {
+  if (!planned_) return false;
+  require_batch_pages("pagoda::PrefixPlanner::holds", now);
+  if (!packed_) return true;  // a plain decode is always right
+  if (now.page_size != page_size_ || now.batch != static_cast<int>(members_.size()) ||
+      now.query_tokens() != static_cast<int>(entry_of_.size()))
+    return false;
+  for (int b = 0; b < now.batch; ++b)
+    if (now.sequence(b) != members_[b].sequence || now.query_begin(b) != members_[b].query_begin) return false;
+  for (const Entry& e : list_.entries) {
+    if (e.last < 0) continue;
+    int before = -1;  // the batch entry of the query token before
+    for (int i = e.query_begin; i < e.query_begin + e.num_queries; ++i) {
+      const int b = entry_of_[list_.queries[i].token];
+      if (b == before) continue;
+      if (now.shareable_pages(b) < e.last / page_size_) return false;
+      if (before >= 0 &&
+          common_end(now.row(before), now.row(b), e.first / page_size_, e.last / page_size_) < e.last / page_size_)
+        return false;
+      before = b;
+    }
+  }
+  return true;
+}
+
+}  // namespace pagoda::detail

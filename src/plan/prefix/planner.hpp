@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/plan/prefix/batch_pages.hpp"
+#include "src/plan/prefix/cost.hpp"
+#include "src/plan/prefix/entry.hpp"
+#include "src/plan/prefix/forest.hpp"
+#include "src/plan/prefix/pack.hpp"
+
+#include <vector>
+
+namespace pagoda::detail {
+
+/// Plans decodes of batches whose sequences begin with the same pages, from block tables and lengths alone. Keeps its
+/// memory from one plan to the next.
+class PrefixPlanner {
+ public:
+  PrefixPlanner(const DecodeHeads& heads, const DeviceRates& device) : cost_(heads, device) {}
+
+  /// Returns whether reading shared pages once is predicted to be faster than a plain decode. If so, list() says how.
+  /// If not, the batch has no list, and every batch entry stands for itself. Throws InvalidArgument if lengths,
+  /// sequence ids or offsets are outside of their arrays.
+  bool plan(const BatchPages& pages);
+  const EntryList& list() const { return list_; }
+  /// Predicted times of the last batch that shared anything.
+  double plain_us() const { return packing_.plain_us(); }
+  double packed_us() const { return packing_.packed_us(); }
+  const PrefixForest& forest() const { return forest_; }
+  const CostModel& cost() const { return cost_; }
+
+  /// Returns whether the last plan is still right for these tables: the same sequences with the same query counts, each
+  /// with the pages that its entries name, and each shared page still older than the sequence's query tokens. Sequences
+  /// may have grown and may have new pages. It compares pages, so equal answers are never due to a hash. Whether
+  /// another plan would now be faster is not asked: pages do not become shared while the batch stays the same.
+  bool holds(const BatchPages& pages) const;
+
+ private:
+  struct Member {
+    int sequence, query_begin;
+  };
+  bool planned_ = false, packed_ = false;
+  int page_size_ = 0;
+  std::vector<Member> members_;  ///< the batch of the last plan
+  std::vector<int> entry_of_;    ///< batch entry of each query token
+  CostModel cost_;
+  PrefixForest forest_;
+  PrefixPacking packing_;
+  EntryList list_;
+};
+
+}  // namespace pagoda::detail
