@@ -116,7 +116,7 @@ void KVPool<T, ExecutionSpace>::decode_erased(const ExecutionSpace& exec, std::s
   // Everything is checked before the first launch.
   const auto& with = plan();
   state_->check_slots("::decode: ", slots);
-  const Problem problem{cache(static_cast<int>(slots.size())), q, out, lse};
+  const detail::Problem problem{cache(static_cast<int>(slots.size())), q, out, lse};
   detail::check_decode(with, problem);
   state_->select(exec, slots, state_->for_decode);
   detail::decode(exec, with, problem);
