@@ -43,32 +43,38 @@ struct E2m1Storage : MmaStorage<int4x2_t> {
 
 template <>
 struct MmaStorage<nvfp4x2_t> : E2m1Storage {
-  using ValueOperand                     = half_t;
   static constexpr bool split_weights    = false;
   static constexpr bool sums_by_block    = false;
-  static constexpr float key_unit        = 0x1p-7f;
+  static constexpr float key_unit        = 0x1p-14f;
   static constexpr int blocks_of_a_chunk = 2;
-  KOKKOS_FUNCTION static constexpr float unit(int) { return 0x1p-7f; }
-  KOKKOS_FUNCTION static constexpr int first_key_block(int column) { return column >> 1; }
-  KOKKOS_FUNCTION static constexpr int first_value_block(int row) { return row >> 2; }
+  KOKKOS_FUNCTION static constexpr float unit(int) { return 0x1p-14f; }
+  /// Which of the two blocks of a chunk the lane's dims are in.
+  KOKKOS_FUNCTION static constexpr int key_block(int column) { return column >> 1; }
+  KOKKOS_FUNCTION static constexpr int value_block(int row) { return row >> 2; }
 
-  /// Two scales as fp16 times 2^7: the bytes of `codes`.
-  KOKKOS_FUNCTION static std::uint32_t scales(std::uint32_t codes) {
-    std::uint32_t x[2] = {};
-    E4m3Pairs::pairs(codes, x);
-    return cuda::multiply_pairs<half_t>(x[0], 0x58005800u);
+  /// Converts the scales of a row to fp16. Keys: x has blocks 0, 2, 4 .. of the token, then blocks 1, 3, 5 ... Values:
+  /// each half2 of x has a block of tokens 2 n and 2 n + 1. The even token's lane has blocks 0, 2, 4 .., the odd token's
+  /// lane blocks 1, 3, 5 ..; of these those of even chunks, then those of odd chunks.
+  template <int Words>
+  KOKKOS_FUNCTION static void convert(int lane, const std::uint32_t (&w)[Words], std::uint32_t (&x)[2 * Words]) {
+    const std::uint32_t bytes = lane < 16 ? 0x3120 : lane % 2 == 0 ? 0x6240 : 0x3715;
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < Words; ++i) {
+      const std::uint32_t neighbor = cuda::from_lane(w[i], lane ^ 1);
+      std::uint32_t pairs[2]       = {};
+      E4m3Pairs::pairs(cuda::permute(w[i], neighbor, bytes), pairs);
+      x[i] = pairs[0], x[Words + i] = pairs[1];
+    }
   }
-  /// Byte j of low and high: scales of the tokens of operands' even and odd registers.
-  KOKKOS_FUNCTION static void scale_keys(std::uint32_t (&a)[steps][4], std::uint32_t low, std::uint32_t high, int j) {
-    const std::uint32_t s = scales(cuda::permute(low, 0, 0x11 * j)), s8 = scales(cuda::permute(high, 0, 0x11 * j));
+  /// Operand a of the keys of a chunk times the scales of the tokens of its even and odd registers.
+  template <int Half>
+  KOKKOS_FUNCTION static void scale_keys(std::uint32_t (&a)[steps][4], std::uint32_t low, std::uint32_t high) {
+    const std::uint32_t s[2] = {cuda::both_halves<Half>(low), cuda::both_halves<Half>(high)};
     for (auto& step : a)
-      for (int i = 0; i < 4; ++i) step[i] = cuda::multiply_pairs<half_t>(step[i], i % 2 == 0 ? s : s8);
+      for (int i = 0; i < 4; ++i) step[i] = cuda::multiply_pairs<half_t>(step[i], s[i % 2]);
   }
-  /// Byte j of the words: scales of the lane's tokens, which lie in the halves of registers 0 and 1, then 2 and 3.
-  KOKKOS_FUNCTION static void values(std::uint32_t w, std::uint32_t w8, const std::uint32_t (&words)[4], int j,
+  KOKKOS_FUNCTION static void values(std::uint32_t w, std::uint32_t w8, std::uint32_t s, std::uint32_t s8,
                                      std::uint32_t (&a)[steps][4]) {
-    const std::uint32_t s  = scales(cuda::permute(words[0], words[1], j | (4 + j) << 4));
-    const std::uint32_t s8 = scales(cuda::permute(words[2], words[3], j | (4 + j) << 4));
     std::uint32_t x[4], x8[4];
     to_fp16(w, x);
     to_fp16(w8, x8);

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <variant>
 
 namespace pagoda::detail {
 
@@ -63,7 +64,7 @@ class MmaFragment : public FragmentDefaults<T> {
   using FragmentDefaults<T>::scaled;
   using FragmentDefaults<T>::block_dims;
   static constexpr bool in_blocks         = block_dims > 0;
-  using ValueOperand                      = typename ValueOperandOf<Storage>::type;
+  using ValueOperand                      = typename Storage::ValueOperand;
   static constexpr DType probability_type = dtype_v<Operand>;
   static constexpr DType query_type       = dtype_v<Operand>;
   /// Of four warps, so that their scratch and registers fit: what is in flight on an SM hides the memory's latency.
@@ -146,7 +147,9 @@ class MmaFragment : public FragmentDefaults<T> {
   KOKKOS_FUNCTION void begin(const Where& where, int u, int step, int end, bool known_pages = false, int page = 0) {
     step_ = step, ahead_ = u;
     if constexpr (in_blocks) {
-      kv_head_ = where.kv_head;
+      const bool key = lane_ < tile_tokens;
+      blocks_.begin(key ? args_.k_blocks : args_.v_blocks, where.kv_head,
+                    blocks_of(dtype_v<T>, key ? args_.head_dim : args_.head_dim_v));
     } else if constexpr (scaled) {
       begin_scales(where.kv_head);
     }
@@ -187,6 +190,10 @@ class MmaFragment : public FragmentDefaults<T> {
     cuda::wait_copies<2 * stages - 1>();
     cuda::sync_warp();
     if constexpr (AnyAlignment) realign(0);
+    if constexpr (in_blocks) {
+      convert_scales();
+      cuda::sync_warp();
+    }
     float s[2][4] = {};  // over even and odd steps: shorter chains
     add_key_products(s, q_);
     if constexpr (AnyQuery)
@@ -313,9 +320,10 @@ class MmaFragment : public FragmentDefaults<T> {
   static constexpr int stages = greatest(1, least(4, 8192 / (2 * tile_bytes)));
   /// Words of a row's block scales.
   static constexpr int block_words = (blocks_of(dtype_v<T>, DimTile) + 3) / 4;
-  using TileBlocks                 = TileBlockScales<tile_tokens, block_words>;
+  using BlockCopies                = BlockScaleCopies<greatest(1, block_words), stages>;
+  static constexpr int converted_row_bytes = 8 * block_words;
   /// Scales of keys, then of values.
-  static constexpr int scale_bytes  = in_blocks ? 2 * TileBlocks::bytes
+  static constexpr int scale_bytes  = in_blocks ? BlockCopies::stage_bytes
                                       : scaled  ? 2 * tile_tokens * int(sizeof(float))
                                                 : 0;
   static constexpr int row_begins   = 2 * tile_bytes + scale_bytes;  ///< see realign
@@ -323,8 +331,9 @@ class MmaFragment : public FragmentDefaults<T> {
   static constexpr int stage_bytes  = AnyAlignment ? row_ends + 2 * tile_tokens * 16 : row_begins;
   static constexpr int value_stride = DimTile + 4;  ///< off a multiple of 32 banks
   static constexpr int states_at    = rows * value_stride * static_cast<int>(sizeof(float));
+  static constexpr int converted_at = stages * stage_bytes;  ///< block scales of the tile in turn, ready for use
   static constexpr int worker_bytes =
-      (greatest<int>(stages * stage_bytes, states_at + rows * int(sizeof(RowState<float>))) + scratch_alignment - 1) /
+      (greatest<int>(converted_at + 32 * converted_row_bytes, states_at + rows * int(sizeof(RowState<float>))) + scratch_alignment - 1) /
       scratch_alignment * scratch_alignment;
   static constexpr int query_chunks = DimTile / 8;
   static constexpr int query_bytes  = rows * 16 * query_chunks;
@@ -394,9 +403,11 @@ class MmaFragment : public FragmentDefaults<T> {
   }
   /// s += keys x queries, over the tile's tokens. Even and odd steps of 16 dims have sums of their own.
   KOKKOS_FUNCTION void add_key_products(float (&s)[2][4], const std::uint32_t (&q)[query_chunks]) const {
-    [[maybe_unused]] std::uint32_t blocks[2][in_blocks ? block_words : 1];  // scales of the lane's tokens
+    [[maybe_unused]] std::uint32_t scale[2][in_blocks ? block_words : 1];  // of the lane's tokens
     if constexpr (in_blocks)
-      for (int t = 0; t < 2; ++t) key_blocks().load(row_ + 8 * t, Storage::first_key_block(column_), blocks[t]);
+      for (int t = 0; t < 2; ++t)
+        load_words(scale[t], keys_ + converted_at + (row_ + 8 * t) * converted_row_bytes +
+                                 Storage::key_block(column_) * (converted_row_bytes / 2));
     PAGODA_UNROLL_ALL
     for (int i = 0; i < chunks; i += 2) {
       std::uint32_t k[4];  // a chunk of tokens 0 .. 7 and 8 .. 15, then the next
@@ -407,8 +418,13 @@ class MmaFragment : public FragmentDefaults<T> {
           std::uint32_t a[Storage::steps][4];
           Storage::keys(k[2 * j], k[2 * j + 1], a);
           if constexpr (in_blocks) {
-            const int block = (i + j) * Storage::blocks_of_a_chunk;
-            multiply_block(s, q, i + j, a, blocks[0][block / 4], blocks[1][block / 4], block % 4);
+            if (j == 0) {
+              Storage::template scale_keys<0>(a, scale[0][i / 2], scale[1][i / 2]);
+            } else {
+              Storage::template scale_keys<1>(a, scale[0][i / 2], scale[1][i / 2]);
+            }
+            PAGODA_UNROLL_ALL
+            for (int step = 0; step < Storage::steps; ++step) multiply(s, q, Storage::steps * (i + j) + step, a[step]);
           } else {
             PAGODA_UNROLL_ALL
             for (int step = 0; step < Storage::steps; ++step) multiply(s, q, Storage::steps * (i + j) + step, a[step]);
@@ -424,24 +440,6 @@ class MmaFragment : public FragmentDefaults<T> {
                                        const std::uint32_t (&a)[4]) {
     cuda::mma<Operand>(s[step % 2], a[0], a[1], a[2], a[3], q[2 * step], q[2 * step + 1]);
   }
-  /// s += keys x queries over a chunk of a row in blocks. Byte j of low and high: the scale of the block of the lane's
-  /// two tokens.
-  KOKKOS_FUNCTION static void multiply_block(float (&s)[2][4], const std::uint32_t (&q)[query_chunks], int chunk,
-                                             std::uint32_t (&a)[Storage::steps][4], std::uint32_t low,
-                                             std::uint32_t high, int j) {
-    if constexpr (Storage::sums_by_block) {
-      float sum[2][4] = {};
-      PAGODA_UNROLL_ALL
-      for (int step = 0; step < Storage::steps; ++step) multiply(sum, q, Storage::steps * chunk + step, a[step]);
-      const float scale[2] = {Storage::scale(low, j), Storage::scale(high, j)};
-      PAGODA_UNROLL_ALL
-      for (int i = 0; i < 4; ++i) s[chunk % 2][i] += (sum[0][i] + sum[1][i]) * scale[i / 2];
-    } else {
-      Storage::scale_keys(a, low, high, j);
-      PAGODA_UNROLL_ALL
-      for (int step = 0; step < Storage::steps; ++step) multiply(s, q, Storage::steps * chunk + step, a[step]);
-    }
-  }
   /// sum += values x weights.
   KOKKOS_FUNCTION void multiply_value(float (&sum)[4], const std::uint32_t (&a)[4]) const {
     cuda::mma<ValueOperand>(sum, a[0], a[1], a[2], a[3], p_[0], p_[1]);
@@ -451,10 +449,11 @@ class MmaFragment : public FragmentDefaults<T> {
   /// f(o, a): operand a of output o, for all values of the tile.
   template <class F>
   KOKKOS_FUNCTION void for_each_value(const F& f) const {
-    [[maybe_unused]] std::uint32_t blocks[4][in_blocks ? block_words : 1];  // scales of tokens 2 column, the next, and
-    if constexpr (in_blocks)                                                // of those 8 behind
-      for (int t = 0; t < 4; ++t)
-        value_blocks().load(2 * column_ + t % 2 + 8 * (t / 2), Storage::first_value_block(row_), blocks[t]);
+    [[maybe_unused]] std::uint32_t scale[2][in_blocks ? 2 * block_words : 1];  // of tokens 2 column, + 1, and 8 behind
+    if constexpr (in_blocks)
+      for (int t = 0; t < 2; ++t)
+        load_words(scale[t], keys_ + converted_at + (tile_tokens + 2 * column_ + 8 * t + Storage::value_block(row_)) *
+                                                        converted_row_bytes);
     PAGODA_UNROLL_ALL
     for (int i = 0; i < chunks / 2; ++i) {
       std::uint32_t v[4];  // tokens 0 .. 7 of two chunks, then tokens 8 .. 15
@@ -464,9 +463,8 @@ class MmaFragment : public FragmentDefaults<T> {
         for (int j = 0; j < 2; ++j) {
           std::uint32_t a[Storage::steps][4];
           if constexpr (in_blocks) {
-            const int block = (2 * i + j) * Storage::blocks_of_a_chunk, word = block / 4;
-            Storage::values(v[j], v[2 + j], {blocks[0][word], blocks[1][word], blocks[2][word], blocks[3][word]},
-                            block % 4, a);
+            const int n = j * block_words + i;
+            Storage::values(v[j], v[2 + j], scale[0][n], scale[1][n], a);
           } else {
             Storage::values(v[j], v[2 + j], a);
           }
@@ -578,7 +576,8 @@ class MmaFragment : public FragmentDefaults<T> {
   /// With the scales, those of the values included: the softmax needs them before the values.
   KOKKOS_FUNCTION void copy_keys() {
     if constexpr (in_blocks) {
-      copy_blocks(key_blocks(), args_.k_blocks, args_.head_dim);
+      blocks_.copy(cuda::shared_address(block_row()), more_, page_,
+                   whole_ ? slot_ + (lane_ & (tile_tokens - 1)) : slot_, policy_);
     } else if constexpr (scaled) {
       if (more_ && scales_from_) {
         const auto page = static_cast<std::uint32_t>(page_);
@@ -595,18 +594,42 @@ class MmaFragment : public FragmentDefaults<T> {
     return static_cast<unsigned>(u) + static_cast<unsigned>(step) < static_cast<unsigned>(end);
   }
   KOKKOS_FUNCTION void copy_values() {
-    if constexpr (in_blocks) copy_blocks(value_blocks(), args_.v_blocks, args_.head_dim_v);
     copy(tile_bytes, values_from_);
   }
-  /// Block scales of the tile turned to, if there is one: each lane those of its token (lane % 16).
-  KOKKOS_FUNCTION void copy_blocks(const TileBlocks& to, const BlockScaleArray& from, int head_dim) const {
-    if (!more_ || lane_ >= tile_tokens) return;
-    to.copy(lane_, static_cast<const char*>(from.at) + from.offset(page_, whole_ ? slot_ + lane_ : slot_, kv_head_),
-            blocks_of(dtype_v<T>, head_dim));
+  /// The lane's row of block scales in the tile's stage.
+  KOKKOS_FUNCTION char* block_row() const {
+    return keys_ + stage_ + 2 * tile_bytes + lane_ * BlockCopies::row_bytes;
   }
-  KOKKOS_FUNCTION TileBlocks key_blocks() const { return TileBlocks{keys_ + stage_ + 2 * tile_bytes}; }
-  KOKKOS_FUNCTION TileBlocks value_blocks() const {
-    return TileBlocks{keys_ + stage_ + 2 * tile_bytes + int(TileBlocks::bytes)};
+  /// Block scales of the lane's row, as the products need them, into scratch.
+  KOKKOS_FUNCTION void convert_scales() {
+    std::uint32_t words[block_words], x[2 * block_words];
+    blocks_.load(words, block_row(), 0);
+    Storage::convert(lane_, words, x);
+    store_words(keys_ + converted_at + lane_ * converted_row_bytes, x);
+  }
+  template <int N>
+  KOKKOS_FUNCTION static void store_words(char* to, const std::uint32_t (&x)[N]) {
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < N; i += 4) {
+      if constexpr (N % 4 == 0) {
+        *reinterpret_cast<uint4*>(to + 4 * i) = uint4{x[i], x[i + 1], x[i + 2], x[i + 3]};
+      } else {
+        *reinterpret_cast<uint2*>(to + 4 * i) = uint2{x[i], x[i + 1]};
+      }
+    }
+  }
+  template <int N>
+  KOKKOS_FUNCTION static void load_words(std::uint32_t (&x)[N], const char* from) {
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < N; i += 4) {
+      if constexpr (N % 4 == 0) {
+        const uint4 w = *reinterpret_cast<const uint4*>(from + 4 * i);
+        x[i] = w.x, x[i + 1] = w.y, x[i + 2] = w.z, x[i + 3] = w.w;
+      } else {
+        const uint2 w = *reinterpret_cast<const uint2*>(from + 4 * i);
+        x[i] = w.x, x[i + 1] = w.y;
+      }
+    }
   }
 
   /// The place of the next tile. A tile is copied to where the one that many stages before it was.
@@ -707,7 +730,7 @@ class MmaFragment : public FragmentDefaults<T> {
   std::uint64_t policy_;
   const float* scales_from_ = nullptr;
   std::uint32_t scale_page_ = 0, scale_token_ = 0;
-  int kv_head_          = 0;
+  std::conditional_t<in_blocks, BlockCopies, std::monostate> blocks_{};
   float value_scale_[2] = {1, 1};  ///< of the lane's tokens
   std::uint32_t q_[query_chunks];
   float x_[4];                      ///< of the lane's first token, both rows, then of its second

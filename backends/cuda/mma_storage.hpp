@@ -34,6 +34,7 @@ namespace pagoda::detail {
 template <class T>
 struct MmaStorage {
   using Operand              = T;
+  using ValueOperand         = T;
   static constexpr int dims  = 8;
   static constexpr int steps = 0;  ///< of a chunk: see MmaFragment
   KOKKOS_FUNCTION static constexpr int dim(int o, int row, int half) { return 16 * o + row + 8 * half; }
@@ -46,6 +47,7 @@ struct MmaStorage {
 template <class Keys, class Values = Keys>
 struct MmaBytes {
   using Operand              = half_t;
+  using ValueOperand         = half_t;
   static constexpr int dims  = 16;
   static constexpr int steps = 1;
   KOKKOS_FUNCTION static constexpr int dim(int o, int row, int half) { return 16 * o + 2 * row + half; }
@@ -146,6 +148,7 @@ struct MmaStorage<std::int8_t> : MmaBytes<Int8Pairs, Int8RawPairs> {};
 template <>
 struct MmaStorage<int4x2_t> {
   using Operand              = half_t;
+  using ValueOperand         = half_t;
   static constexpr int dims  = 32;
   static constexpr int steps = 2;
   KOKKOS_FUNCTION static constexpr int dim(int o, int row, int half) {

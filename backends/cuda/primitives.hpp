@@ -194,6 +194,21 @@ KOKKOS_INLINE_FUNCTION std::uint32_t multiply_pairs([[maybe_unused]] std::uint32
   return word;
 }
 
+/// The lower (Half 0) or the upper (Half 1) 16 bits of a word in both halves. An operand of fp16 arithmetic takes it for
+/// free.
+template <int Half>
+KOKKOS_INLINE_FUNCTION std::uint32_t both_halves([[maybe_unused]] std::uint32_t word) {
+  std::uint32_t x = 0;
+#if defined(__CUDA_ARCH__)
+  if constexpr (Half == 0) {
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low};}" : "=r"(x) : "r"(word));
+  } else {
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high};}" : "=r"(x) : "r"(word));
+  }
+#endif
+  return x;
+}
+
 /// sum + 0 x word, for both 16-bit halves: stays 0 (of either sign) until a half of a word is infinite or NaN.
 template <class T>
 KOKKOS_INLINE_FUNCTION std::uint32_t add_zero_times([[maybe_unused]] std::uint32_t word, std::uint32_t sum) {
