@@ -45,7 +45,7 @@ class BlockScaleCopies {
     PAGODA_UNROLL_ALL
     for (int i = 0; i <= Words; ++i) {
       const bool touched = i == 0 || 4 * i < first + count_;
-      cuda::copy_word_or_clear_async(to + 4 * i, touched ? at - first + 4 * i : at - first, policy, !touched);
+      cuda::copy_word_or_clear_async(to + 4 * i, at - first + 4 * i, policy, !touched);
     }
   }
   /// The lane's row of the oldest tile whose copy was started. Bytes behind the scales become those of `fill`.
@@ -59,7 +59,7 @@ class BlockScaleCopies {
 
  private:
   const char* from_    = nullptr;
-  std::uint32_t page_  = 0, token_ = 0;
+  std::uint32_t page_ = 0, token_ = 0;
   std::uint32_t firsts_ = 0;  ///< two bits for each tile whose copy was started, the newest in the lowest ones
   int count_ = 0;
   std::uint32_t valid_[Words];  ///< masks of the row's scales in its words

@@ -4,6 +4,7 @@
 #include "backends/cuda/e2m1_bits.hpp"
 #include "backends/cuda/mma_storage.hpp"
 #include "backends/cuda/primitives.hpp"
+#include "src/kernel/unroll.hpp"
 
 #include <pagoda/types.hpp>
 
@@ -43,8 +44,7 @@ struct E2m1Storage : MmaStorage<int4x2_t> {
 
 template <>
 struct MmaStorage<nvfp4x2_t> : E2m1Storage {
-  static constexpr bool split_weights    = false;
-  static constexpr bool sums_by_block    = false;
+  static constexpr bool scales_weights   = false;
   static constexpr float key_unit        = 0x1p-14f;
   static constexpr int blocks_of_a_chunk = 2;
   KOKKOS_FUNCTION static constexpr float unit(int) { return 0x1p-14f; }
@@ -55,9 +55,12 @@ struct MmaStorage<nvfp4x2_t> : E2m1Storage {
   /// Converts the scales of a row to fp16. Keys: x has blocks 0, 2, 4 .. of the token, then blocks 1, 3, 5 ... Values:
   /// each half2 of x has a block of tokens 2 n and 2 n + 1. The even token's lane has blocks 0, 2, 4 .., the odd token's
   /// lane blocks 1, 3, 5 ..; of these those of even chunks, then those of odd chunks.
+  KOKKOS_FUNCTION static constexpr std::uint32_t bytes_of(int lane) {
+    return lane < 16 ? 0x3120 : lane % 2 == 0 ? 0x6240 : 0x3715;
+  }
   template <int Words>
-  KOKKOS_FUNCTION static void convert(int lane, const std::uint32_t (&w)[Words], std::uint32_t (&x)[2 * Words]) {
-    const std::uint32_t bytes = lane < 16 ? 0x3120 : lane % 2 == 0 ? 0x6240 : 0x3715;
+  KOKKOS_FUNCTION static void convert(int lane, std::uint32_t bytes, const std::uint32_t (&w)[Words],
+                                      std::uint32_t (&x)[2 * Words]) {
     PAGODA_UNROLL_ALL
     for (int i = 0; i < Words; ++i) {
       const std::uint32_t neighbor = cuda::from_lane(w[i], lane ^ 1);
@@ -87,27 +90,71 @@ struct MmaStorage<nvfp4x2_t> : E2m1Storage {
 
 template <>
 struct MmaStorage<mxfp4x2_t> : E2m1Storage {
-  using ValueOperand                     = bfloat16_t;
-  static constexpr bool split_weights    = true;
-  static constexpr bool sums_by_block    = true;
-  static constexpr float key_unit        = 0x1p-14f;
-  static constexpr int blocks_of_a_chunk = 1;
+  using ValueOperand                   = bfloat16_t;
+  static constexpr bool scales_weights = true;
+  static constexpr float key_unit      = 0x1p-14f;
   KOKKOS_FUNCTION static constexpr float unit(int) { return 1; }
-  KOKKOS_FUNCTION static constexpr int first_key_block(int) { return 0; }
-  KOKKOS_FUNCTION static constexpr int first_value_block(int) { return 0; }
 
-  /// The scale in byte j, NaN where all its bits are set: infinity less itself is NaN.
-  KOKKOS_FUNCTION static float scale(std::uint32_t word, int j) {
-    const std::uint32_t bits = (j < 3 ? word << (23 - 8 * j) : word >> 1) & 0x7f800000u;
-    const float s            = Kokkos::bit_cast<float>(bits);
-    return s + (s - s);
+  /// Exponents that scales of values have as fp16 numbers. The lowest leaves weights at least as many digits as they
+  /// need, and the highest keeps weights, of 2^8 at most, below 2^16.
+  static constexpr int lowest_exponent = 7, exponents = 16;
+  /// A base for which no scale is in that range. Its lowest byte is the exponent of a finite number.
+  static constexpr int no_base = -136;
+
+  /// Scales of a row: x has blocks 4 i and 4 i + 1 of word i, then blocks 4 i + 2 and 4 i + 3. Keys: as bf16. Values: as
+  /// fp16 numbers, divided by 2^(base - 127); each half2 has a block of tokens 2 n and 2 n + 1. The even token's lane
+  /// has blocks 4 i, then 4 i + 1, the odd token's lane 4 i + 2, then 4 i + 3. Returns whether these have exponents
+  /// that are allowed.
+  KOKKOS_FUNCTION static constexpr std::uint32_t bytes_of(int lane) {
+    return lane < 16 ? 0x3120 : lane % 2 == 0 ? 0x5410 : 0x3276;
   }
+  template <int Words>
+  KOKKOS_FUNCTION static bool convert(int lane, std::uint32_t bytes, int base, const std::uint32_t (&w)[Words],
+                                      std::uint32_t (&x)[2 * Words]) {
+    const bool key             = lane < 16;
+    const std::uint32_t factor = key ? 1u << 7 : 1u << 10;
+    const std::uint32_t offset = key ? 0u : static_cast<std::uint32_t>(15 - base) * (0x10001u << 10);
+    const std::uint32_t lowest = static_cast<std::uint32_t>(base - 15 + lowest_exponent) * 0x10001u;
+    std::uint32_t beyond       = 0;
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < Words; ++i) {
+      const std::uint32_t both     = cuda::permute(w[i], cuda::from_lane(w[i], lane ^ 1), bytes);
+      const std::uint32_t codes[2] = {both & 0x00ff00ffu, (both >> 8) & 0x00ff00ffu};
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < 2; ++j) {
+        const std::uint32_t scales = codes[j] * factor + offset;
+        x[j * Words + i]           = cuda::add_zero_times<bfloat16_t>(scales, scales);  // infinity becomes NaN
+        beyond |= codes[j] - lowest;
+      }
+    }
+    return key || (beyond & (0x10001u * (65536 - exponents))) == 0;
+  }
+  /// The scale of a token's block j.
+  template <int Words>
+  KOKKOS_FUNCTION static float key_scale(const std::uint32_t (&x)[2 * Words], int j) {
+    const std::uint32_t word = x[j % 4 / 2 * Words + j / 4];
+    return Kokkos::bit_cast<float>(j % 2 == 0 ? word << 16 : word & 0xffff0000u);
+  }
+  /// Scales of block j of tokens 2 n and 2 n + 1, from both tokens' rows.
+  template <int Words>
+  KOKKOS_FUNCTION static std::uint32_t weight_scales(const std::uint32_t (&x)[4 * Words], int j) {
+    return x[j % 4 * Words + j / 4];
+  }
+  /// Values without their scales, in units of 2^-14.
+  KOKKOS_FUNCTION static void unscaled_values(std::uint32_t w, std::uint32_t w8, std::uint32_t (&a)[steps][4]) {
+    std::uint32_t x[4], x8[4];
+    to_fp16(w, x);
+    to_fp16(w8, x8);
+    for (int n = 0; n < 4; ++n) a[n % 2][n / 2] = x[n], a[n % 2][2 + n / 2] = x8[n];
+  }
+
   /// Bytes j of two words as bf16.
   KOKKOS_FUNCTION static std::uint32_t scales(std::uint32_t low, std::uint32_t high, int j) {
     const std::uint32_t twice = cuda::permute(low, high, 0x4400 + 0x1111 * j);
     const std::uint32_t s     = (twice >> 1) & 0x7f807f80u;
-    return cuda::add_pairs_bf16(s, cuda::subtract_pairs_bf16(s, s));
+    return cuda::add_zero_times<bfloat16_t>(s, s);
   }
+  /// Values times their scales, as bf16. The words are scales of the lane's tokens, of block j.
   KOKKOS_FUNCTION static void values(std::uint32_t w, std::uint32_t w8, const std::uint32_t (&words)[4], int j,
                                      std::uint32_t (&a)[steps][4]) {
     constexpr std::uint32_t two_to_126 = 0x7e807e80u;

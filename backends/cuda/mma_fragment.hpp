@@ -148,6 +148,7 @@ class MmaFragment : public FragmentDefaults<T> {
     step_ = step, ahead_ = u;
     if constexpr (in_blocks) {
       const bool key = lane_ < tile_tokens;
+      block_bytes_   = Storage::bytes_of(lane_);
       blocks_.begin(key ? args_.k_blocks : args_.v_blocks, where.kv_head,
                     blocks_of(dtype_v<T>, key ? args_.head_dim : args_.head_dim_v));
     } else if constexpr (scaled) {
@@ -225,7 +226,9 @@ class MmaFragment : public FragmentDefaults<T> {
     // Of the weights of value rows: with scales of tokens, the largest is not the most probable token's.
     float most[2];
     PAGODA_UNROLL_ALL
-    for (int e = 0; e < 2; ++e) most[e] = fmaxf(x_[e] + weight_log2(0), x_[2 + e] + weight_log2(1));
+    for (int e = 0; e < 2; ++e) most[e] = fmaxf(x_[e], x_[2 + e]);
+    if constexpr (scaled && !in_blocks)
+      for (int e = 0; e < 2; ++e) most[e] = fmaxf(x_[e] + weight_log2(0), x_[2 + e] + weight_log2(1));
     if (__any_sync(~0u, most[0] > base_[0] + rescale_threshold || most[1] > base_[1] + rescale_threshold)) {
       PAGODA_UNROLL_ALL
       for (int e = 0; e < 2; ++e) {
@@ -253,11 +256,13 @@ class MmaFragment : public FragmentDefaults<T> {
     }
     PAGODA_UNROLL_ALL
     for (int i = 0; i < 2; ++i) {
-      const std::uint32_t word = cuda::pack<ValueOperand>(x_[2 * i], x_[2 * i + 1]);
-      p_[i]                    = cuda::transpose(word);
-      if constexpr (split_weights) {
+      if (!scales_weights || fits_) {
+        p_[i] = cuda::transpose(cuda::pack<Operand>(x_[2 * i], x_[2 * i + 1]));
+      } else {
+        const std::uint32_t word = cuda::pack<ValueOperand>(x_[2 * i], x_[2 * i + 1]);
         float low, high;
         cuda::unpack<ValueOperand>(word, low, high);
+        p_[i]      = cuda::transpose(word);
         p_rest_[i] = cuda::transpose(cuda::pack<ValueOperand>(x_[2 * i] - low, x_[2 * i + 1] - high));
       }
     }
@@ -269,7 +274,9 @@ class MmaFragment : public FragmentDefaults<T> {
     cuda::wait_copies<2 * stages - 1>();
     cuda::sync_warp();
     if constexpr (AnyAlignment) realign(tile_bytes);
-    if (AnyQuery && floating && hides && !values_are_finite()) {
+    if (scales_weights && fits_) {
+      if constexpr (scales_weights) multiply_scaled_weights();
+    } else if (AnyQuery && floating && hides && !values_are_finite()) {
       multiply_visible_values();
     } else {
       for_each_value([&](int o, const std::uint32_t (&a)[4]) {
@@ -300,8 +307,10 @@ class MmaFragment : public FragmentDefaults<T> {
       float* const to = reinterpret_cast<float*>(keys_) + (2 * column_ + e) * value_stride;
       PAGODA_UNROLL_ALL
       for (int i = 0; i < DimTile / 16; ++i) {
-        to[Storage::dim(i, row_, 0)] = out_[i][e] * (1 / Storage::unit(i));
-        to[Storage::dim(i, row_, 1)] = out_[i][2 + e] * (1 / Storage::unit(i));
+        float factor = 1 / Storage::unit(i);
+        if constexpr (scales_weights) factor = Kokkos::bit_cast<float>((127 + out_unit_) << 23);
+        to[Storage::dim(i, row_, 0)] = out_[i][e] * factor;
+        to[Storage::dim(i, row_, 1)] = out_[i][2 + e] * factor;
       }
     }
     team_.team_barrier();
@@ -340,8 +349,8 @@ class MmaFragment : public FragmentDefaults<T> {
   static_assert(chunks >= 4 && query_chunks >= 8);
   static constexpr bool lowered       = Storage::lower(0) != 0;  ///< values are larger than the numbers, by a constant
   static constexpr bool floating      = !lowered;                ///< values may be infinite or NaN
-  static constexpr bool split_weights = [] {                     ///< probabilities are two operands
-    if constexpr (in_blocks) return Storage::split_weights;
+  static constexpr bool scales_weights = [] {  ///< scales of values are multiplied with probabilities
+    if constexpr (in_blocks) return Storage::scales_weights;
     return false;
   }();
   static constexpr float key_factor = [] {  ///< what makes scores of sums of products
@@ -403,11 +412,17 @@ class MmaFragment : public FragmentDefaults<T> {
   }
   /// s += keys x queries, over the tile's tokens. Even and odd steps of 16 dims have sums of their own.
   KOKKOS_FUNCTION void add_key_products(float (&s)[2][4], const std::uint32_t (&q)[query_chunks]) const {
-    [[maybe_unused]] std::uint32_t scale[2][in_blocks ? block_words : 1];  // of the lane's tokens
+    constexpr int scale_words = !in_blocks ? 1 : scales_weights ? 2 * block_words : block_words;
+    [[maybe_unused]] std::uint32_t scale[2][scale_words];  // of the lane's tokens
     if constexpr (in_blocks)
-      for (int t = 0; t < 2; ++t)
-        load_words(scale[t], keys_ + converted_at + (row_ + 8 * t) * converted_row_bytes +
-                                 Storage::key_block(column_) * (converted_row_bytes / 2));
+      for (int t = 0; t < 2; ++t) {
+        const char* const from = keys_ + converted_at + (row_ + 8 * t) * converted_row_bytes;
+        if constexpr (scales_weights) {
+          load_words(scale[t], from);
+        } else {
+          load_words(scale[t], from + Storage::key_block(column_) * (converted_row_bytes / 2));
+        }
+      }
     PAGODA_UNROLL_ALL
     for (int i = 0; i < chunks; i += 2) {
       std::uint32_t k[4];  // a chunk of tokens 0 .. 7 and 8 .. 15, then the next
@@ -417,7 +432,17 @@ class MmaFragment : public FragmentDefaults<T> {
         for (int j = 0; j < 2; ++j) {
           std::uint32_t a[Storage::steps][4];
           Storage::keys(k[2 * j], k[2 * j + 1], a);
-          if constexpr (in_blocks) {
+          if constexpr (scales_weights) {
+            float sum[4] = {};
+            PAGODA_UNROLL_ALL
+            for (int step = 0; step < Storage::steps; ++step) {
+              const int n = Storage::steps * (i + j) + step;
+              cuda::mma<Operand>(sum, a[step][0], a[step][1], a[step][2], a[step][3], q[2 * n], q[2 * n + 1]);
+            }
+            PAGODA_UNROLL_ALL
+            for (int e = 0; e < 4; ++e)
+              s[j][e] += sum[e] * Storage::template key_scale<block_words>(scale[e / 2], i + j);
+          } else if constexpr (in_blocks) {
             if (j == 0) {
               Storage::template scale_keys<0>(a, scale[0][i / 2], scale[1][i / 2]);
             } else {
@@ -443,14 +468,45 @@ class MmaFragment : public FragmentDefaults<T> {
   /// sum += values x weights.
   KOKKOS_FUNCTION void multiply_value(float (&sum)[4], const std::uint32_t (&a)[4]) const {
     cuda::mma<ValueOperand>(sum, a[0], a[1], a[2], a[3], p_[0], p_[1]);
-    if constexpr (split_weights) cuda::mma<ValueOperand>(sum, a[0], a[1], a[2], a[3], p_rest_[0], p_rest_[1]);
+    if constexpr (scales_weights) cuda::mma<ValueOperand>(sum, a[0], a[1], a[2], a[3], p_rest_[0], p_rest_[1]);
+  }
+
+  /// out_ += values x weights, where the scales of values are in the range for weights to be multiplied with them.
+  KOKKOS_FUNCTION void multiply_scaled_weights() {
+    std::uint32_t scale[2][4 * block_words];  // of tokens 2 column and the next, and of those 8 behind
+    for (int t = 0; t < 2; ++t)
+      load_words(scale[t], keys_ + converted_at + (tile_tokens + 2 * column_ + 8 * t) * converted_row_bytes);
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < chunks / 2; ++i) {
+      std::uint32_t v[4];
+      cuda::load_matrices<true>(v, (values_at_ ^ (i << 5)) + stage_);
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < 2; ++j) {
+        std::uint32_t a[Storage::steps][4], p[2];
+        Storage::unscaled_values(v[j], v[2 + j], a);
+        PAGODA_UNROLL_ALL
+        for (int t = 0; t < 2; ++t)
+          p[t] = cuda::multiply_pairs<half_t>(p_[t], Storage::template weight_scales<block_words>(scale[t], 2 * i + j));
+        PAGODA_UNROLL_ALL
+        for (int step = 0; step < Storage::steps; ++step) {
+          auto& out = out_[Storage::steps * (2 * i + j) + step];
+          cuda::mma<half_t>(out, a[step][0], a[step][1], a[step][2], a[step][3], p[0], p[1]);
+        }
+      }
+    }
   }
 
   /// f(o, a): operand a of output o, for all values of the tile.
   template <class F>
   KOKKOS_FUNCTION void for_each_value(const F& f) const {
     [[maybe_unused]] std::uint32_t scale[2][in_blocks ? 2 * block_words : 1];  // of tokens 2 column, + 1, and 8 behind
-    if constexpr (in_blocks)
+    [[maybe_unused]] std::uint32_t codes[4][in_blocks ? block_words : 1];
+    if constexpr (scales_weights) {
+      for (int t = 0; t < 4; ++t)
+        for (int i = 0; i < block_words; ++i)
+          codes[t][i] = reinterpret_cast<const std::uint32_t*>(
+              keys_ + converted_at + (tile_tokens + 2 * column_ + t % 2 + 8 * (t / 2)) * converted_row_bytes)[i];
+    } else if constexpr (in_blocks)
       for (int t = 0; t < 2; ++t)
         load_words(scale[t], keys_ + converted_at + (tile_tokens + 2 * column_ + 8 * t + Storage::value_block(row_)) *
                                                         converted_row_bytes);
@@ -462,7 +518,11 @@ class MmaFragment : public FragmentDefaults<T> {
         PAGODA_UNROLL_ALL
         for (int j = 0; j < 2; ++j) {
           std::uint32_t a[Storage::steps][4];
-          if constexpr (in_blocks) {
+          if constexpr (scales_weights) {
+            const int block = 2 * i + j, word = block / 4;
+            Storage::values(v[j], v[2 + j], {codes[0][word], codes[1][word], codes[2][word], codes[3][word]},
+                            block % 4, a);
+          } else if constexpr (in_blocks) {
             const int n = j * block_words + i;
             Storage::values(v[j], v[2 + j], scale[0][n], scale[1][n], a);
           } else {
@@ -603,9 +663,51 @@ class MmaFragment : public FragmentDefaults<T> {
   /// Block scales of the lane's row, as the products need them, into scratch.
   KOKKOS_FUNCTION void convert_scales() {
     std::uint32_t words[block_words], x[2 * block_words];
-    blocks_.load(words, block_row(), 0);
-    Storage::convert(lane_, words, x);
-    store_words(keys_ + converted_at + lane_ * converted_row_bytes, x);
+    char* const to = keys_ + converted_at + lane_ * converted_row_bytes;
+    if constexpr (scales_weights) {
+      blocks_.load(words, block_row(), static_cast<std::uint32_t>(base_exponent_) * 0x01010101u);
+      fits_ = !cuda::any_lane(!Storage::convert(lane_, block_bytes_, base_exponent_, words, x));
+      if (!fits_) {
+        fits_ = change_base();
+        blocks_.load(words, block_row(), static_cast<std::uint32_t>(base_exponent_) * 0x01010101u);
+        static_cast<void>(Storage::convert(lane_, block_bytes_, base_exponent_, words, x));
+        if (!fits_ && lane_ >= tile_tokens)
+          for (int i = 0; i < block_words; ++i) x[i] = words[i];
+      }
+    } else {
+      blocks_.load(words, block_row(), 0);
+      Storage::convert(lane_, block_bytes_, words, x);
+    }
+    store_words(to, x);
+  }
+  /// Chooses a base for the scales of the tile's values. If they are too far apart for one, the output gets the unit 1,
+  /// and the result is false.
+  KOKKOS_FUNCTION bool change_base() {
+    std::uint32_t low[block_words], high[block_words];
+    blocks_.load(low, block_row(), ~0u);
+    blocks_.load(high, block_row(), 0);
+    int least_code = 255, most_code = 0;
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < 4 * block_words; ++i) {
+      least_code = least(least_code, static_cast<int>(low[i / 4] >> (8 * (i % 4)) & 255));
+      most_code  = greatest(most_code, static_cast<int>(high[i / 4] >> (8 * (i % 4)) & 255));
+    }
+    const bool key = lane_ < tile_tokens;
+    least_code = cuda::min_of_lanes(key ? 255 : least_code), most_code = cuda::max_of_lanes(key ? 0 : most_code);
+    const int room = most_code - least_code < 12 ? 4 : 0;  // for larger scales to come
+    const int base = most_code + room - Storage::lowest_exponent;
+    const bool fit = most_code - least_code < Storage::exponents && base > 127 - 40 && base < 127 + 40;
+    set_unit(fit ? base - 127 + 14 : 0);
+    base_exponent_ = fit ? base : Storage::no_base;
+    return fit;
+  }
+  /// From here on the output is in units of 2^exponent.
+  KOKKOS_FUNCTION void set_unit(int exponent) {
+    const float factor = Kokkos::bit_cast<float>((127 + out_unit_ - exponent) << 23);
+    out_unit_          = exponent;
+    PAGODA_UNROLL_ALL
+    for (auto& o : out_)
+      for (float& x : o) x *= factor;
   }
   template <int N>
   KOKKOS_FUNCTION static void store_words(char* to, const std::uint32_t (&x)[N]) {
@@ -731,6 +833,11 @@ class MmaFragment : public FragmentDefaults<T> {
   const float* scales_from_ = nullptr;
   std::uint32_t scale_page_ = 0, scale_token_ = 0;
   std::conditional_t<in_blocks, BlockCopies, std::monostate> blocks_{};
+  std::uint32_t block_bytes_ = 0;  ///< which bytes of block scales the lane converts
+  /// Where scales of values are multiplied with weights: what these scales are divided by, biased; whether those of the
+  /// tile are in the range that this allows; and the exponent of the output's unit.
+  int base_exponent_ = 127, out_unit_ = 14;
+  bool fits_         = true;
   float value_scale_[2] = {1, 1};  ///< of the lane's tokens
   std::uint32_t q_[query_chunks];
   float x_[4];                      ///< of the lane's first token, both rows, then of its second

@@ -231,6 +231,16 @@ KOKKOS_INLINE_FUNCTION bool any_lane([[maybe_unused]] bool x) {
 #endif
 }
 
+/// The smallest and the largest x of the warp's lanes.
+KOKKOS_INLINE_FUNCTION int min_of_lanes([[maybe_unused]] int x) {
+  KOKKOS_IF_ON_DEVICE((return __reduce_min_sync(~0u, x);))
+  KOKKOS_IF_ON_HOST((return x;))
+}
+KOKKOS_INLINE_FUNCTION int max_of_lanes([[maybe_unused]] int x) {
+  KOKKOS_IF_ON_DEVICE((return __reduce_max_sync(~0u, x);))
+  KOKKOS_IF_ON_HOST((return x;))
+}
+
 /// The value of x in another lane of the warp.
 KOKKOS_INLINE_FUNCTION std::uint32_t from_lane([[maybe_unused]] std::uint32_t x, [[maybe_unused]] int lane) {
 #if defined(__CUDA_ARCH__)
