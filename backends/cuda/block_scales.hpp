@@ -34,10 +34,10 @@ class BlockScaleCopies {
     for (int i = 0; i < Words; ++i)
       valid_[i] = count >= 4 * i + 4 ? ~0u : count <= 4 * i ? 0u : (1u << (8 * (count - 4 * i))) - 1;
   }
-  /// Starts to copy the row in a slot of a page to the lane's row of a stage. Without `more` there is none to copy.
-  KOKKOS_FUNCTION void copy(std::uint32_t to, bool more, int page, int slot, std::uint64_t policy) {
-    firsts_ <<= 2;
-    if (!more) return;
+  /// To the next tile.
+  KOKKOS_FUNCTION void next() { firsts_ <<= 2; }
+  /// Starts to copy the row in a slot of a page to the lane's row of the tile's stage.
+  KOKKOS_FUNCTION void copy(std::uint32_t to, int page, int slot, std::uint64_t policy) {
     const char* const at = from_ + (static_cast<std::uint64_t>(static_cast<std::uint32_t>(page)) * page_ +
                                     static_cast<std::uint64_t>(static_cast<std::uint32_t>(slot)) * token_);
     const int first      = static_cast<int>(reinterpret_cast<std::uintptr_t>(at) & 3);
@@ -48,13 +48,17 @@ class BlockScaleCopies {
       cuda::copy_word_or_clear_async(to + 4 * i, at - first + 4 * i, policy, !touched);
     }
   }
-  /// The lane's row of the oldest tile whose copy was started. Bytes behind the scales become those of `fill`.
-  KOKKOS_FUNCTION void load(std::uint32_t (&words)[Words], const char* row, std::uint32_t fill) const {
+  /// The lane's row of the oldest tile whose copy was started. Bytes behind the scales become copies of the
+  /// first scale.
+  KOKKOS_FUNCTION void load(std::uint32_t (&words)[Words], const char* row) const {
     const auto* const from = reinterpret_cast<const std::uint32_t*>(row);
     const int first        = static_cast<int>(firsts_ >> (2 * (Stages - 1)) & 3);
     PAGODA_UNROLL_ALL
     for (int i = 0; i < Words; ++i)
-      words[i] = (cuda::bytes_from(from[i], from[i + 1], first) & valid_[i]) | (fill & ~valid_[i]);
+      words[i] = cuda::bytes_from(from[i], from[i + 1], first);
+    const std::uint32_t fill = cuda::permute(words[0], 0, 0);
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < Words; ++i) words[i] = (words[i] & valid_[i]) | (fill & ~valid_[i]);
   }
 
  private:

@@ -30,8 +30,8 @@ struct E2m1Storage : MmaStorage<int4x2_t> {
   KOKKOS_FUNCTION static constexpr std::uint32_t lower(int) { return 0; }
   /// Numbers n and n + 4 of the eight in a word, as fp16 times 2^-14, in x[n].
   KOKKOS_FUNCTION static void to_fp16(std::uint32_t w, std::uint32_t (&x)[4]) {
-    const std::uint32_t even = even_e2m1_over_2_14(w), odd = odd_e2m1_over_2_14(w);
-    x[0] = cuda::permute(even, 0, 0x2404), x[2] = even & 0xff00ff00u;
+    const std::uint32_t odd = odd_e2m1_over_2_14(w);
+    x[0] = even_e2m1_pair_over_2_14<0>(w), x[2] = even_e2m1_pair_over_2_14<2>(w);
     x[1] = cuda::permute(odd, 0, 0x2404), x[3] = odd & 0xff00ff00u;
   }
   KOKKOS_FUNCTION static void keys(std::uint32_t w, std::uint32_t w8, std::uint32_t (&a)[steps][4]) {
@@ -95,36 +95,34 @@ struct MmaStorage<mxfp4x2_t> : E2m1Storage {
   static constexpr float key_unit      = 0x1p-14f;
   KOKKOS_FUNCTION static constexpr float unit(int) { return 1; }
 
-  /// Exponents that scales of values have as fp16 numbers. The lowest leaves weights at least as many digits as they
-  /// need, and the highest keeps weights, of 2^8 at most, below 2^16.
-  static constexpr int lowest_exponent = 7, exponents = 16;
-  /// A base for which no scale is in that range. Its lowest byte is the exponent of a finite number.
-  static constexpr int no_base = -136;
-
   /// Scales of a row: x has blocks 4 i and 4 i + 1 of word i, then blocks 4 i + 2 and 4 i + 3. Keys: as bf16. Values: as
-  /// fp16 numbers, divided by 2^(base - 127); each half2 has a block of tokens 2 n and 2 n + 1. The even token's lane
-  /// has blocks 4 i, then 4 i + 1, the odd token's lane 4 i + 2, then 4 i + 3. Returns whether these have exponents
-  /// that are allowed.
+  /// fp16 numbers, divided by 2^(lowest - 119); each half2 has a block of tokens 2 n and 2 n + 1. The even token's lane
+  /// has blocks 4 i, then 4 i + 1, the odd token's lane 4 i + 2, then 4 i + 3.
   KOKKOS_FUNCTION static constexpr std::uint32_t bytes_of(int lane) {
     return lane < 16 ? 0x3120 : lane % 2 == 0 ? 0x5410 : 0x3276;
   }
+  /// Values' scales that are converted have codes from `lowest` on, this many, and as fp16 numbers this exponent for
+  /// the lowest. It leaves weights at least as many digits as they need; the highest keeps weights, of 2^8 at most,
+  /// below 2^16.
+  static constexpr int exponents = 16, exponent_of_lowest = 7;
+  /// Returns whether the lane's scales can be converted. lowest: 0 for keys.
   template <int Words>
-  KOKKOS_FUNCTION static bool convert(int lane, std::uint32_t bytes, int base, const std::uint32_t (&w)[Words],
+  KOKKOS_FUNCTION static bool convert(int lane, std::uint32_t bytes, int lowest, const std::uint32_t (&w)[Words],
                                       std::uint32_t (&x)[2 * Words]) {
     const bool key             = lane < 16;
     const std::uint32_t factor = key ? 1u << 7 : 1u << 10;
-    const std::uint32_t offset = key ? 0u : static_cast<std::uint32_t>(15 - base) * (0x10001u << 10);
-    const std::uint32_t lowest = static_cast<std::uint32_t>(base - 15 + lowest_exponent) * 0x10001u;
+    const std::uint32_t offset = key ? 0u : static_cast<std::uint32_t>(exponent_of_lowest) * (0x10001u << 10);
+    const std::uint32_t less   = static_cast<std::uint32_t>(lowest) * 0x10001u;
     std::uint32_t beyond       = 0;
     PAGODA_UNROLL_ALL
     for (int i = 0; i < Words; ++i) {
       const std::uint32_t both     = cuda::permute(w[i], cuda::from_lane(w[i], lane ^ 1), bytes);
-      const std::uint32_t codes[2] = {both & 0x00ff00ffu, (both >> 8) & 0x00ff00ffu};
+      const std::uint32_t codes[2] = {(both & 0x00ff00ffu) - less, ((both >> 8) & 0x00ff00ffu) - less};
       PAGODA_UNROLL_ALL
       for (int j = 0; j < 2; ++j) {
         const std::uint32_t scales = codes[j] * factor + offset;
         x[j * Words + i]           = cuda::add_zero_times<bfloat16_t>(scales, scales);  // infinity becomes NaN
-        beyond |= codes[j] - lowest;
+        beyond |= codes[j];
       }
     }
     return key || (beyond & (0x10001u * (65536 - exponents))) == 0;

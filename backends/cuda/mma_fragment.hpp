@@ -149,6 +149,7 @@ class MmaFragment : public FragmentDefaults<T> {
     if constexpr (in_blocks) {
       const bool key = lane_ < tile_tokens;
       block_bytes_   = Storage::bytes_of(lane_);
+      lowest_code_   = key ? 0 : 119;
       blocks_.begin(key ? args_.k_blocks : args_.v_blocks, where.kv_head,
                     blocks_of(dtype_v<T>, key ? args_.head_dim : args_.head_dim_v));
     } else if constexpr (scaled) {
@@ -209,7 +210,7 @@ class MmaFragment : public FragmentDefaults<T> {
     copy_keys();
     PAGODA_UNROLL_ALL
     for (int i = 0; i < 4; ++i) {
-      const float sum = s[0][i] + s[1][i];
+      const float sum = scales_weights ? s[0][i] : s[0][i] + s[1][i];
       x_[i]           = token_at(i) < end - u ? sum * (scale_ * key_factor * key_scale[i / 2]) : -infinity;
     }
   }
@@ -441,7 +442,7 @@ class MmaFragment : public FragmentDefaults<T> {
             }
             PAGODA_UNROLL_ALL
             for (int e = 0; e < 4; ++e)
-              s[j][e] += sum[e] * Storage::template key_scale<block_words>(scale[e / 2], i + j);
+              s[0][e] += sum[e] * Storage::template key_scale<block_words>(scale[e / 2], i + j);
           } else if constexpr (in_blocks) {
             if (j == 0) {
               Storage::template scale_keys<0>(a, scale[0][i / 2], scale[1][i / 2]);
@@ -636,8 +637,10 @@ class MmaFragment : public FragmentDefaults<T> {
   /// With the scales, those of the values included: the softmax needs them before the values.
   KOKKOS_FUNCTION void copy_keys() {
     if constexpr (in_blocks) {
-      blocks_.copy(cuda::shared_address(block_row()), more_, page_,
-                   whole_ ? slot_ + (lane_ & (tile_tokens - 1)) : slot_, policy_);
+      blocks_.next();
+      if (more_)
+        blocks_.copy(cuda::shared_address(block_row()), page_, whole_ ? slot_ + (lane_ & (tile_tokens - 1)) : slot_,
+                     policy_);
     } else if constexpr (scaled) {
       if (more_ && scales_from_) {
         const auto page = static_cast<std::uint32_t>(page_);
@@ -663,42 +666,36 @@ class MmaFragment : public FragmentDefaults<T> {
   /// Block scales of the lane's row, as the products need them, into scratch.
   KOKKOS_FUNCTION void convert_scales() {
     std::uint32_t words[block_words], x[2 * block_words];
-    char* const to = keys_ + converted_at + lane_ * converted_row_bytes;
+    blocks_.load(words, block_row());
     if constexpr (scales_weights) {
-      blocks_.load(words, block_row(), static_cast<std::uint32_t>(base_exponent_) * 0x01010101u);
-      fits_ = !cuda::any_lane(!Storage::convert(lane_, block_bytes_, base_exponent_, words, x));
+      fits_ = !cuda::any_lane(!Storage::convert(lane_, block_bytes_, lowest_code_, words, x));
       if (!fits_) {
-        fits_ = change_base();
-        blocks_.load(words, block_row(), static_cast<std::uint32_t>(base_exponent_) * 0x01010101u);
-        static_cast<void>(Storage::convert(lane_, block_bytes_, base_exponent_, words, x));
+        fits_ = change_unit(words);
+        static_cast<void>(Storage::convert(lane_, block_bytes_, lowest_code_, words, x));
         if (!fits_ && lane_ >= tile_tokens)
           for (int i = 0; i < block_words; ++i) x[i] = words[i];
       }
     } else {
-      blocks_.load(words, block_row(), 0);
       Storage::convert(lane_, block_bytes_, words, x);
     }
-    store_words(to, x);
+    store_words(keys_ + converted_at + lane_ * converted_row_bytes, x);
   }
-  /// Chooses a base for the scales of the tile's values. If they are too far apart for one, the output gets the unit 1,
-  /// and the result is false.
-  KOKKOS_FUNCTION bool change_base() {
-    std::uint32_t low[block_words], high[block_words];
-    blocks_.load(low, block_row(), ~0u);
-    blocks_.load(high, block_row(), 0);
-    int least_code = 255, most_code = 0;
+  /// Chooses the unit of the output for the scales of the tile's values. If they are too far apart for one, the unit
+  /// becomes 1, and the result is false.
+  KOKKOS_FUNCTION bool change_unit(const std::uint32_t (&words)[block_words]) {
+    const bool key = lane_ < tile_tokens;
+    int low = 255, high = 0;
     PAGODA_UNROLL_ALL
     for (int i = 0; i < 4 * block_words; ++i) {
-      least_code = least(least_code, static_cast<int>(low[i / 4] >> (8 * (i % 4)) & 255));
-      most_code  = greatest(most_code, static_cast<int>(high[i / 4] >> (8 * (i % 4)) & 255));
+      const int code = static_cast<int>(words[i / 4] >> (8 * (i % 4)) & 255);
+      low = least(low, code), high = greatest(high, code);
     }
-    const bool key = lane_ < tile_tokens;
-    least_code = cuda::min_of_lanes(key ? 255 : least_code), most_code = cuda::max_of_lanes(key ? 0 : most_code);
-    const int room = most_code - least_code < 12 ? 4 : 0;  // for larger scales to come
-    const int base = most_code + room - Storage::lowest_exponent;
-    const bool fit = most_code - least_code < Storage::exponents && base > 127 - 40 && base < 127 + 40;
-    set_unit(fit ? base - 127 + 14 : 0);
-    base_exponent_ = fit ? base : Storage::no_base;
+    low = cuda::min_of_lanes(key ? 255 : low), high = cuda::max_of_lanes(key ? 0 : high);
+    const int room   = high - low < 12 ? 4 : 0;  // for larger scales to come
+    const int lowest = high + room + 1 - Storage::exponents;
+    const bool fit   = high - low < Storage::exponents && lowest > 80 && lowest < 160;
+    set_unit(fit ? lowest - 119 + 14 : 0);
+    if (!key) lowest_code_ = fit ? lowest : -256;  // no code fits the latter
     return fit;
   }
   /// From here on the output is in units of 2^exponent.
@@ -834,9 +831,9 @@ class MmaFragment : public FragmentDefaults<T> {
   std::uint32_t scale_page_ = 0, scale_token_ = 0;
   std::conditional_t<in_blocks, BlockCopies, std::monostate> blocks_{};
   std::uint32_t block_bytes_ = 0;  ///< which bytes of block scales the lane converts
-  /// Where scales of values are multiplied with weights: what these scales are divided by, biased; whether those of the
-  /// tile are in the range that this allows; and the exponent of the output's unit.
-  int base_exponent_ = 127, out_unit_ = 14;
+  /// Where scales of values are multiplied with weights: the lowest code of such scales (of lanes that convert them);
+  /// whether those of the tile are in the range that begins there; and the exponent of the output's unit.
+  int lowest_code_ = 0, out_unit_ = 14;
   bool fits_         = true;
   float value_scale_[2] = {1, 1};  ///< of the lane's tokens
   std::uint32_t q_[query_chunks];
