@@ -100,6 +100,7 @@ class MmaFragment : public FragmentDefaults<T> {
     next_at_   = keys + row0 * row_bytes + (((first + 1) ^ swizzle(row0)) << 4);
     values_at_ = keys + tile_bytes + ((lane_ & 7) | (lane_ >> 4 << 3)) * row_bytes +
                  (((lane_ >> 3 & 1) ^ swizzle(lane_ & 7)) << 4);
+    if constexpr (in_blocks) keys_at_ = cuda::opaque(keys_at_), values_at_ = cuda::opaque(values_at_);
   }
 
   KOKKOS_FUNCTION int lane_row(int j) const { return 2 * column_ + j; }
@@ -148,7 +149,7 @@ class MmaFragment : public FragmentDefaults<T> {
     step_ = step, ahead_ = u;
     if constexpr (in_blocks) {
       const bool key = lane_ < tile_tokens;
-      block_bytes_   = Storage::bytes_of(lane_);
+      block_bytes_   = cuda::opaque(Storage::bytes_of(lane_));
       lowest_code_   = key ? 0 : 119;
       blocks_.begin(key ? args_.k_blocks : args_.v_blocks, where.kv_head,
                     blocks_of(dtype_v<T>, key ? args_.head_dim : args_.head_dim_v));
