@@ -28,7 +28,7 @@ class BlockScaleCopies {
 
   /// The lane's rows: of one kv head, with `count` scales each.
   KOKKOS_FUNCTION void begin(const BlockScaleArray& from, int kv_head, int count) {
-    from_ = static_cast<const char*>(from.at) + static_cast<std::int64_t>(kv_head) * from.head;
+    from_ = cuda::opaque(reinterpret_cast<std::uint64_t>(from.at) + static_cast<std::uint64_t>(kv_head) * from.head);
     page_ = from.page, token_ = from.token, count_ = count;
     PAGODA_UNROLL_ALL
     for (int i = 0; i < Words; ++i)
@@ -38,15 +38,14 @@ class BlockScaleCopies {
   KOKKOS_FUNCTION void next() { firsts_ <<= 2; }
   /// Starts to copy the row in a slot of a page to the lane's row of the tile's stage.
   KOKKOS_FUNCTION void copy(std::uint32_t to, int page, int slot, std::uint64_t policy) {
-    const char* const at = from_ + (static_cast<std::uint64_t>(static_cast<std::uint32_t>(page)) * page_ +
-                                    static_cast<std::uint64_t>(static_cast<std::uint32_t>(slot)) * token_);
-    const int first      = static_cast<int>(reinterpret_cast<std::uintptr_t>(at) & 3);
-    firsts_ |= static_cast<std::uint32_t>(first);
+    const std::uint64_t at = from_ + static_cast<std::uint64_t>(static_cast<std::uint32_t>(page)) * page_ +
+                             static_cast<std::uint64_t>(static_cast<std::uint32_t>(slot)) * token_;
+    const std::uint32_t first = static_cast<std::uint32_t>(at) & 3;
+    const char* const words   = reinterpret_cast<const char*>(at & ~std::uint64_t(3));
+    firsts_ |= first;
     PAGODA_UNROLL_ALL
-    for (int i = 0; i <= Words; ++i) {
-      const bool touched = i == 0 || 4 * i < first + count_;
-      cuda::copy_word_or_clear_async(to + 4 * i, at - first + 4 * i, policy, !touched);
-    }
+    for (int i = 0; i <= Words; ++i)
+      cuda::copy_word_or_clear_async(to + 4 * i, words + 4 * i, policy, i > 0 && 4 * i >= static_cast<int>(first) + count_);
   }
   /// The lane's row of the oldest tile whose copy was started. Bytes behind the scales become copies of the
   /// first scale.
@@ -62,7 +61,7 @@ class BlockScaleCopies {
   }
 
  private:
-  const char* from_    = nullptr;
+  std::uint64_t from_ = 0;
   std::uint32_t page_ = 0, token_ = 0;
   std::uint32_t firsts_ = 0;  ///< two bits for each tile whose copy was started, the newest in the lowest ones
   int count_ = 0;

@@ -313,9 +313,14 @@ KOKKOS_INLINE_FUNCTION std::uint32_t masked_xor([[maybe_unused]] std::uint32_t w
 
 /// Hides the value from the compiler, which then computes what depends on it where it is needed, and uses no registers
 /// for it elsewhere.
-KOKKOS_INLINE_FUNCTION int opaque(int x) {
+template <class T>
+KOKKOS_INLINE_FUNCTION T opaque(T x) {
 #if defined(__CUDA_ARCH__)
-  asm volatile("" : "+r"(x));
+  if constexpr (sizeof(T) == 8) {
+    asm volatile("" : "+l"(x));
+  } else {
+    asm volatile("" : "+r"(x));
+  }
 #endif
   return x;
 }
