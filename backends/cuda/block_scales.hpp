@@ -37,7 +37,7 @@ class BlockScaleCopies {
   /// To the next tile.
   KOKKOS_FUNCTION void next() { firsts_ <<= 2; }
   /// Starts to copy the row in a slot of a page to the lane's row of the tile's stage.
-  KOKKOS_FUNCTION void copy(std::uint32_t to, int page, int slot, std::uint64_t policy) {
+  KOKKOS_FUNCTION void copy(std::uint32_t to, int page, int slot) {
     const std::uint64_t at = from_ + static_cast<std::uint64_t>(static_cast<std::uint32_t>(page)) * page_ +
                              static_cast<std::uint64_t>(static_cast<std::uint32_t>(slot)) * token_;
     const std::uint32_t first = static_cast<std::uint32_t>(at) & 3;
@@ -45,7 +45,7 @@ class BlockScaleCopies {
     firsts_ |= first;
     PAGODA_UNROLL_ALL
     for (int i = 0; i <= Words; ++i)
-      cuda::copy_word_or_clear_async(to + 4 * i, words + 4 * i, policy, i > 0 && 4 * i >= static_cast<int>(first) + count_);
+      cuda::copy_word_async(to + 4 * i, words + 4 * i, i > 0 && 4 * i >= static_cast<int>(first) + count_);
   }
   /// The lane's row of the oldest tile whose copy was started. Bytes behind the scales become copies of the
   /// first scale.

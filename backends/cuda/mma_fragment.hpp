@@ -640,8 +640,7 @@ class MmaFragment : public FragmentDefaults<T> {
     if constexpr (in_blocks) {
       blocks_.next();
       if (!more_) return cuda::commit_copies();
-      blocks_.copy(cuda::shared_address(block_row()), page_, whole_ ? slot_ + (lane_ & (tile_tokens - 1)) : slot_,
-                   policy_);
+      blocks_.copy(cuda::shared_address(block_row()), page_, whole_ ? slot_ + (lane_ & (tile_tokens - 1)) : slot_);
     } else if constexpr (scaled) {
       if (more_ && scales_from_) {
         const auto page = static_cast<std::uint32_t>(page_);

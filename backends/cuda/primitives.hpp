@@ -77,11 +77,11 @@ KOKKOS_INLINE_FUNCTION void copy_word_async([[maybe_unused]] std::uint32_t to, [
   KOKKOS_IF_ON_DEVICE((ptx::copy_word_async(to, from);))
 }
 
-/// Begins to copy the first `bytes` of 4 bytes, 0 to 4. The others become 0 and are not read.
-KOKKOS_INLINE_FUNCTION void copy_part_of_word_async([[maybe_unused]] std::uint32_t to,
-                                                    [[maybe_unused]] const char* from, [[maybe_unused]] int bytes) {
+/// Starts to copy 4 bytes from global to shared memory, or to clear them there.
+KOKKOS_INLINE_FUNCTION void copy_word_async([[maybe_unused]] std::uint32_t to, [[maybe_unused]] const char* from,
+                                            [[maybe_unused]] bool clear) {
 #if defined(__CUDA_ARCH__)
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(clear ? 0 : 4) : "memory");
 #endif
 }
 
