@@ -291,6 +291,31 @@ KOKKOS_INLINE_FUNCTION void store_shared([[maybe_unused]] std::uint32_t at,
   KOKKOS_IF_ON_DEVICE((ptx::store_shared(at, uint4{words[0], words[1], words[2], words[3]});))
 }
 
+/// Stores N words, an even number, to scratch that is aligned to 16 bytes, or to 8 where N is not a multiple of 4.
+template <int N>
+KOKKOS_INLINE_FUNCTION void store_words(char* to, const std::uint32_t (&x)[N]) {
+  for (int i = 0; i < N; i += 4) {
+    if constexpr (N % 4 == 0) {
+      *reinterpret_cast<uint4*>(to + 4 * i) = uint4{x[i], x[i + 1], x[i + 2], x[i + 3]};
+    } else {
+      *reinterpret_cast<uint2*>(to + 4 * i) = uint2{x[i], x[i + 1]};
+    }
+  }
+}
+/// The reverse.
+template <int N>
+KOKKOS_INLINE_FUNCTION void load_words(std::uint32_t (&x)[N], const char* from) {
+  for (int i = 0; i < N; i += 4) {
+    if constexpr (N % 4 == 0) {
+      const uint4 w = *reinterpret_cast<const uint4*>(from + 4 * i);
+      x[i] = w.x, x[i + 1] = w.y, x[i + 2] = w.z, x[i + 3] = w.w;
+    } else {
+      const uint2 w = *reinterpret_cast<const uint2*>(from + 4 * i);
+      x[i] = w.x, x[i + 1] = w.y;
+    }
+  }
+}
+
 /// Transposes an 8 x 8 matrix of 16-bit elements. Lane i holds element (i / 4, 2 (i % 4)) and the one to its right.
 KOKKOS_INLINE_FUNCTION std::uint32_t transpose([[maybe_unused]] std::uint32_t word) {
   std::uint32_t x = 0;
