@@ -53,8 +53,7 @@ class BlockScaleCopies {
     const auto* const from = reinterpret_cast<const std::uint32_t*>(row);
     const int first        = static_cast<int>(firsts_ >> (2 * (Stages - 1)) & 3);
     PAGODA_UNROLL_ALL
-    for (int i = 0; i < Words; ++i)
-      words[i] = cuda::bytes_from(from[i], from[i + 1], first);
+    for (int i = 0; i < Words; ++i) words[i] = cuda::bytes_from(from[i], from[i + 1], first);
     const std::uint32_t fill = cuda::permute(words[0], 0, 0);
     PAGODA_UNROLL_ALL
     for (int i = 0; i < Words; ++i) words[i] = (words[i] & valid_[i]) | (fill & ~valid_[i]);
@@ -64,7 +63,7 @@ class BlockScaleCopies {
   std::uint64_t from_ = 0;
   std::uint32_t page_ = 0, token_ = 0;
   std::uint32_t firsts_ = 0;  ///< two bits for each tile whose copy was started, the newest in the lowest ones
-  int count_ = 0;
+  int count_            = 0;
   std::uint32_t valid_[Words];  ///< masks of the row's scales in its words
 };
 

@@ -13,7 +13,8 @@ namespace pagoda::detail {
 
 /// Codes N and N + 4 of a word, N = 0 or 2, as fp16 numbers times 2^-14. Codes whose bits are 0 become -0.
 ///
-/// A code c times 18 has the sign in bit 7 and the other bits in bits 1 .. 3, except that the carry of c = 15 leaves bit
+/// A code c times 18 has the sign in bit 7 and the other bits in bits 1 .. 3, except that the carry of c = 15 leaves
+/// bit
 /// 7. With 240 added, bit 7 is the sign of every c but 0. Carries beyond 8 bits end in bit 0 of the next byte, which is
 /// masked.
 template <int N>

@@ -53,8 +53,8 @@ struct MmaStorage<nvfp4x2_t> : E2m1Storage {
   KOKKOS_FUNCTION static constexpr int value_block(int row) { return row >> 2; }
 
   /// Converts the scales of a row to fp16. Keys: x has blocks 0, 2, 4 .. of the token, then blocks 1, 3, 5 ... Values:
-  /// each half2 of x has a block of tokens 2 n and 2 n + 1. The even token's lane has blocks 0, 2, 4 .., the odd token's
-  /// lane blocks 1, 3, 5 ..; of these those of even chunks, then those of odd chunks.
+  /// each half2 of x has a block of tokens 2 n and 2 n + 1. The even token's lane has blocks 0, 2, 4 .., the odd
+  /// token's lane blocks 1, 3, 5 ..; of these those of even chunks, then those of odd chunks.
   KOKKOS_FUNCTION static constexpr std::uint32_t bytes_of(int lane) {
     return lane < 16 ? 0x3120 : lane % 2 == 0 ? 0x6240 : 0x3715;
   }
@@ -95,9 +95,9 @@ struct MmaStorage<mxfp4x2_t> : E2m1Storage {
   static constexpr float key_unit      = 0x1p-14f;
   KOKKOS_FUNCTION static constexpr float unit(int) { return 1; }
 
-  /// Scales of a row: x has blocks 4 i and 4 i + 1 of word i, then blocks 4 i + 2 and 4 i + 3. Keys: as bf16. Values: as
-  /// fp16 numbers, divided by 2^(lowest - 119); each half2 has a block of tokens 2 n and 2 n + 1. The even token's lane
-  /// has blocks 4 i, then 4 i + 1, the odd token's lane 4 i + 2, then 4 i + 3.
+  /// Scales of a row: x has blocks 4 i and 4 i + 1 of word i, then blocks 4 i + 2 and 4 i + 3. Keys: as bf16. Values:
+  /// as fp16 numbers, divided by 2^(lowest - 119); each half2 has a block of tokens 2 n and 2 n + 1. The even token's
+  /// lane has blocks 4 i, then 4 i + 1, the odd token's lane 4 i + 2, then 4 i + 3.
   KOKKOS_FUNCTION static constexpr std::uint32_t bytes_of(int lane) {
     return lane < 16 ? 0x3120 : lane % 2 == 0 ? 0x5410 : 0x3276;
   }

@@ -21,7 +21,6 @@ template <class T, int DimTile, bool AnyQuery, bool AnyAlignment>
 class MmaBlockScales : public MmaQueries<T, DimTile, AnyQuery, AnyAlignment> {
  protected:
   using Queries = MmaQueries<T, DimTile, AnyQuery, AnyAlignment>;
-  using typename Queries::Storage;
   using Queries::block_row;
   using Queries::block_words;
   using Queries::blocks_;
@@ -30,9 +29,10 @@ class MmaBlockScales : public MmaQueries<T, DimTile, AnyQuery, AnyAlignment> {
   using Queries::converted_row_bytes;
   using Queries::keys_;
   using Queries::lane_;
+  using Queries::Queries;
   using Queries::scales_weights;
   using Queries::tile_tokens;
-  using Queries::Queries;
+  using typename Queries::Storage;
 
   KOKKOS_FUNCTION void begin_block_scales() {
     block_bytes_ = cuda::opaque(Storage::bytes_of(lane_));
@@ -69,7 +69,7 @@ class MmaBlockScales : public MmaQueries<T, DimTile, AnyQuery, AnyAlignment> {
       low = least(low, code), high = greatest(high, code);
     }
     low = cuda::min_of_lanes(key ? 255 : low), high = cuda::max_of_lanes(key ? 0 : high);
-    const int room = high - low < 12 ? 4 : 0;  // for larger scales to come
+    const int room   = high - low < 12 ? 4 : 0;  // for larger scales to come
     const int lowest = high + room + 1 - Storage::exponents;
     scales_fit_      = high - low < Storage::exponents && lowest > 80 && lowest < 160;
     if (!key) lowest_code_ = scales_fit_ ? lowest : -256;  // no code fits the latter

@@ -18,15 +18,13 @@
 
 namespace pagoda::detail {
 
-/// A worker's tiles of keys and values, with their scales: copies from the cache into the worker's part of scratch, a few
-/// tiles ahead of their use. See MmaFragment.
+/// A worker's tiles of keys and values, with their scales: copies from the cache into the worker's part of scratch, a
+/// few tiles ahead of their use. See MmaFragment.
 template <class T, int DimTile, bool AnyAlignment>
 class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
  protected:
   using Layout = MmaLayout<T, DimTile, AnyAlignment>;
   using Member = typename Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
-  using typename Layout::BlockCopies;
-  using typename Layout::Storage;
   using Layout::chunks;
   using Layout::copy_lanes;
   using Layout::copy_rows;
@@ -42,6 +40,8 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
   using Layout::tile_bytes;
   using Layout::tile_tokens;
   using Layout::worker_bytes;
+  using typename Layout::BlockCopies;
+  using typename Layout::Storage;
 
   KOKKOS_FUNCTION MmaTiles(const Member& team, const KernelArgsOf<T>& args, char* memory)
       : team_(team), args_(args), memory_(memory), keys_(memory + team.team_rank() * worker_bytes) {
@@ -186,13 +186,9 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
   KOKKOS_FUNCTION static bool comes(int u, int step, int end) {
     return static_cast<unsigned>(u) + static_cast<unsigned>(step) < static_cast<unsigned>(end);
   }
-  KOKKOS_FUNCTION void copy_values() {
-    copy(tile_bytes, values_from_);
-  }
+  KOKKOS_FUNCTION void copy_values() { copy(tile_bytes, values_from_); }
   /// The lane's row of block scales in the tile's stage.
-  KOKKOS_FUNCTION char* block_row() const {
-    return keys_ + stage_ + 2 * tile_bytes + lane_ * BlockCopies::row_bytes;
-  }
+  KOKKOS_FUNCTION char* block_row() const { return keys_ + stage_ + 2 * tile_bytes + lane_ * BlockCopies::row_bytes; }
   /// The place of the next tile. A tile is copied to where the one that many stages before it was.
   KOKKOS_FUNCTION void next_stage() {
     if constexpr (stages > 1) stage_ = stage_ + stage_bytes == stages * stage_bytes ? 0 : stage_ + stage_bytes;

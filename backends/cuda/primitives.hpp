@@ -194,8 +194,8 @@ KOKKOS_INLINE_FUNCTION std::uint32_t multiply_pairs([[maybe_unused]] std::uint32
   return word;
 }
 
-/// The lower (Half 0) or the upper (Half 1) 16 bits of a word in both halves. An operand of fp16 arithmetic takes it for
-/// free.
+/// The lower (Half 0) or the upper (Half 1) 16 bits of a word in both halves. An operand of fp16 arithmetic takes it
+/// for free.
 template <int Half>
 KOKKOS_INLINE_FUNCTION std::uint32_t both_halves([[maybe_unused]] std::uint32_t word) {
   std::uint32_t x = 0;
