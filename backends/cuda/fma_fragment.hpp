@@ -3,6 +3,7 @@
 
 #include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
+#include "backends/cuda/warp_sums.hpp"
 #include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
 #include "src/kernel/rows.hpp"
@@ -126,7 +127,7 @@ class FmaFragment : public FragmentDefaults<float> {
         for (int h = 0; h < Rows; ++h)
           for (int e = 0; e < 4; ++e) of_row[h] += q_[h][c].at[e] * k.at[e];
       }
-      spread<row_lanes / 2, Rows>(of_row);
+      cuda::add_and_spread<row_lanes / 2, Rows>(of_row, lane_);
       s[t] = of_row[0];
     }
     cuda::sync_warp();
@@ -136,7 +137,7 @@ class FmaFragment : public FragmentDefaults<float> {
     } else {
       cuda::commit_copies();
     }
-    spread<row_lanes / 2 / Rows, lane_tokens>(s);
+    cuda::add_and_spread<row_lanes / 2 / Rows, lane_tokens>(s, lane_);
 #if defined(__CUDA_ARCH__)
     PAGODA_UNROLL_ALL
     for (int d = replicas / 2; d > 0; d /= 2) s[0] += __shfl_xor_sync(~0u, s[0], d);
@@ -259,24 +260,6 @@ class FmaFragment : public FragmentDefaults<float> {
   }
   /// Which token of a tile the lane's i-th score is of.
   KOKKOS_FUNCTION int token_at(int i) const { return lane_ / row_lanes * lane_tokens + score_ % lane_tokens + i; }
-
-  /// Adds x over lanes that differ in the bit `Step`: a lane whose bit is set keeps the second half of the sums, the
-  /// other one the first half. And so on with the next lower bits, until one sum, or no bit, is left. What a lane keeps
-  /// comes first in x.
-  template <int Step, int Count, int Size>
-  KOKKOS_FUNCTION void spread([[maybe_unused]] float (&x)[Size]) const {
-#if defined(__CUDA_ARCH__)
-    if constexpr (Step > 0 && Count > 1) {
-      const bool second = (lane_ & Step) != 0;
-      PAGODA_UNROLL_ALL
-      for (int i = 0; i < Count / 2; ++i) {
-        const float keep = second ? x[i + Count / 2] : x[i], give = second ? x[i] : x[i + Count / 2];
-        x[i] = keep + __shfl_xor_sync(~0u, give, Step);
-      }
-      spread<Step / 2, Count / 2>(x);
-    }
-#endif
-  }
 
   /// f(d) for each bit d by which lanes that hold scores of the same row differ, from `first` on.
   template <class F>

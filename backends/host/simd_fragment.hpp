@@ -34,8 +34,6 @@ namespace pagoda::detail {
 template <class Machine, class T, int R>
 class SimdFragment : public SimdRows<Machine, T, R> {
   using Base = SimdRows<Machine, T, R>;
-  using typename Base::Vec;
-  using typename Base::ScoreVec;
   using Base::args_;
   using Base::blocks_stride;
   using Base::convert_blocks;
@@ -78,28 +76,31 @@ class SimdFragment : public SimdRows<Machine, T, R> {
   using Base::vector_tokens;
   using Base::vectors;
   using Base::width;
+  using typename Base::ScoreVec;
+  using typename Base::Vec;
+
  public:
-  using typename Base::Acc;
-  using typename Base::Member;
+  using Base::Base;
   using Base::block_dims;
   using Base::rows;
   using Base::scaled;
   using Base::select;
   using Base::tile_tokens;
-  using Base::Base;
+  using typename Base::Acc;
+  using typename Base::Member;
 
   template <bool>
   using Instance                   = SimdFragment;
   static constexpr bool any_query  = true;
   static constexpr bool many_heads = true;
-  static constexpr int lane_rows = R;
+  static constexpr int lane_rows   = R;
   /// Heads that are walked together have keys of at most so many bytes a token: this tile and the next, keys and
   /// values, are to stay in a second-level cache of 1 MB.
   static constexpr int walked_bytes           = Machine::walked_bytes;
   static constexpr int scratch_alignment      = 64;
   static constexpr DType probability_type     = dtype_v<Acc>;
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
-  static constexpr int row_alignment = 1;
+  static constexpr int row_alignment          = 1;
   static bool can_run(const FragmentShape& s) { return s.dense_dims; }
 
   static constexpr int lane_row(int j) { return j; }
@@ -373,7 +374,6 @@ class SimdFragment : public SimdRows<Machine, T, R> {
       sum[i].store(o);
     });
   }
-
 };
 
 }  // namespace pagoda::detail

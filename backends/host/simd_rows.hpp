@@ -22,18 +22,17 @@ namespace pagoda::detail {
 template <class Machine, class T, int R>
 class SimdRows : public FragmentDefaults<T> {
  public:
-  using Acc                        = accumulator_t<T>;
-  using Member                     = typename Machine::Member;
+  using Acc    = accumulator_t<T>;
+  using Member = typename Machine::Member;
   using FragmentDefaults<T>::scaled;
   using FragmentDefaults<T>::block_dims;
-  static constexpr int rows                   = R;
-  static constexpr int width                  = simd_bytes / int(sizeof(Acc));
+  static constexpr int rows  = R;
+  static constexpr int width = simd_bytes / int(sizeof(Acc));
   /// Twice as many are faster but where memory is all that counts: less of it is under way.
   static constexpr int tile_tokens = R == 1 ? 16 : 32;
   static constexpr int score_width = width > R ? width : R;
   using Vec                        = SimdVec<Acc, width>;
   using ScoreVec                   = SimdVec<Acc, score_width>;  ///< element j belongs to row j % R
-
 
   static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int, int heads) {
     const int elements        = R * (padded(head_dim, width) + padded(head_dim_v, output_width));
