@@ -12,17 +12,20 @@
 
 /// How rows of E2M1 numbers and their block scales become operands of mma.m16n8k16 (mma_storage.hpp).
 ///
-/// Codes become 16-bit numbers that are too small by a power of two (e2m1_bits.hpp), which goes into a scale.
+/// Codes become fp16 numbers times 2^-14 (e2m1_bits.hpp). Block scales become operands in MmaBlockScales.
 ///
-///  nvfp4  A number times its block's scale has 6 significant bits: it is exact in fp16, by one multiplication, as its
-///         unit 2^-7.
-///  mxfp4  Powers of two go beyond fp16. Products of keys are summed up block by block, in fp16 operands without a
-///         scale, and each sum is multiplied in float. Values are bf16, which holds a number times its scale exactly;
-///         probabilities, of which bf16 would keep 8 bits alone, come in two parts. The scale 2^-127 counts as 0.
+///  nvfp4  A code times its block's scale has 6 significant bits and is a multiple of 2^-24 in that unit: the product
+///  is
+///         exact in fp16.
+///  mxfp4  Scales are powers of two that may lie outside the range of fp16. Products of keys are summed block by block
+///         without a scale, and each sum is multiplied by its scale as a float. Probabilities are multiplied by the
+///         scales of values in fp16 if the scales of a tile lie within a range of `exponents` powers of two. Otherwise
+///         values times scales are bf16, which holds them exactly, and probabilities, of which bf16 would keep 8 bits
+///         alone, come in two parts. The scale 2^-127 counts as 0.
 ///
-///  key_unit             what the number 1 is in a sum of products of keys
-///  blocks_of_a_chunk    of 16 bytes of a row
-///  first_key_block(c), first_value_block(r)   which of them the numbers of a lane are of, by its column or row
+///  key_unit        what the number 1 is in a sum of products of keys
+///  scales_weights  probabilities are multiplied by scales of values
+///  bytes_of(lane), convert   how a lane converts the scales of one row (MmaBlockScales::convert_scales)
 namespace pagoda::detail {
 
 /// What both types share: steps, dims and queries are those of int4 rows.

@@ -161,24 +161,6 @@ KOKKOS_INLINE_FUNCTION std::uint32_t multiply_add_halves([[maybe_unused]] std::u
   return word;
 }
 
-/// Sums and differences of both bf16 halves.
-KOKKOS_INLINE_FUNCTION std::uint32_t add_pairs_bf16([[maybe_unused]] std::uint32_t a,
-                                                    [[maybe_unused]] std::uint32_t b) {
-  std::uint32_t word = 0;
-#if defined(__CUDA_ARCH__)
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(a), "r"(0x3f803f80u), "r"(b));
-#endif
-  return word;
-}
-KOKKOS_INLINE_FUNCTION std::uint32_t subtract_pairs_bf16([[maybe_unused]] std::uint32_t a,
-                                                         [[maybe_unused]] std::uint32_t b) {
-  std::uint32_t word = 0;
-#if defined(__CUDA_ARCH__)
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(b), "r"(0xbf80bf80u), "r"(a));
-#endif
-  return word;
-}
-
 /// The products of both halves.
 template <class T>
 KOKKOS_INLINE_FUNCTION std::uint32_t multiply_pairs([[maybe_unused]] std::uint32_t a,
