@@ -47,7 +47,7 @@ class FmaFragment : public FragmentDefaults<float> {
   static constexpr int tile_tokens            = 1024 / DimTile;  ///< 4 KB of keys, and as much of values
   static constexpr DType probability_type     = DType::fp32;
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
-  /// Of four warps, by their registers.
+  /// Teams have four warps. Their registers are the limit.
   static constexpr int teams_per_sm = Rows * DimTile <= 512 && Rows <= 4 ? 4 : Rows * DimTile <= 1024 ? 3 : 2;
 
   static constexpr int row_alignment = AnyAlignment ? 4 : 16;  ///< bytes
@@ -254,7 +254,7 @@ class FmaFragment : public FragmentDefaults<float> {
   KOKKOS_FUNCTION Quad quad(const char* tile, int t, int c) const {
     return *reinterpret_cast<const Quad*>(tile + (lane_ / row_lanes * lane_tokens + t) * row_bytes + 4 * dim(c));
   }
-  /// Of the lane's rows of a tile, [query row][token].
+  /// Probabilities of the lane's rows of a tile, [query row][token].
   KOKKOS_FUNCTION float* probabilities() const {
     return reinterpret_cast<float*>(keys_ + states_at) + lane_ / row_lanes * half_scores;
   }
@@ -349,7 +349,7 @@ class FmaFragment : public FragmentDefaults<float> {
     cuda::commit_copies();
   }
 
-  /// The same, all lanes a row.
+  /// Starts to copy the rows of a tile, each by all lanes.
   template <class RowAt>
   KOKKOS_FUNCTION void copy_floats(const char* tile, int head_dim, const RowAt& row_at) {
     const std::uint32_t to     = cuda::shared_address(tile) + 4 * lane_;

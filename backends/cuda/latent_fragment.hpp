@@ -118,7 +118,7 @@ class LatentFragment : public FragmentDefaults<T> {
   template <class Where>
   KOKKOS_FUNCTION void multiply_keys(const Where& where, int u, int end) {
     cuda::wait_copies<0>();
-    cuda::sync_team();  // the tile is there for all, and nobody reads the one before it any more
+    cuda::sync_team();  // all warps have the tile, and none reads the previous one any more
     place_                           = place(where, u + 2 * tile_tokens, end);  // a tile ahead of its use
     const int lane                   = this->lane();
     const std::uint32_t keys         = tile_at(tile_, (lane & 7) + (lane >> 4) * 8, 2 * warp_ + (lane >> 3 & 1));
@@ -254,7 +254,7 @@ class LatentFragment : public FragmentDefaults<T> {
     RowState<float>* const states = reinterpret_cast<RowState<float>*>(memory_ + Layout::states_at);
 #if defined(__CUDA_ARCH__)
     cuda::wait_copies<0>();
-    cuda::sync_team();  // nobody reads or clears a tile, or reads the part before, any more
+    cuda::sync_team();  // no warp accesses a tile or the previous part any more
     const RowState<float> state = row_state();
     if (token_at(0) == 0) states[lane_row(0)] = state;
     float* const to = values + (lane() >> 2) * Layout::value_stride + 16 * warp_ + 2 * (lane() & 3);
@@ -369,7 +369,7 @@ class LatentFragment : public FragmentDefaults<T> {
   KOKKOS_FUNCTION PagePlace place(const Where& where, int u, int end) const {
     return where.place(Kokkos::min(u + copy_row(), end - 1));
   }
-  /// Of the lane's first chunk of the row: eight lanes copy a row.
+  /// Address of the lane's first chunk of the row. Eight lanes copy a row.
   template <class Where>
   KOKKOS_FUNCTION const char* address(const Where& where, const PagePlace& place) const {
     return static_cast<const char*>(args_.k) + where.row(place).k * static_cast<int>(sizeof(T)) + 16 * (lane() & 7);

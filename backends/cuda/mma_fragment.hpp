@@ -107,7 +107,7 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
   using typename Base::Operand;
   using typename Base::Storage;
   static constexpr DType probability_type = dtype_v<Operand>;
-  /// Of four warps, so that their scratch and registers fit: what is in flight on an SM hides the memory's latency.
+  /// Teams have four warps. As many fit as scratch and registers allow; their copies in flight hide memory latency.
   static constexpr int teams_per_sm = DimTile <= 64 ? 4 : DimTile <= 128 ? 3 : 2;
 
   static constexpr int many_joined = 16;  ///< states, at once: there are registers for it

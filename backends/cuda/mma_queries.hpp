@@ -55,7 +55,7 @@ class MmaQueries : public MmaTiles<T, DimTile, AnyAlignment> {
     cuda::commit_copies();
   }
 
-  /// Those of a guess that failed: their place in scratch is free again.
+  /// Drops queries that were loaded speculatively for other rows. Their place in scratch is free again.
   KOKKOS_FUNCTION void forget_queries() const {
     cuda::wait_copies<0>();
     team_.team_barrier();

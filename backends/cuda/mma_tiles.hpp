@@ -194,9 +194,9 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
     if constexpr (stages > 1) stage_ = stage_ + stage_bytes == stages * stage_bytes ? 0 : stage_ + stage_bytes;
   }
 
-  /// Begins to copy the rows of the tile turned to, if there is one, to so many bytes behind the keys: each lane a
-  /// chunk of every so many rows. Rows of a whole tile within a page follow each other in even steps; the places of
-  /// others are told by the lanes that know them.
+  /// Starts to copy the rows of the tile turned to, if there is one, to `behind_keys` bytes behind the stage's keys.
+  /// Each lane copies one chunk of every copy_rows-th row. Rows of a whole tile within a page are evenly spaced;
+  /// addresses of other rows come from the lanes that know them.
   KOKKOS_FUNCTION void copy(int behind_keys, const AnyRows& from) {
     if (!more_) return cuda::commit_copies();
     const int token = lane_ & (tile_tokens - 1), row0 = lane_ / copy_lanes, to = stage_ + behind_keys;

@@ -113,7 +113,7 @@ KOKKOS_INLINE_FUNCTION std::uint32_t pack([[maybe_unused]] float low, [[maybe_un
   KOKKOS_IF_ON_HOST((return 0;))
 }
 
-/// The reverse.
+/// Unpacks an operand word.
 template <class T>
 KOKKOS_INLINE_FUNCTION void unpack([[maybe_unused]] std::uint32_t word, float& low, float& high) {
   low = high = 0;
@@ -284,7 +284,7 @@ KOKKOS_INLINE_FUNCTION void store_words(char* to, const std::uint32_t (&x)[N]) {
     }
   }
 }
-/// The reverse.
+/// Loads N words that store_words stored.
 template <int N>
 KOKKOS_INLINE_FUNCTION void load_words(std::uint32_t (&x)[N], const char* from) {
   for (int i = 0; i < N; i += 4) {
@@ -339,7 +339,7 @@ KOKKOS_INLINE_FUNCTION void sync_team() {
 #endif
 }
 
-/// The same. Returns whether x is true in any lane.
+/// Like sync_team. Returns whether x is true in any lane.
 KOKKOS_INLINE_FUNCTION bool sync_team_or([[maybe_unused]] bool x) {
 #if defined(__CUDA_ARCH__)
   return __syncthreads_or(x);

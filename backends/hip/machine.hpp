@@ -24,7 +24,7 @@ struct HipLanes {
     for (int d = 1; d < static_cast<int>(blockDim.x); d *= 2) x = Kokkos::max(x, __shfl_xor(x, d));
     return x;
   }
-  /// Of this lane and those before it.
+  /// Sum over this lane and those before it.
   __device__ static int lane_scan(int x) {
     for (int d = 1; d < static_cast<int>(blockDim.x); d *= 2) {
       const int below = __shfl_up(x, d);

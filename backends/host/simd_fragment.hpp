@@ -123,7 +123,7 @@ class SimdFragment : public SimdRows<Machine, T, R> {
       }
   }
 
-  /// Of the selected head, for the tokens that locate has found.
+  /// Scores of the selected head for the tokens that locate has found.
   template <class Where>
   void multiply_keys(const Where&, int, int) {
     line_up();

@@ -85,7 +85,7 @@ class SimdRows : public FragmentDefaults<T> {
   }
 
   /// Tokens of a whole tile of 32 take turns in an order without steps that repeat: a processor that found the distance
-  /// of one row to the next would fetch more of them, from beyond the page, as memory that nobody asked for.
+  /// of one row to the next would fetch more of them, from beyond the page, and no decode needs that memory.
   static constexpr std::int8_t turns[32]    = {9, 24, 14, 10, 28, 1,  5, 3,  22, 21, 13, 12, 23, 16, 27, 6,
                                                7, 29, 8,  25, 0,  26, 2, 30, 20, 31, 19, 11, 4,  17, 18, 15};
   static constexpr std::int8_t place_of[32] = {20, 5,  22, 7,  28, 6, 15, 16, 18, 0,  3,  27, 11, 10, 2,  31,
@@ -134,10 +134,10 @@ class SimdRows : public FragmentDefaults<T> {
 
  protected:
   static constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>;
-  /// A vector of scores: so many tokens by so many rows.
+  /// A vector of scores has vector_tokens tokens by vector_rows rows.
   static constexpr int vector_rows   = R < width ? R : width;
   static constexpr int vector_tokens = width / vector_rows;
-  /// It is made of so many units of sums.
+  /// Units of sums that make up a vector of scores.
   static constexpr int units       = simd_registers >= 32 && width >= 8 ? 2 : 1;
   static constexpr int unit        = width / units;
   static constexpr int unit_rows   = std::min(vector_rows, units > 1 ? 4 : width);
@@ -216,7 +216,7 @@ class SimdRows : public FragmentDefaults<T> {
     return at;
   }
 
-  /// The same of a row's block scales.
+  /// Where the block scales of a row lie; prefetches them as well.
   std::int64_t locate_scale(const BlockScaleArray& scales, const PagePlace& place, int kv_head) const {
     const std::int64_t at   = scales.offset(place.page, place.slot, kv_head);
     const auto* const first = static_cast<const char*>(scales.at) + at;
