@@ -4,6 +4,7 @@
 #include "backends/cuda/primitives.hpp"
 #include "src/base/arithmetic.hpp"
 #include "src/base/unroll.hpp"
+#include "src/kernel/kernel_args.hpp"
 
 #include <Kokkos_Core.hpp>
 
@@ -11,61 +12,59 @@
 
 namespace pagoda::detail {
 
-/// Block scales of a tile of tokens in scratch, of keys or of values. Asynchronous copies take aligned words, and the
-/// scales of a row, of a byte each, may begin on any byte: the words that they touch are copied, and where in the first
-/// of them they begin is noted beside. Words: of the scales of a row. Bytes behind a row's scales are 0.
-template <int Tokens, int Words>
-struct TileBlockScales {
-  static constexpr int row_bytes = 4 * (Words + 1);
-  static constexpr int bytes     = (Tokens * row_bytes + Tokens + 15) / 16 * 16;
-  char* memory;
+/// The block scales of a tile of 16 tokens: lanes 0 .. 15 copy and convert those of keys, one token each, and lanes 16
+/// .. 31 those of values.
+///
+/// Asynchronous copies move aligned words, and the scales of a row are bytes that may begin anywhere. The words that
+/// they touch are copied. The lane that copied a row also reads it, so it keeps the offset in the first word in a
+/// register.
+///
+/// Words: words of scales in a row. Stages: tiles whose copies are in flight.
+template <int Words, int Stages>
+class BlockScaleCopies {
+ public:
+  static constexpr int row_bytes   = 4 * (Words + 1);
+  static constexpr int stage_bytes = 32 * row_bytes;
 
-  /// Begins to copy the `count` scales of a token.
-  KOKKOS_FUNCTION void copy(int token, const char* from, int count) const {
-    const int first        = static_cast<int>(reinterpret_cast<std::uintptr_t>(from) & 3);
-    begin(token)           = static_cast<std::uint8_t>(first);
-    const std::uint32_t to = cuda::shared_address(memory + token * row_bytes);
+  /// The lane's rows: of one kv head, with `count` scales each.
+  KOKKOS_FUNCTION void begin(const BlockScaleArray& from, int kv_head, int count) {
+    from_ = cuda::opaque(reinterpret_cast<std::uint64_t>(from.at) + static_cast<std::uint64_t>(kv_head) * from.head);
+    page_ = from.page, token_ = from.token, count_ = count;
     PAGODA_UNROLL_ALL
-    for (int i = 0; i <= Words; ++i) {
-      const int left = least(4, greatest(0, first + count - 4 * i));
-      cuda::copy_part_of_word_async(to + 4 * i, from - first + (left > 0 ? 4 * i : 0), left);
-    }
+    for (int i = 0; i < Words; ++i)
+      valid_[i] = count >= 4 * i + 4 ? ~0u : count <= 4 * i ? 0u : (1u << (8 * (count - 4 * i))) - 1;
   }
-  /// The scales of a token from number `skip` on, 0 or 1.
-  KOKKOS_FUNCTION void load(int token, int skip, std::uint32_t (&words)[Words]) const {
-    const int at = begin(token) + skip;
-    const auto* const from =
-        reinterpret_cast<const std::uint32_t*>(memory + token * row_bytes + (at & ~3));  // word 1 at most
-    std::uint32_t low = from[0];
+  /// To the next tile.
+  KOKKOS_FUNCTION void next() { firsts_ <<= 2; }
+  /// Starts to copy the row in a slot of a page to the lane's row of the tile's stage.
+  KOKKOS_FUNCTION void copy(std::uint32_t to, int page, int slot) {
+    const std::uint64_t at = from_ + static_cast<std::uint64_t>(static_cast<std::uint32_t>(page)) * page_ +
+                             static_cast<std::uint64_t>(static_cast<std::uint32_t>(slot)) * token_;
+    const std::uint32_t first = static_cast<std::uint32_t>(at) & 3;
+    const char* const words   = reinterpret_cast<const char*>(at & ~std::uint64_t(3));
+    firsts_ |= first;
     PAGODA_UNROLL_ALL
-    for (int i = 0; i < Words; ++i) {
-      const std::uint32_t high = from[i + 1];
-      words[i]                 = cuda::bytes_from(low, high, at & 3);
-      low                      = high;
-    }
+    for (int i = 0; i <= Words; ++i)
+      cuda::copy_word_async(to + 4 * i, words + 4 * i, i > 0 && 4 * i >= static_cast<int>(first) + count_);
+  }
+  /// The lane's row of the oldest tile whose copy was started. Bytes behind the scales become copies of the
+  /// first scale.
+  KOKKOS_FUNCTION void load(std::uint32_t (&words)[Words], const char* row) const {
+    const auto* const from = reinterpret_cast<const std::uint32_t*>(row);
+    const int first        = static_cast<int>(firsts_ >> (2 * (Stages - 1)) & 3);
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < Words; ++i) words[i] = cuda::bytes_from(from[i], from[i + 1], first);
+    const std::uint32_t fill = cuda::permute(words[0], 0, 0);
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < Words; ++i) words[i] = (words[i] & valid_[i]) | (fill & ~valid_[i]);
   }
 
  private:
-  KOKKOS_FUNCTION std::uint8_t& begin(int token) const {
-    return reinterpret_cast<std::uint8_t*>(memory)[Tokens * row_bytes + token];
-  }
-};
-
-template <int Tokens>
-struct TileBlockScales<Tokens, 0> {
-  static constexpr int bytes = 0;
-  char* memory;
-};
-
-/// What values become in registers: what keys do, unless the storage says otherwise.
-template <class Storage>
-struct ValueOperandOf {
-  using type = typename Storage::Operand;
-};
-template <class Storage>
-  requires requires { typename Storage::ValueOperand; }
-struct ValueOperandOf<Storage> {
-  using type = typename Storage::ValueOperand;
+  std::uint64_t from_ = 0;
+  std::uint32_t page_ = 0, token_ = 0;
+  std::uint32_t firsts_ = 0;  ///< two bits for each tile whose copy was started, the newest in the lowest ones
+  int count_            = 0;
+  std::uint32_t valid_[Words];  ///< masks of the row's scales in its words
 };
 
 }  // namespace pagoda::detail

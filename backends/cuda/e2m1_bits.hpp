@@ -11,11 +11,18 @@ namespace pagoda::detail {
 /// of exponent and the highest of mantissa, are the number times a power of two, which the exponent's bias makes;
 /// subnormal numbers are subnormal in both.
 
-/// Codes 0, 2, 4 and 6 of a word as the upper bytes of fp16 numbers times 2^-14, whose lower bytes are 0.
-KOKKOS_INLINE_FUNCTION constexpr std::uint32_t even_e2m1_over_2_14(std::uint32_t w) {
-  return ((w << 4) & 0x80808080u) | ((w << 1) & 0x0e0e0e0eu);
+/// Codes N and N + 4 of a word, N = 0 or 2, as fp16 numbers times 2^-14. Codes whose bits are 0 become -0.
+///
+/// A code c times 18 has the sign in bit 7 and the other bits in bits 1 .. 3, except that the carry of c = 15 leaves
+/// bit
+/// 7. With 240 added, bit 7 is the sign of every c but 0. Carries beyond 8 bits end in bit 0 of the next byte, which is
+/// masked.
+template <int N>
+KOKKOS_INLINE_FUNCTION constexpr std::uint32_t even_e2m1_pair_over_2_14(std::uint32_t w) {
+  static_assert(N == 0 || N == 2);
+  return ((w & 0x0f0f0f0fu) * (N == 0 ? 18u << 8 : 18u) + 0xf000f000u) & 0x8e008e00u;
 }
-/// The same of codes 1, 3, 5 and 7.
+/// Codes 1, 3, 5 and 7 of a word as the upper bytes of fp16 numbers times 2^-14, whose lower bytes are 0.
 KOKKOS_INLINE_FUNCTION constexpr std::uint32_t odd_e2m1_over_2_14(std::uint32_t w) {
   return (w & 0x80808080u) | ((w >> 3) & 0x0e0e0e0eu);
 }

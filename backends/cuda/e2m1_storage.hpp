@@ -4,6 +4,7 @@
 #include "backends/cuda/e2m1_bits.hpp"
 #include "backends/cuda/mma_storage.hpp"
 #include "backends/cuda/primitives.hpp"
+#include "src/base/unroll.hpp"
 
 #include <pagoda/types.hpp>
 
@@ -11,17 +12,20 @@
 
 /// How rows of E2M1 numbers and their block scales become operands of mma.m16n8k16 (mma_storage.hpp).
 ///
-/// Codes become 16-bit numbers that are too small by a power of two (e2m1_bits.hpp), which goes into a scale.
+/// Codes become fp16 numbers times 2^-14 (e2m1_bits.hpp). Block scales become operands in MmaBlockScales.
 ///
-///  nvfp4  A number times its block's scale has 6 significant bits: it is exact in fp16, by one multiplication, as its
-///         unit 2^-7.
-///  mxfp4  Powers of two go beyond fp16. Products of keys are summed up block by block, in fp16 operands without a
-///         scale, and each sum is multiplied in float. Values are bf16, which holds a number times its scale exactly;
-///         probabilities, of which bf16 would keep 8 bits alone, come in two parts. The scale 2^-127 counts as 0.
+///  nvfp4  A code times its block's scale has 6 significant bits and is a multiple of 2^-24 in that unit: the product
+///  is
+///         exact in fp16.
+///  mxfp4  Scales are powers of two that may lie outside the range of fp16. Products of keys are summed block by block
+///         without a scale, and each sum is multiplied by its scale as a float. Probabilities are multiplied by the
+///         scales of values in fp16 if the scales of a tile lie within a range of `exponents` powers of two. Otherwise
+///         values times scales are bf16, which holds them exactly, and probabilities, of which bf16 would keep 8 bits
+///         alone, come in two parts. The scale 2^-127 counts as 0.
 ///
-///  key_unit             what the number 1 is in a sum of products of keys
-///  blocks_of_a_chunk    of 16 bytes of a row
-///  first_key_block(c), first_value_block(r)   which of them the numbers of a lane are of, by its column or row
+///  key_unit        what the number 1 is in a sum of products of keys
+///  scales_weights  probabilities are multiplied by scales of values
+///  bytes_of(lane), convert   how a lane converts the scales of one row (MmaBlockScales::convert_scales)
 namespace pagoda::detail {
 
 /// What both types share: steps, dims and queries are those of int4 rows.
@@ -29,8 +33,8 @@ struct E2m1Storage : MmaStorage<int4x2_t> {
   KOKKOS_FUNCTION static constexpr std::uint32_t lower(int) { return 0; }
   /// Numbers n and n + 4 of the eight in a word, as fp16 times 2^-14, in x[n].
   KOKKOS_FUNCTION static void to_fp16(std::uint32_t w, std::uint32_t (&x)[4]) {
-    const std::uint32_t even = even_e2m1_over_2_14(w), odd = odd_e2m1_over_2_14(w);
-    x[0] = cuda::permute(even, 0, 0x2404), x[2] = even & 0xff00ff00u;
+    const std::uint32_t odd = odd_e2m1_over_2_14(w);
+    x[0] = even_e2m1_pair_over_2_14<0>(w), x[2] = even_e2m1_pair_over_2_14<2>(w);
     x[1] = cuda::permute(odd, 0, 0x2404), x[3] = odd & 0xff00ff00u;
   }
   KOKKOS_FUNCTION static void keys(std::uint32_t w, std::uint32_t w8, std::uint32_t (&a)[steps][4]) {
@@ -43,32 +47,40 @@ struct E2m1Storage : MmaStorage<int4x2_t> {
 
 template <>
 struct MmaStorage<nvfp4x2_t> : E2m1Storage {
-  using ValueOperand                     = half_t;
-  static constexpr bool split_weights    = false;
-  static constexpr bool sums_by_block    = false;
-  static constexpr float key_unit        = 0x1p-7f;
+  static constexpr bool scales_weights   = false;
+  static constexpr float key_unit        = 0x1p-14f;
   static constexpr int blocks_of_a_chunk = 2;
-  KOKKOS_FUNCTION static constexpr float unit(int) { return 0x1p-7f; }
-  KOKKOS_FUNCTION static constexpr int first_key_block(int column) { return column >> 1; }
-  KOKKOS_FUNCTION static constexpr int first_value_block(int row) { return row >> 2; }
+  KOKKOS_FUNCTION static constexpr float unit(int) { return 0x1p-14f; }
+  /// Which of the two blocks of a chunk the lane's dims are in.
+  KOKKOS_FUNCTION static constexpr int key_block(int column) { return column >> 1; }
+  KOKKOS_FUNCTION static constexpr int value_block(int row) { return row >> 2; }
 
-  /// Two scales as fp16 times 2^7: the bytes of `codes`.
-  KOKKOS_FUNCTION static std::uint32_t scales(std::uint32_t codes) {
-    std::uint32_t x[2] = {};
-    E4m3Pairs::pairs(codes, x);
-    return cuda::multiply_pairs<half_t>(x[0], 0x58005800u);
+  /// Converts the scales of a row to fp16. Keys: x has blocks 0, 2, 4 .. of the token, then blocks 1, 3, 5 ... Values:
+  /// each half2 of x has a block of tokens 2 n and 2 n + 1. The even token's lane has blocks 0, 2, 4 .., the odd
+  /// token's lane blocks 1, 3, 5 ..; of these those of even chunks, then those of odd chunks.
+  KOKKOS_FUNCTION static constexpr std::uint32_t bytes_of(int lane) {
+    return lane < 16 ? 0x3120 : lane % 2 == 0 ? 0x6240 : 0x3715;
   }
-  /// Byte j of low and high: scales of the tokens of operands' even and odd registers.
-  KOKKOS_FUNCTION static void scale_keys(std::uint32_t (&a)[steps][4], std::uint32_t low, std::uint32_t high, int j) {
-    const std::uint32_t s = scales(cuda::permute(low, 0, 0x11 * j)), s8 = scales(cuda::permute(high, 0, 0x11 * j));
+  template <int Words>
+  KOKKOS_FUNCTION static void convert(int lane, std::uint32_t bytes, const std::uint32_t (&w)[Words],
+                                      std::uint32_t (&x)[2 * Words]) {
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < Words; ++i) {
+      const std::uint32_t neighbor = cuda::from_lane(w[i], lane ^ 1);
+      std::uint32_t pairs[2]       = {};
+      E4m3Pairs::pairs(cuda::permute(w[i], neighbor, bytes), pairs);
+      x[i] = pairs[0], x[Words + i] = pairs[1];
+    }
+  }
+  /// Operand a of the keys of a chunk times the scales of the tokens of its even and odd registers.
+  template <int Half>
+  KOKKOS_FUNCTION static void scale_keys(std::uint32_t (&a)[steps][4], std::uint32_t low, std::uint32_t high) {
+    const std::uint32_t s[2] = {cuda::both_halves<Half>(low), cuda::both_halves<Half>(high)};
     for (auto& step : a)
-      for (int i = 0; i < 4; ++i) step[i] = cuda::multiply_pairs<half_t>(step[i], i % 2 == 0 ? s : s8);
+      for (int i = 0; i < 4; ++i) step[i] = cuda::multiply_pairs<half_t>(step[i], s[i % 2]);
   }
-  /// Byte j of the words: scales of the lane's tokens, which lie in the halves of registers 0 and 1, then 2 and 3.
-  KOKKOS_FUNCTION static void values(std::uint32_t w, std::uint32_t w8, const std::uint32_t (&words)[4], int j,
+  KOKKOS_FUNCTION static void values(std::uint32_t w, std::uint32_t w8, std::uint32_t s, std::uint32_t s8,
                                      std::uint32_t (&a)[steps][4]) {
-    const std::uint32_t s  = scales(cuda::permute(words[0], words[1], j | (4 + j) << 4));
-    const std::uint32_t s8 = scales(cuda::permute(words[2], words[3], j | (4 + j) << 4));
     std::uint32_t x[4], x8[4];
     to_fp16(w, x);
     to_fp16(w8, x8);
@@ -81,27 +93,69 @@ struct MmaStorage<nvfp4x2_t> : E2m1Storage {
 
 template <>
 struct MmaStorage<mxfp4x2_t> : E2m1Storage {
-  using ValueOperand                     = bfloat16_t;
-  static constexpr bool split_weights    = true;
-  static constexpr bool sums_by_block    = true;
-  static constexpr float key_unit        = 0x1p-14f;
-  static constexpr int blocks_of_a_chunk = 1;
+  using ValueOperand                   = bfloat16_t;
+  static constexpr bool scales_weights = true;
+  static constexpr float key_unit      = 0x1p-14f;
   KOKKOS_FUNCTION static constexpr float unit(int) { return 1; }
-  KOKKOS_FUNCTION static constexpr int first_key_block(int) { return 0; }
-  KOKKOS_FUNCTION static constexpr int first_value_block(int) { return 0; }
 
-  /// The scale in byte j, NaN where all its bits are set: infinity less itself is NaN.
-  KOKKOS_FUNCTION static float scale(std::uint32_t word, int j) {
-    const std::uint32_t bits = (j < 3 ? word << (23 - 8 * j) : word >> 1) & 0x7f800000u;
-    const float s            = Kokkos::bit_cast<float>(bits);
-    return s + (s - s);
+  /// Scales of a row: x has blocks 4 i and 4 i + 1 of word i, then blocks 4 i + 2 and 4 i + 3. Keys: as bf16. Values:
+  /// as fp16 numbers, divided by 2^(lowest - 119); each half2 has a block of tokens 2 n and 2 n + 1. The even token's
+  /// lane has blocks 4 i, then 4 i + 1, the odd token's lane 4 i + 2, then 4 i + 3.
+  KOKKOS_FUNCTION static constexpr std::uint32_t bytes_of(int lane) {
+    return lane < 16 ? 0x3120 : lane % 2 == 0 ? 0x5410 : 0x3276;
   }
+  /// Values' scales that are converted have codes from `lowest` on, this many, and as fp16 numbers this exponent for
+  /// the lowest. It leaves weights at least as many digits as they need; the highest keeps weights, of 2^8 at most,
+  /// below 2^16.
+  static constexpr int exponents = 16, exponent_of_lowest = 7;
+  /// Returns whether the lane's scales can be converted. lowest: 0 for keys.
+  template <int Words>
+  KOKKOS_FUNCTION static bool convert(int lane, std::uint32_t bytes, int lowest, const std::uint32_t (&w)[Words],
+                                      std::uint32_t (&x)[2 * Words]) {
+    const bool key             = lane < 16;
+    const std::uint32_t factor = key ? 1u << 7 : 1u << 10;
+    const std::uint32_t offset = key ? 0u : static_cast<std::uint32_t>(exponent_of_lowest) * (0x10001u << 10);
+    const std::uint32_t less   = static_cast<std::uint32_t>(lowest) * 0x10001u;
+    std::uint32_t beyond       = 0;
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < Words; ++i) {
+      const std::uint32_t both     = cuda::permute(w[i], cuda::from_lane(w[i], lane ^ 1), bytes);
+      const std::uint32_t codes[2] = {(both & 0x00ff00ffu) - less, ((both >> 8) & 0x00ff00ffu) - less};
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < 2; ++j) {
+        const std::uint32_t scales = codes[j] * factor + offset;
+        x[j * Words + i]           = cuda::add_zero_times<bfloat16_t>(scales, scales);  // infinity becomes NaN
+        beyond |= codes[j];
+      }
+    }
+    return key || (beyond & (0x10001u * (65536 - exponents))) == 0;
+  }
+  /// The scale of a token's block j.
+  template <int Words>
+  KOKKOS_FUNCTION static float key_scale(const std::uint32_t (&x)[2 * Words], int j) {
+    const std::uint32_t word = x[j % 4 / 2 * Words + j / 4];
+    return Kokkos::bit_cast<float>(j % 2 == 0 ? word << 16 : word & 0xffff0000u);
+  }
+  /// Scales of block j of tokens 2 n and 2 n + 1, from both tokens' rows.
+  template <int Words>
+  KOKKOS_FUNCTION static std::uint32_t weight_scales(const std::uint32_t (&x)[4 * Words], int j) {
+    return x[j % 4 * Words + j / 4];
+  }
+  /// Values without their scales, in units of 2^-14.
+  KOKKOS_FUNCTION static void unscaled_values(std::uint32_t w, std::uint32_t w8, std::uint32_t (&a)[steps][4]) {
+    std::uint32_t x[4], x8[4];
+    to_fp16(w, x);
+    to_fp16(w8, x8);
+    for (int n = 0; n < 4; ++n) a[n % 2][n / 2] = x[n], a[n % 2][2 + n / 2] = x8[n];
+  }
+
   /// Bytes j of two words as bf16.
   KOKKOS_FUNCTION static std::uint32_t scales(std::uint32_t low, std::uint32_t high, int j) {
     const std::uint32_t twice = cuda::permute(low, high, 0x4400 + 0x1111 * j);
     const std::uint32_t s     = (twice >> 1) & 0x7f807f80u;
-    return cuda::add_pairs_bf16(s, cuda::subtract_pairs_bf16(s, s));
+    return cuda::add_zero_times<bfloat16_t>(s, s);
   }
+  /// Values times their scales, as bf16. The words are scales of the lane's tokens, of block j.
   KOKKOS_FUNCTION static void values(std::uint32_t w, std::uint32_t w8, const std::uint32_t (&words)[4], int j,
                                      std::uint32_t (&a)[steps][4]) {
     constexpr std::uint32_t two_to_126 = 0x7e807e80u;

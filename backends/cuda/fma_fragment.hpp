@@ -3,6 +3,7 @@
 
 #include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
+#include "backends/cuda/warp_sums.hpp"
 #include "src/base/unroll.hpp"
 #include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
@@ -46,7 +47,7 @@ class FmaFragment : public FragmentDefaults<float> {
   static constexpr int tile_tokens            = 1024 / DimTile;  ///< 4 KB of keys, and as much of values
   static constexpr DType probability_type     = DType::fp32;
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
-  /// Of four warps, by their registers.
+  /// Teams have four warps. Their registers are the limit.
   static constexpr int teams_per_sm = Rows * DimTile <= 512 && Rows <= 4 ? 4 : Rows * DimTile <= 1024 ? 3 : 2;
 
   static constexpr int row_alignment = AnyAlignment ? 4 : 16;  ///< bytes
@@ -126,7 +127,7 @@ class FmaFragment : public FragmentDefaults<float> {
         for (int h = 0; h < Rows; ++h)
           for (int e = 0; e < 4; ++e) of_row[h] += q_[h][c].at[e] * k.at[e];
       }
-      spread<row_lanes / 2, Rows>(of_row);
+      cuda::add_and_spread<row_lanes / 2, Rows>(of_row, lane_);
       s[t] = of_row[0];
     }
     cuda::sync_warp();
@@ -136,7 +137,7 @@ class FmaFragment : public FragmentDefaults<float> {
     } else {
       cuda::commit_copies();
     }
-    spread<row_lanes / 2 / Rows, lane_tokens>(s);
+    cuda::add_and_spread<row_lanes / 2 / Rows, lane_tokens>(s, lane_);
 #if defined(__CUDA_ARCH__)
     PAGODA_UNROLL_ALL
     for (int d = replicas / 2; d > 0; d /= 2) s[0] += __shfl_xor_sync(~0u, s[0], d);
@@ -253,30 +254,12 @@ class FmaFragment : public FragmentDefaults<float> {
   KOKKOS_FUNCTION Quad quad(const char* tile, int t, int c) const {
     return *reinterpret_cast<const Quad*>(tile + (lane_ / row_lanes * lane_tokens + t) * row_bytes + 4 * dim(c));
   }
-  /// Of the lane's rows of a tile, [query row][token].
+  /// Probabilities of the lane's rows of a tile, [query row][token].
   KOKKOS_FUNCTION float* probabilities() const {
     return reinterpret_cast<float*>(keys_ + states_at) + lane_ / row_lanes * half_scores;
   }
   /// Which token of a tile the lane's i-th score is of.
   KOKKOS_FUNCTION int token_at(int i) const { return lane_ / row_lanes * lane_tokens + score_ % lane_tokens + i; }
-
-  /// Adds x over lanes that differ in the bit `Step`: a lane whose bit is set keeps the second half of the sums, the
-  /// other one the first half. And so on with the next lower bits, until one sum, or no bit, is left. What a lane keeps
-  /// comes first in x.
-  template <int Step, int Count, int Size>
-  KOKKOS_FUNCTION void spread([[maybe_unused]] float (&x)[Size]) const {
-#if defined(__CUDA_ARCH__)
-    if constexpr (Step > 0 && Count > 1) {
-      const bool second = (lane_ & Step) != 0;
-      PAGODA_UNROLL_ALL
-      for (int i = 0; i < Count / 2; ++i) {
-        const float keep = second ? x[i + Count / 2] : x[i], give = second ? x[i] : x[i + Count / 2];
-        x[i] = keep + __shfl_xor_sync(~0u, give, Step);
-      }
-      spread<Step / 2, Count / 2>(x);
-    }
-#endif
-  }
 
   /// f(d) for each bit d by which lanes that hold scores of the same row differ, from `first` on.
   template <class F>
@@ -366,7 +349,7 @@ class FmaFragment : public FragmentDefaults<float> {
     cuda::commit_copies();
   }
 
-  /// The same, all lanes a row.
+  /// Starts to copy the rows of a tile, each by all lanes.
   template <class RowAt>
   KOKKOS_FUNCTION void copy_floats(const char* tile, int head_dim, const RowAt& row_at) {
     const std::uint32_t to     = cuda::shared_address(tile) + 4 * lane_;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/latent_layout.hpp"
 #include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
+#include "backends/cuda/warp_sums.hpp"
 #include "src/base/unroll.hpp"
 #include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
@@ -41,15 +43,16 @@ class LatentFragment : public FragmentDefaults<T> {
   static constexpr bool any_query      = AnyQuery;
   static constexpr bool shared_tiles   = true;
   static constexpr bool values_in_keys = true;
-  static constexpr int key_dims = 576, value_dims = 512;
-  static constexpr int rows      = 16 * RowGroups;
+  using Layout                         = LatentLayout<RowGroups>;
+  static constexpr int key_dims = Layout::key_dims, value_dims = Layout::value_dims;
+  static constexpr int rows      = Layout::rows;
   static constexpr int lane_rows = 1;
-  static constexpr int part_rows = 16;
+  static constexpr int part_rows = Layout::part_rows;
   /// How states are joined (join_states), as registers allow: a part of the rows, splits.
   static constexpr int part_quads = 16;
   static constexpr int join_block = RowGroups == 1 ? 6 : 4, join_quads = RowGroups == 1 ? 4 : 8;
   static constexpr int scratch_alignment      = 128;  ///< all banks
-  static constexpr int tile_tokens            = 16;
+  static constexpr int tile_tokens            = Layout::tile_tokens;
   static constexpr DType probability_type     = dtype_v<T>;
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
   /// By their registers. Each has a tile of 18 KB in flight.
@@ -66,7 +69,7 @@ class LatentFragment : public FragmentDefaults<T> {
     return s.aligned_vectors<T>() && s.values_in_keys && s.head_dim == key_dims && s.head_dim_v == value_dims;
   }
   /// Fewer workers would not do.
-  static constexpr std::size_t scratch_bytes(int, int, int, int) { return all_bytes; }
+  static constexpr std::size_t scratch_bytes(int, int, int, int) { return Layout::all_bytes; }
 
   KOKKOS_FUNCTION LatentFragment(const Member& team, const KernelArgs& args, char* memory)
       : args_(args), memory_(memory) {
@@ -115,24 +118,20 @@ class LatentFragment : public FragmentDefaults<T> {
   template <class Where>
   KOKKOS_FUNCTION void multiply_keys(const Where& where, int u, int end) {
     cuda::wait_copies<0>();
-    cuda::sync_team();  // the tile is there for all, and nobody reads the one before it any more
+    cuda::sync_team();  // all warps have the tile, and none reads the previous one any more
     place_                           = place(where, u + 2 * tile_tokens, end);  // a tile ahead of its use
     const int lane                   = this->lane();
     const std::uint32_t keys         = tile_at(tile_, (lane & 7) + (lane >> 4) * 8, 2 * warp_ + (lane >> 3 & 1));
     float s[chains][RowGroups][2][4] = {};
     std::uint32_t ahead[2][4];  // said here, because the compiler is short of registers and would not load ahead
     cuda::load_matrices<false>(ahead[0], keys);
-    copy(tile_bytes - tile_, u + tile_tokens >= end);
+    copy(Layout::tile_bytes - tile_, u + tile_tokens >= end);
     PAGODA_UNROLL_ALL
     for (int i = 0; i < key_steps; ++i) {
       if (i + 1 < key_steps) cuda::load_matrices<false>(ahead[(i + 1) % 2], keys + 128 * (i + 1));
       const auto& k = ahead[i % 2];
       PAGODA_UNROLL_ALL
-      for (int m = 0; m < RowGroups; ++m) {
-        const auto& q = q_[m][i];
-        cuda::mma<T>(s[i % chains][m][0], q[0], q[1], q[2], q[3], k[0], k[1]);
-        cuda::mma<T>(s[i % chains][m][1], q[0], q[1], q[2], q[3], k[2], k[3]);
-      }
+      for (int m = 0; m < RowGroups; ++m) multiply_pair(s[i % chains][m], q_[m][i], k);
     }
     if (AnyQuery && args_.q.type != dtype_v<T>) {
       PAGODA_UNROLL(1)
@@ -143,8 +142,7 @@ class LatentFragment : public FragmentDefaults<T> {
         for (int m = 0; m < RowGroups; ++m) {
           PAGODA_UNROLL_ALL
           for (int e = 0; e < 4; ++e) q[e] = rest(query_row(m, e), query_dim(i, e));
-          cuda::mma<T>(s[0][m][0], q[0], q[1], q[2], q[3], k[0], k[1]);
-          cuda::mma<T>(s[0][m][1], q[0], q[1], q[2], q[3], k[2], k[3]);
+          multiply_pair(s[0][m], q, k);
         }
       }
     }
@@ -189,9 +187,7 @@ class LatentFragment : public FragmentDefaults<T> {
     for (int i = 1; i < lane_tokens; ++i) most = fmaxf(most, x_[i]);
     const bool raised = __any_sync(~0u, most > base_ + rescale_threshold);
     if (raised) {
-      PAGODA_UNROLL_ALL
-      for (int d = 1; d < row_lanes; d *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
-      most  = fmaxf(most, base_);
+      most  = fmaxf(cuda::max_of_group<row_lanes>(most), base_);
       kept  = cuda::exp2(base_ - most);
       base_ = most;
       sum_ *= kept;
@@ -208,7 +204,7 @@ class LatentFragment : public FragmentDefaults<T> {
     Pack<std::uint32_t, lane_tokens / 2> p;
     PAGODA_UNROLL_ALL
     for (int i = 0; i < lane_tokens / 2; ++i) p.at[i] = cuda::pack<T>(x_[2 * i], x_[2 * i + 1]);
-    *reinterpret_cast<Pack<std::uint32_t, lane_tokens / 2>*>(memory_ + p_at + row * 32 +
+    *reinterpret_cast<Pack<std::uint32_t, lane_tokens / 2>*>(memory_ + Layout::p_at + row * 32 +
                                                              ((2 * token) ^ ((row >> 2 & 1) << 4))) = p;
     if (token == 0) kept_of_rows()[row] = kept;
     raised_ = cuda::sync_team_or(raised);
@@ -233,12 +229,12 @@ class LatentFragment : public FragmentDefaults<T> {
     std::uint32_t p[RowGroups][4];
     PAGODA_UNROLL_ALL
     for (int m = 0; m < RowGroups; ++m)
-      cuda::load_matrices<false>(p[m], cuda::shared_address(memory_) + p_at + 512 * m + (lane & 15) * 32 +
+      cuda::load_matrices<false>(p[m], cuda::shared_address(memory_) + Layout::p_at + 512 * m + (lane & 15) * 32 +
                                            (((lane >> 4) ^ (lane >> 2 & 1)) << 4));
     if constexpr (AnyQuery) {
       if (hides && !values_are_finite(values)) {
         multiply_visible_values(values, p);
-        tile_ = tile_bytes - tile_;
+        tile_ = Layout::tile_bytes - tile_;
         return;
       }
     }
@@ -247,24 +243,21 @@ class LatentFragment : public FragmentDefaults<T> {
       std::uint32_t v[4];
       cuda::load_matrices<true>(v, values + 128 * i);
       PAGODA_UNROLL_ALL
-      for (int m = 0; m < RowGroups; ++m) {
-        cuda::mma<T>(out_[m][i][0], p[m][0], p[m][1], p[m][2], p[m][3], v[0], v[1]);
-        cuda::mma<T>(out_[m][i][1], p[m][0], p[m][1], p[m][2], p[m][3], v[2], v[3]);
-      }
+      for (int m = 0; m < RowGroups; ++m) multiply_pair(out_[m][i], p[m], v);
     }
-    tile_ = tile_bytes - tile_;
+    tile_ = Layout::tile_bytes - tile_;
   }
 
   /// Team-wide, for each part_rows rows from `first` on: their state.
   KOKKOS_FUNCTION StateArray<float> finish(int first) {
     float* const values           = reinterpret_cast<float*>(memory_);
-    RowState<float>* const states = reinterpret_cast<RowState<float>*>(memory_ + states_at);
+    RowState<float>* const states = reinterpret_cast<RowState<float>*>(memory_ + Layout::states_at);
 #if defined(__CUDA_ARCH__)
     cuda::wait_copies<0>();
-    cuda::sync_team();  // nobody reads or clears a tile, or reads the part before, any more
+    cuda::sync_team();  // no warp accesses a tile or the previous part any more
     const RowState<float> state = row_state();
     if (token_at(0) == 0) states[lane_row(0)] = state;
-    float* const to = values + (lane() >> 2) * value_stride + 16 * warp_ + 2 * (lane() & 3);
+    float* const to = values + (lane() >> 2) * Layout::value_stride + 16 * warp_ + 2 * (lane() & 3);
     PAGODA_UNROLL_ALL
     for (int m = 0; m < RowGroups; ++m) {
       if (first != 16 * m) continue;
@@ -272,38 +265,34 @@ class LatentFragment : public FragmentDefaults<T> {
       for (int i = 0; i < value_steps; ++i) {
         PAGODA_UNROLL_ALL
         for (int e = 0; e < 4; ++e) {
-          const auto& o                                                                            = out_[m][i][e / 2];
-          *reinterpret_cast<Pack<float, 2>*>(to + 64 * i + 8 * (e / 2) + e % 2 * 8 * value_stride) = {o[e % 2 * 2],
-                                                                                                      o[e % 2 * 2 + 1]};
+          const auto& o = out_[m][i][e / 2];
+          *reinterpret_cast<Pack<float, 2>*>(to + 64 * i + 8 * (e / 2) + e % 2 * 8 * Layout::value_stride) = {
+              o[e % 2 * 2], o[e % 2 * 2 + 1]};
         }
       }
     }
     cuda::sync_team();
 #endif
-    return {states + first, values, value_stride, 0, 0};
+    return {states + first, values, Layout::value_stride, 0, 0};
   }
 
  private:
-  static constexpr int warps = 4;
-
-  static constexpr int key_steps    = key_dims / 16 / warps;  ///< of 16 dims, for each warp
-  static constexpr int value_steps  = value_dims / 16 / warps;
-  static constexpr int chains       = RowGroups == 1 ? 2 : 1;  ///< of products: four at least, to hide their latency
-  static constexpr int warp_rows    = rows / warps;            ///< whose softmax a warp does
-  static constexpr int row_lanes    = 32 / warp_rows;
-  static constexpr int lane_tokens  = tile_tokens / row_lanes;
-  static constexpr int row_bytes    = key_dims * 2;
-  static constexpr int tile_bytes   = tile_tokens * row_bytes;
-  static constexpr int sums_at      = 2 * tile_bytes;  ///< [warp][row][token]
-  static constexpr int p_at         = sums_at + warps * rows * tile_tokens * 4;
-  static constexpr int kept_at      = p_at + rows * tile_tokens * 2;
-  static constexpr int all_bytes    = kept_at + rows * 4;
-  static constexpr int value_stride = value_dims + 8;  ///< four rows' pairs in different banks
-  static constexpr int states_at    = part_rows * value_stride * 4;
-  static_assert(states_at + rows * static_cast<int>(sizeof(RowState<float>)) <= 2 * tile_bytes);
-  static_assert(!AnyQuery || rows * row_bytes <= 2 * tile_bytes);
+  static constexpr int warps       = Layout::warps;
+  static constexpr int key_steps   = key_dims / 16 / warps;  ///< of 16 dims, for each warp
+  static constexpr int value_steps = value_dims / 16 / warps;
+  static constexpr int chains      = RowGroups == 1 ? 2 : 1;  ///< of products: four at least, to hide their latency
+  static constexpr int warp_rows   = rows / warps;            ///< whose softmax a warp does
+  static constexpr int row_lanes   = 32 / warp_rows;
+  static constexpr int lane_tokens = tile_tokens / row_lanes;
+  static_assert(!AnyQuery || rows * Layout::row_bytes <= 2 * Layout::tile_bytes);
   static constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
 
+  /// d += a b for two operands b, of 8 columns each.
+  KOKKOS_FUNCTION static void multiply_pair(float (&d)[2][4], const std::uint32_t (&a)[4],
+                                            const std::uint32_t (&b)[4]) {
+    cuda::mma<T>(d[0], a[0], a[1], a[2], a[3], b[0], b[1]);
+    cuda::mma<T>(d[1], a[0], a[1], a[2], a[3], b[2], b[3]);
+  }
   /// Worked out from anew, so that no address that depends on it takes a register where it is not needed.
   KOKKOS_FUNCTION int lane() const { return cuda::opaque(lane_); }
   /// Which token of a tile the lane's i-th score is of.
@@ -311,16 +300,12 @@ class LatentFragment : public FragmentDefaults<T> {
   /// Row r's chunk i (16 bytes) of a tile lies at place i ^ (r % 8) of the row, so that eight rows' chunks i lie in
   /// different banks. All that a lane reads or writes of a row is 128 bytes apart: one address does.
   KOKKOS_FUNCTION std::uint32_t tile_at(int tile, int row, int chunk) const {
-    return cuda::shared_address(memory_) + tile + row * row_bytes + ((chunk ^ (row & 7)) << 4);
+    return cuda::shared_address(memory_) + tile + row * Layout::row_bytes + ((chunk ^ (row & 7)) << 4);
   }
   /// Rows of 16 sums, the halves of every other two rows swapped: no two rows of a half warp in the same banks.
   KOKKOS_FUNCTION static int sum_at(int row, int token) { return row * tile_tokens + (token ^ ((row >> 1 & 1) << 3)); }
   KOKKOS_FUNCTION RowState<float> row_state() const {
-    float sum = sum_;
-#if defined(__CUDA_ARCH__)
-    PAGODA_UNROLL_ALL
-    for (int d = 1; d < row_lanes; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
-#endif
+    const float sum = cuda::sum_of_group<row_lanes>(sum_);
     return {sum == 0.0f ? -infinity : base_, sum};  // a base that was never raised: the row has seen no token
   }
   /// values: the lane's address of the tile's values, as multiply_values has it.
@@ -365,21 +350,18 @@ class LatentFragment : public FragmentDefaults<T> {
     }
   }
   KOKKOS_FUNCTION float* sums_of(int warp) const {
-    return reinterpret_cast<float*>(memory_ + sums_at) + warp * rows * tile_tokens;
+    return reinterpret_cast<float*>(memory_ + Layout::sums_at) + warp * rows * tile_tokens;
   }
   /// What is left of each row's output and sum when its maximum is raised.
-  KOKKOS_FUNCTION float* kept_of_rows() const { return reinterpret_cast<float*>(memory_ + kept_at); }
-
+  KOKKOS_FUNCTION float* kept_of_rows() const { return reinterpret_cast<float*>(memory_ + Layout::kept_at); }
   /// Row and first of two dims of the lane's e-th word in step i of the first product's first operand.
   KOKKOS_FUNCTION int query_row(int m, int e) const { return 16 * m + (lane() >> 2) + e % 2 * 8; }
   KOKKOS_FUNCTION int query_dim(int i, int e) const { return 64 * i + 16 * warp_ + 2 * (lane() & 3) + e / 2 * 8; }
-
   /// Two dims of what rounding left of a query. Worked out anew for each tile: there are no registers to keep it in.
   KOKKOS_FUNCTION std::uint32_t rest(int r, int d) const {
     const float x0 = queries_->template load_query<float>(r, d), x1 = queries_->template load_query<float>(r, d + 1);
     return cuda::pack<T>(x0 - static_cast<float>(T(x0)), x1 - static_cast<float>(T(x1)));
   }
-
   KOKKOS_FUNCTION int copy_row() const { return 4 * warp_ + (lane() >> 3); }
   /// Where the row that the lane helps to copy of the tile from u on lies. Beyond the last token, it is that one's
   /// again, so that what is copied is always a row of the sequence.
@@ -387,7 +369,7 @@ class LatentFragment : public FragmentDefaults<T> {
   KOKKOS_FUNCTION PagePlace place(const Where& where, int u, int end) const {
     return where.place(Kokkos::min(u + copy_row(), end - 1));
   }
-  /// Of the lane's first chunk of the row: eight lanes copy a row.
+  /// Address of the lane's first chunk of the row. Eight lanes copy a row.
   template <class Where>
   KOKKOS_FUNCTION const char* address(const Where& where, const PagePlace& place) const {
     return static_cast<const char*>(args_.k) + where.row(place).k * static_cast<int>(sizeof(T)) + 16 * (lane() & 7);
@@ -397,7 +379,7 @@ class LatentFragment : public FragmentDefaults<T> {
     const std::uint32_t to     = tile_at(tile, copy_row(), lane() & 7);
     const std::uint64_t policy = cuda::read_once_policy();
     PAGODA_UNROLL_ALL
-    for (int i = 0; i < row_bytes / 128; ++i) cuda::copy_async(to + 128 * i, copy_ + 128 * i, policy, clear);
+    for (int i = 0; i < Layout::row_bytes / 128; ++i) cuda::copy_async(to + 128 * i, copy_ + 128 * i, policy, clear);
     cuda::commit_copies();
   }
 

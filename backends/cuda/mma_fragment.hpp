@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/any_rows.hpp"
-#include "backends/cuda/block_scales.hpp"
-#include "backends/cuda/e2m1_storage.hpp"
 #include "backends/cuda/mma_storage.hpp"
+#include "backends/cuda/mma_values.hpp"
 #include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "src/base/arithmetic.hpp"
@@ -45,28 +43,71 @@ namespace pagoda::detail {
 /// types than the cache's, and score options. AnyAlignment: rows may begin on any byte and be of any length. They are
 /// copied as the 16-byte chunks of memory that they touch, and shifted into place in scratch (realign).
 template <class T, int DimTile, bool AnyQuery = false, bool AnyAlignment = false>
-class MmaFragment : public FragmentDefaults<T> {
+class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
+  using Base = MmaValues<T, DimTile, AnyQuery, AnyAlignment>;
+  using Base::args_;
+  using Base::begin_tiles;
+  using Base::block_words;
+  using Base::chunks;
+  using Base::column_;
+  using Base::copy_keys;
+  using Base::copy_values;
+  using Base::fetch_queries;
+  using Base::floating;
+  using Base::for_each_value;
+  using Base::in_blocks;
+  using Base::key_factor;
+  using Base::keys_;
+  using Base::keys_at_;
+  using Base::load_scales;
+  using Base::lowered;
+  using Base::memory_;
+  using Base::multiply_output;
+  using Base::multiply_scaled_weights;
+  using Base::multiply_value;
+  using Base::multiply_visible_values;
+  using Base::next_stage;
+  using Base::out_;
+  using Base::p_;
+  using Base::p_rest_;
+  using Base::query_bytes;
+  using Base::query_chunks;
+  using Base::realign;
+  using Base::row_;
+  using Base::scale_;
+  using Base::scales_fit_;
+  using Base::scales_weights;
+  using Base::stage_;
+  using Base::stages;
+  using Base::states_at;
+  using Base::team_;
+  using Base::tile_bytes;
+  using Base::turn_ahead;
+  using Base::value_scale_;
+  using Base::value_stride;
+  using Base::values_are_finite;
+  using Base::worker_bytes;
+  static constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
+
  public:
+  using Base::lane_row;
+  using Base::query_type;
+  using Base::rows;
+  using Base::scaled;
+  using Base::tile_tokens;
+  using typename Base::ValueOperand;
   template <bool General>
-  using Instance                             = MmaFragment<T, DimTile, General, AnyAlignment>;
-  using Acc                                  = float;
-  using Member                               = typename Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
+  using Instance = MmaFragment<T, DimTile, General, AnyAlignment>;
+  using Acc      = float;
+  using typename Base::Member;
   static constexpr bool general_only         = AnyAlignment;  ///< one instance will do
   static constexpr bool starts_speculatively = true;
   static constexpr bool any_query            = AnyQuery;
-  static constexpr int rows                  = 8;
   static constexpr int lane_rows             = 2;
-  static constexpr int scratch_alignment     = 512;  ///< the longest row of a tile
-  static constexpr int tile_tokens           = 16;
-  using Storage                              = MmaStorage<T>;
-  using Operand                              = typename Storage::Operand;
-  using FragmentDefaults<T>::scaled;
-  using FragmentDefaults<T>::block_dims;
-  static constexpr bool in_blocks         = block_dims > 0;
-  using ValueOperand                      = typename ValueOperandOf<Storage>::type;
+  using typename Base::Operand;
+  using typename Base::Storage;
   static constexpr DType probability_type = dtype_v<Operand>;
-  static constexpr DType query_type       = dtype_v<Operand>;
-  /// Of four warps, so that their scratch and registers fit: what is in flight on an SM hides the memory's latency.
+  /// Teams have four warps. As many fit as scratch and registers allow; their copies in flight hide memory latency.
   static constexpr int teams_per_sm = DimTile <= 64 ? 4 : DimTile <= 128 ? 3 : 2;
 
   static constexpr int many_joined = 16;  ///< states, at once: there are registers for it
@@ -85,96 +126,13 @@ class MmaFragment : public FragmentDefaults<T> {
   }
 
   KOKKOS_FUNCTION MmaFragment(const Member& team, const KernelArgsOf<T>& args, char* memory)
-      : team_(team), args_(args), memory_(memory), keys_(memory + team.team_rank() * worker_bytes) {
-    KOKKOS_IF_ON_DEVICE((lane_ = static_cast<int>(threadIdx.x & 31);))  // that it is not negative saves instructions
-    row_    = lane_ >> 2;
-    column_ = lane_ & 3;
-    policy_ = cuda::read_once_policy();
-    // A tile's chunk i of row r lies at place i ^ swizzle(r) of the row. Rows start on multiples of their size, so that
-    // a place is changed by xor on the address.
-    const std::uint32_t keys = cuda::shared_address(keys_);
-    const int row0 = lane_ / copy_lanes, first = lane_ & (copy_lanes - 1);
-    copy_at_   = keys + row0 * row_bytes + ((first ^ swizzle(row0)) << 4);
-    keys_at_   = keys + (lane_ & 15) * row_bytes + (((lane_ >> 4) ^ swizzle(lane_ & 7)) << 4);
-    next_at_   = keys + row0 * row_bytes + (((first + 1) ^ swizzle(row0)) << 4);
-    values_at_ = keys + tile_bytes + ((lane_ & 7) | (lane_ >> 4 << 3)) * row_bytes +
-                 (((lane_ >> 3 & 1) ^ swizzle(lane_ & 7)) << 4);
-  }
+      : Base(team, args, memory) {}
 
-  KOKKOS_FUNCTION int lane_row(int j) const { return 2 * column_ + j; }
-
-  /// Team-wide: into scratch, as rows of Operands. Of other types, rounded to it, and what the rounding left beside it.
-  template <class Rows>
-  KOKKOS_FUNCTION void load_queries(const Rows& rows_of, float scale) {
-    scale_            = scale;
-    const int threads = team_.team_size() * 32, thread = team_.team_rank() * 32 + lane_;
-    if (args_.wide_queries) {
-      PAGODA_UNROLL(1)
-      for (int i = thread; i < rows * query_chunks; i += threads) {
-        const int r = i / query_chunks, chunk = i % query_chunks;
-        const bool none = !rows_of.valid(r) || 8 * chunk >= args_.head_dim;
-        const Operand* const q =
-            static_cast<const Operand*>(args_.q.data) + (none ? 0 : rows_of.query_offset(r) + 8 * chunk);
-        cuda::copy_async(query_place(r, chunk), reinterpret_cast<const char*>(q), policy_, none);
-      }
-    } else if constexpr (AnyQuery) {
-      if (args_.q.type == query_type) {
-        copy_queries(rows_of, thread, threads);
-        return cuda::commit_copies();
-      }
-      PAGODA_UNROLL(1)
-      for (int i = thread; i < rows * DimTile; i += threads) {
-        const int r = i / DimTile, d = i % DimTile;
-        const float x                   = d < args_.head_dim ? rows_of.template load_query<float>(r, d) : 0.0f;
-        char* const at                  = query_element(r, d);
-        const auto rounded              = Operand(x);
-        *reinterpret_cast<Operand*>(at) = rounded;
-        *reinterpret_cast<Operand*>(at + query_bytes) = Operand(x - static_cast<float>(rounded));
-      }
-    }
-    cuda::commit_copies();
-  }
-
-  /// Those of a guess that failed: their place in scratch is free again.
-  KOKKOS_FUNCTION void forget_queries() const {
-    cuda::wait_copies<0>();
-    team_.team_barrier();
-  }
-
-  /// The first tile's copies begin here; then the queries are taken from scratch.
+  /// The first tiles' copies begin here; then the queries are taken from scratch.
   template <class Where>
   KOKKOS_FUNCTION void begin(const Where& where, int u, int step, int end, bool known_pages = false, int page = 0) {
-    step_ = step, ahead_ = u;
-    if constexpr (in_blocks) {
-      kv_head_ = where.kv_head;
-    } else if constexpr (scaled) {
-      begin_scales(where.kv_head);
-    }
-    if (u < end) {
-      if constexpr (AnyAlignment) {
-        keys_from_ = AnyRows::of<T>(args_.k, args_.k_page, args_.k_token, where.kv_head * args_.k_head, args_.head_dim);
-        values_from_ =
-            AnyRows::of<T>(args_.v, args_.v_page, args_.v_token, where.kv_head * args_.v_head, args_.head_dim_v);
-      } else {
-        keys_from_   = source(args_.k, args_.k_units, where.kv_head, args_.head_dim);
-        values_from_ = source(args_.v, args_.v_units, where.kv_head, args_.head_dim_v);
-      }
-      by_tile_ = where.in_pages(tile_tokens) && args_.near_tokens;
-      if (by_tile_ && known_pages) {
-        place_.page = page;
-        ahead_ += 32 * step_;
-      } else {
-        look_up(where, end);
-      }
-    }
-    PAGODA_UNROLL_ALL
-    for (int s = 0; s < stages; ++s) {
-      more_ = comes(u, s * step, end);
-      if (more_) turn(where, u + s * step, end);
-      copy_keys();
-      copy_values();
-      next_stage();
-    }
+    if constexpr (in_blocks) this->begin_block_scales();
+    this->begin_tiles(where, u, step, end, known_pages, page);
     cuda::wait_copies<2 * stages>();
     team_.team_barrier();
     fetch_queries(q_, 0);
@@ -182,11 +140,16 @@ class MmaFragment : public FragmentDefaults<T> {
 
   template <class Where>
   KOKKOS_FUNCTION void multiply_keys(const Where& where, int u, int end) {
-    more_ = comes(u, stages * step_, end);
-    if (more_) turn(where, u + stages * step_, end);
+    this->turn_ahead(where, u, end);
     cuda::wait_copies<2 * stages - 1>();
     cuda::sync_warp();
     if constexpr (AnyAlignment) realign(0);
+    if constexpr (in_blocks) {
+      const float factor = this->convert_scales();
+      if constexpr (scales_weights)
+        if (factor != 1.0f) multiply_output(factor);
+      cuda::sync_warp();
+    }
     float s[2][4] = {};  // over even and odd steps: shorter chains
     add_key_products(s, q_);
     if constexpr (AnyQuery)
@@ -201,7 +164,7 @@ class MmaFragment : public FragmentDefaults<T> {
     copy_keys();
     PAGODA_UNROLL_ALL
     for (int i = 0; i < 4; ++i) {
-      const float sum = s[0][i] + s[1][i];
+      const float sum = scales_weights ? s[0][i] : s[0][i] + s[1][i];
       x_[i]           = token_at(i) < end - u ? sum * (scale_ * key_factor * key_scale[i / 2]) : -infinity;
     }
   }
@@ -218,7 +181,9 @@ class MmaFragment : public FragmentDefaults<T> {
     // Of the weights of value rows: with scales of tokens, the largest is not the most probable token's.
     float most[2];
     PAGODA_UNROLL_ALL
-    for (int e = 0; e < 2; ++e) most[e] = fmaxf(x_[e] + weight_log2(0), x_[2 + e] + weight_log2(1));
+    for (int e = 0; e < 2; ++e) most[e] = fmaxf(x_[e], x_[2 + e]);
+    if constexpr (scaled && !in_blocks)
+      for (int e = 0; e < 2; ++e) most[e] = fmaxf(x_[e] + weight_log2(0), x_[2 + e] + weight_log2(1));
     if (__any_sync(~0u, most[0] > base_[0] + rescale_threshold || most[1] > base_[1] + rescale_threshold)) {
       PAGODA_UNROLL_ALL
       for (int e = 0; e < 2; ++e) {
@@ -246,11 +211,13 @@ class MmaFragment : public FragmentDefaults<T> {
     }
     PAGODA_UNROLL_ALL
     for (int i = 0; i < 2; ++i) {
-      const std::uint32_t word = cuda::pack<ValueOperand>(x_[2 * i], x_[2 * i + 1]);
-      p_[i]                    = cuda::transpose(word);
-      if constexpr (split_weights) {
+      if (!scales_weights || scales_fit_) {
+        p_[i] = cuda::transpose(cuda::pack<Operand>(x_[2 * i], x_[2 * i + 1]));
+      } else {
+        const std::uint32_t word = cuda::pack<ValueOperand>(x_[2 * i], x_[2 * i + 1]);
         float low, high;
         cuda::unpack<ValueOperand>(word, low, high);
+        p_[i]      = cuda::transpose(word);
         p_rest_[i] = cuda::transpose(cuda::pack<ValueOperand>(x_[2 * i] - low, x_[2 * i + 1] - high));
       }
     }
@@ -262,7 +229,9 @@ class MmaFragment : public FragmentDefaults<T> {
     cuda::wait_copies<2 * stages - 1>();
     cuda::sync_warp();
     if constexpr (AnyAlignment) realign(tile_bytes);
-    if (AnyQuery && floating && hides && !values_are_finite()) {
+    if (scales_weights && scales_fit_) {
+      if constexpr (scales_weights) multiply_scaled_weights();
+    } else if (AnyQuery && floating && hides && !values_are_finite()) {
       multiply_visible_values();
     } else {
       for_each_value([&](int o, const std::uint32_t (&a)[4]) {
@@ -293,8 +262,10 @@ class MmaFragment : public FragmentDefaults<T> {
       float* const to = reinterpret_cast<float*>(keys_) + (2 * column_ + e) * value_stride;
       PAGODA_UNROLL_ALL
       for (int i = 0; i < DimTile / 16; ++i) {
-        to[Storage::dim(i, row_, 0)] = out_[i][e] * (1 / Storage::unit(i));
-        to[Storage::dim(i, row_, 1)] = out_[i][2 + e] * (1 / Storage::unit(i));
+        float factor = 1 / Storage::unit(i);
+        if constexpr (scales_weights) factor = this->output_unit();
+        to[Storage::dim(i, row_, 0)] = out_[i][e] * factor;
+        to[Storage::dim(i, row_, 1)] = out_[i][2 + e] * factor;
       }
     }
     team_.team_barrier();
@@ -304,99 +275,12 @@ class MmaFragment : public FragmentDefaults<T> {
   }
 
  private:
-  static constexpr int chunks     = DimTile / Storage::dims;  ///< of 16 bytes in a row
-  static constexpr int copy_lanes = chunks;                   ///< that copy a row together
-  static constexpr int copy_rows  = 32 / chunks;              ///< at once
-  static constexpr int row_bytes  = 16 * chunks;
-  static constexpr int tile_bytes = tile_tokens * row_bytes;
-  /// Tiles that are on their way at a time, each in a place of its own: what is in flight hides the memory's latency.
-  static constexpr int stages = greatest(1, least(4, 8192 / (2 * tile_bytes)));
-  /// Words of a row's block scales.
-  static constexpr int block_words = (blocks_of(dtype_v<T>, DimTile) + 3) / 4;
-  using TileBlocks                 = TileBlockScales<tile_tokens, block_words>;
-  /// Scales of keys, then of values.
-  static constexpr int scale_bytes  = in_blocks ? 2 * TileBlocks::bytes
-                                      : scaled  ? 2 * tile_tokens * int(sizeof(float))
-                                                : 0;
-  static constexpr int row_begins   = 2 * tile_bytes + scale_bytes;  ///< see realign
-  static constexpr int row_ends     = row_begins + 2 * tile_tokens * int(sizeof(int));
-  static constexpr int stage_bytes  = AnyAlignment ? row_ends + 2 * tile_tokens * 16 : row_begins;
-  static constexpr int value_stride = DimTile + 4;  ///< off a multiple of 32 banks
-  static constexpr int states_at    = rows * value_stride * static_cast<int>(sizeof(float));
-  static constexpr int worker_bytes =
-      (greatest<int>(stages * stage_bytes, states_at + rows * int(sizeof(RowState<float>))) + scratch_alignment - 1) /
-      scratch_alignment * scratch_alignment;
-  static constexpr int query_chunks = DimTile / 8;
-  static constexpr int query_bytes  = rows * 16 * query_chunks;
-  static_assert(chunks >= 4 && query_chunks >= 8);
-  static constexpr bool lowered       = Storage::lower(0) != 0;  ///< values are larger than the numbers, by a constant
-  static constexpr bool floating      = !lowered;                ///< values may be infinite or NaN
-  static constexpr bool split_weights = [] {                     ///< probabilities are two operands
-    if constexpr (in_blocks) return Storage::split_weights;
-    return false;
-  }();
-  static constexpr float key_factor = [] {  ///< what makes scores of sums of products
-    if constexpr (in_blocks) return 1 / Storage::key_unit;
-    return 1.0f;
-  }();
-  static constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
-
-  /// Eight rows' chunks i lie in different banks at places i ^ swizzle(row). For multiples of copy_rows, swizzle(row +
-  /// i) is swizzle(row) ^ swizzle(i).
-  KOKKOS_FUNCTION static constexpr int swizzle(int row) { return row_bytes >= 128 ? row & 7 : row >> 1 & 3; }
-
-  /// Rows of queries lie behind the workers' parts, chunk i at place i ^ (row % 8).
-  KOKKOS_FUNCTION char* query_row(int r) const {
-    return memory_ + team_.team_size() * worker_bytes + r * 16 * query_chunks;
-  }
-  KOKKOS_FUNCTION std::uint32_t query_place(int r, int chunk) const {
-    return cuda::shared_address(query_row(r)) + ((chunk ^ (r & 7)) << 4);
-  }
-  KOKKOS_FUNCTION char* query_element(int r, int d) const {
-    return query_row(r) + (((d / 8) ^ (r & 7)) << 4) + d % 8 * int(sizeof(Operand));
-  }
-  /// Queries of the operands' type and of any strides into scratch.
-  template <class Rows>
-  KOKKOS_FUNCTION void copy_queries(const Rows& rows_of, int thread, int threads) const {
-    constexpr int at_once = 4;  // loads on their way before the first is needed
-    PAGODA_UNROLL(1)
-    for (int first = thread; first < rows * DimTile; first += at_once * threads) {
-      Operand x[at_once];
-      PAGODA_UNROLL_ALL
-      for (int j = 0; j < at_once; ++j) {
-        const int i = first + j * threads, r = i / DimTile, d = i % DimTile;
-        x[j] = Operand(0.0f);
-        if (r < rows && d < args_.head_dim && rows_of.valid(r))
-          x[j] = static_cast<const Operand*>(args_.q.data)[rows_of.query_offset(r, d)];
-      }
-      PAGODA_UNROLL_ALL
-      for (int j = 0; j < at_once; ++j) {
-        const int i = first + j * threads;
-        if (i < rows * DimTile) *reinterpret_cast<Operand*>(query_element(i / DimTile, i % DimTile)) = x[j];
-      }
-    }
-  }
-  /// From `part` bytes behind the queries on.
-  KOKKOS_FUNCTION void fetch_queries(std::uint32_t* q, int part) const {
-    if constexpr (scaled) {
-      PAGODA_UNROLL_ALL
-      for (int i = 0; i < chunks; ++i) {
-        std::uint32_t words[2 * Storage::steps];
-        Storage::queries(query_row(row_) + part, row_ & 7, i, column_, words);
-        PAGODA_UNROLL_ALL
-        for (int j = 0; j < 2 * Storage::steps; ++j) q[2 * Storage::steps * i + j] = words[j];
-      }
-    } else {
-      const std::uint32_t at = query_place(lane_ & 7, lane_ >> 3) + part;
-      PAGODA_UNROLL_ALL
-      for (int i = 0; i < query_chunks; i += 4) cuda::load_matrices<false>(&q[i], at ^ (i << 4));
-    }
-  }
   /// s += keys x queries, over the tile's tokens. Even and odd steps of 16 dims have sums of their own.
   KOKKOS_FUNCTION void add_key_products(float (&s)[2][4], const std::uint32_t (&q)[query_chunks]) const {
-    [[maybe_unused]] std::uint32_t blocks[2][in_blocks ? block_words : 1];  // scales of the lane's tokens
+    constexpr int scale_words = !in_blocks ? 1 : scales_weights ? 2 * block_words : block_words;
+    [[maybe_unused]] std::uint32_t scale[2][scale_words];  // of the lane's tokens
     if constexpr (in_blocks)
-      for (int t = 0; t < 2; ++t) key_blocks().load(row_ + 8 * t, Storage::first_key_block(column_), blocks[t]);
+      for (int t = 0; t < 2; ++t) this->load_key_scales(row_ + 8 * t, scale[t]);
     PAGODA_UNROLL_ALL
     for (int i = 0; i < chunks; i += 2) {
       std::uint32_t k[4];  // a chunk of tokens 0 .. 7 and 8 .. 15, then the next
@@ -406,9 +290,24 @@ class MmaFragment : public FragmentDefaults<T> {
         for (int j = 0; j < 2; ++j) {
           std::uint32_t a[Storage::steps][4];
           Storage::keys(k[2 * j], k[2 * j + 1], a);
-          if constexpr (in_blocks) {
-            const int block = (i + j) * Storage::blocks_of_a_chunk;
-            multiply_block(s, q, i + j, a, blocks[0][block / 4], blocks[1][block / 4], block % 4);
+          if constexpr (scales_weights) {
+            float sum[4] = {};
+            PAGODA_UNROLL_ALL
+            for (int step = 0; step < Storage::steps; ++step) {
+              const int n = Storage::steps * (i + j) + step;
+              cuda::mma<Operand>(sum, a[step][0], a[step][1], a[step][2], a[step][3], q[2 * n], q[2 * n + 1]);
+            }
+            PAGODA_UNROLL_ALL
+            for (int e = 0; e < 4; ++e)
+              s[0][e] += sum[e] * Storage::template key_scale<block_words>(scale[e / 2], i + j);
+          } else if constexpr (in_blocks) {
+            if (j == 0) {
+              Storage::template scale_keys<0>(a, scale[0][i / 2], scale[1][i / 2]);
+            } else {
+              Storage::template scale_keys<1>(a, scale[0][i / 2], scale[1][i / 2]);
+            }
+            PAGODA_UNROLL_ALL
+            for (int step = 0; step < Storage::steps; ++step) multiply(s, q, Storage::steps * (i + j) + step, a[step]);
           } else {
             PAGODA_UNROLL_ALL
             for (int step = 0; step < Storage::steps; ++step) multiply(s, q, Storage::steps * (i + j) + step, a[step]);
@@ -424,106 +323,6 @@ class MmaFragment : public FragmentDefaults<T> {
                                        const std::uint32_t (&a)[4]) {
     cuda::mma<Operand>(s[step % 2], a[0], a[1], a[2], a[3], q[2 * step], q[2 * step + 1]);
   }
-  /// s += keys x queries over a chunk of a row in blocks. Byte j of low and high: the scale of the block of the lane's
-  /// two tokens.
-  KOKKOS_FUNCTION static void multiply_block(float (&s)[2][4], const std::uint32_t (&q)[query_chunks], int chunk,
-                                             std::uint32_t (&a)[Storage::steps][4], std::uint32_t low,
-                                             std::uint32_t high, int j) {
-    if constexpr (Storage::sums_by_block) {
-      float sum[2][4] = {};
-      PAGODA_UNROLL_ALL
-      for (int step = 0; step < Storage::steps; ++step) multiply(sum, q, Storage::steps * chunk + step, a[step]);
-      const float scale[2] = {Storage::scale(low, j), Storage::scale(high, j)};
-      PAGODA_UNROLL_ALL
-      for (int i = 0; i < 4; ++i) s[chunk % 2][i] += (sum[0][i] + sum[1][i]) * scale[i / 2];
-    } else {
-      Storage::scale_keys(a, low, high, j);
-      PAGODA_UNROLL_ALL
-      for (int step = 0; step < Storage::steps; ++step) multiply(s, q, Storage::steps * chunk + step, a[step]);
-    }
-  }
-  /// sum += values x weights.
-  KOKKOS_FUNCTION void multiply_value(float (&sum)[4], const std::uint32_t (&a)[4]) const {
-    cuda::mma<ValueOperand>(sum, a[0], a[1], a[2], a[3], p_[0], p_[1]);
-    if constexpr (split_weights) cuda::mma<ValueOperand>(sum, a[0], a[1], a[2], a[3], p_rest_[0], p_rest_[1]);
-  }
-
-  /// f(o, a): operand a of output o, for all values of the tile.
-  template <class F>
-  KOKKOS_FUNCTION void for_each_value(const F& f) const {
-    [[maybe_unused]] std::uint32_t blocks[4][in_blocks ? block_words : 1];  // scales of tokens 2 column, the next, and
-    if constexpr (in_blocks)                                                // of those 8 behind
-      for (int t = 0; t < 4; ++t)
-        value_blocks().load(2 * column_ + t % 2 + 8 * (t / 2), Storage::first_value_block(row_), blocks[t]);
-    PAGODA_UNROLL_ALL
-    for (int i = 0; i < chunks / 2; ++i) {
-      std::uint32_t v[4];  // tokens 0 .. 7 of two chunks, then tokens 8 .. 15
-      cuda::load_matrices<true>(v, (values_at_ ^ (i << 5)) + stage_);
-      if constexpr (scaled) {
-        PAGODA_UNROLL_ALL
-        for (int j = 0; j < 2; ++j) {
-          std::uint32_t a[Storage::steps][4];
-          if constexpr (in_blocks) {
-            const int block = (2 * i + j) * Storage::blocks_of_a_chunk, word = block / 4;
-            Storage::values(v[j], v[2 + j], {blocks[0][word], blocks[1][word], blocks[2][word], blocks[3][word]},
-                            block % 4, a);
-          } else {
-            Storage::values(v[j], v[2 + j], a);
-          }
-          PAGODA_UNROLL_ALL
-          for (int step = 0; step < Storage::steps; ++step) f(Storage::steps * (2 * i + j) + step, a[step]);
-        }
-      } else {
-        f(i, v);
-      }
-    }
-  }
-  KOKKOS_FUNCTION bool values_are_finite() const {
-    std::uint32_t zeros = 0;
-    for_each_value([&](int, const std::uint32_t (&a)[4]) {
-      PAGODA_UNROLL_ALL
-      for (const std::uint32_t word : a) zeros = cuda::add_zero_times<ValueOperand>(word, zeros);
-    });
-    return !cuda::any_lane((zeros & 0x7fff7fffu) != 0);
-  }
-  /// The second product where values that are not finite stand beside probabilities of tokens that a row does not see:
-  /// a product for each row, with 0 in place of the values that it does not see. Slow, and rare.
-  KOKKOS_FUNCTION void multiply_visible_values() {
-    PAGODA_UNROLL(1)
-    for (int r = 0; r < rows; ++r) {
-      // The lane's words of operand a are of tokens 2 column, 2 column + 1, and of those 8 behind.
-      const int lane           = 4 * r + column_;
-      const std::uint32_t seen = cuda::visible_halves(cuda::from_lane(p_[0], lane));
-      const std::uint32_t next = cuda::visible_halves(cuda::from_lane(p_[1], lane));
-      for_each_value([&](int o, const std::uint32_t (&a)[4]) {
-        float sum[4] = {};
-        multiply_value(sum, {a[0] & seen, a[1] & seen, a[2] & next, a[3] & next});
-        PAGODA_UNROLL_ALL
-        for (int e = 0; e < 2; ++e)
-          if (lane_row(e) == r) out_[o][e] += sum[e], out_[o][2 + e] += sum[2 + e];
-      });
-    }
-  }
-
-  /// Where the lane copies scales from: the first half of the lanes those of keys, the others those of values. Where
-  /// tokens have none, scratch holds ones.
-  KOKKOS_FUNCTION void begin_scales(int kv_head) {
-    const ScaleArray& scales = lane_ < tile_tokens ? args_.k_scale : args_.v_scale;
-    scales_from_             = nullptr;
-    if (scales.per_token()) {
-      scales_from_ = scales.at + static_cast<std::int64_t>(kv_head) * scales.head;
-      scale_page_ = scales.page, scale_token_ = scales.token;
-    } else {
-      PAGODA_UNROLL_ALL
-      for (int s = 0; s < stages; ++s) scales_at(s * stage_bytes)[lane_] = 1;
-    }
-  }
-  KOKKOS_FUNCTION float* scales_at(int stage) const { return reinterpret_cast<float*>(keys_ + stage + 2 * tile_bytes); }
-  /// Scales of the lane's two tokens: of keys into k, of values into value_scale_.
-  KOKKOS_FUNCTION void load_scales(float (&k)[2]) {
-    const float* const at = scales_at(stage_) + row_;
-    k[0] = at[0], k[1] = at[8], value_scale_[0] = at[tile_tokens], value_scale_[1] = at[tile_tokens + 8];
-  }
   /// What a probability is multiplied with, and its logarithm, or a lower number if that is none.
   KOKKOS_FUNCTION float weight(int i) const { return scaled && !in_blocks ? value_scale_[i] : 1.0f; }
   KOKKOS_FUNCTION float weight_log2(int i) const {
@@ -533,187 +332,9 @@ class MmaFragment : public FragmentDefaults<T> {
   /// Which token of a tile the lane's i-th score is of.
   KOKKOS_FUNCTION int token_at(int i) const { return row_ + (i >> 1) * 8; }
 
-  /// Where the lane copies from: its chunk of a kv head's row `row0` of a page 0, and the steps from there.
-  struct Source {
-    const char* base;
-    RowSteps steps;
-    std::uint32_t first;  ///< units to the kv head's rows
-    bool beyond;          ///< the lane's chunk lies beyond head_dim: zeros
-  };
-  KOKKOS_FUNCTION Source source(const void* base, const RowSteps& steps, int kv_head, int head_dim) const {
-    const int chunk   = lane_ & (copy_lanes - 1);
-    const bool beyond = Storage::dims * chunk >= head_dim;
-    return {static_cast<const char*>(base) + (beyond ? 0 : 16 * chunk), steps, kv_head * steps.head, beyond};
-  }
-
-  /// Page ids come ahead of their use. Where tiles lie within pages, a lane holds that of one tile, and the next 32 are
-  /// on their way; otherwise lane n % 16 holds that of its token of the next tile. Lanes beyond the last token repeat
-  /// it, so that what is loaded is always a row of the sequence.
-  template <class Where>
-  KOKKOS_FUNCTION void look_up(const Where& where, int end) {
-    const int ahead = by_tile_ ? lane_ * step_ : lane_ & (tile_tokens - 1);
-    place_          = where.place(least(ahead_ + ahead, end - 1));
-    ahead_ += by_tile_ ? 32 * step_ : step_;
-  }
-  /// To the tile that begins at token u.
-  template <class Where>
-  KOKKOS_FUNCTION void turn(const Where& where, int u, int end) {
-    whole_ = false;
-    if (by_tile_) {
-      if ((tile_ & 31) == 0) {
-        pages_ = place_.page;
-        if (ahead_ < end) look_up(where, end);
-      }
-      page_ = pages_;
-      KOKKOS_IF_ON_DEVICE((page_ = __shfl_sync(~0u, pages_, tile_ & 31);))
-      ++tile_;
-      slot_  = args_.page_size.rest(u);
-      whole_ = u + tile_tokens <= end;
-      if (!whole_) slot_ += least(lane_ & (tile_tokens - 1), end - 1 - u);
-    } else {
-      page_ = place_.page, slot_ = place_.slot;
-      look_up(where, end);
-    }
-  }
-  /// With the scales, those of the values included: the softmax needs them before the values.
-  KOKKOS_FUNCTION void copy_keys() {
-    if constexpr (in_blocks) {
-      copy_blocks(key_blocks(), args_.k_blocks, args_.head_dim);
-    } else if constexpr (scaled) {
-      if (more_ && scales_from_) {
-        const auto page = static_cast<std::uint32_t>(page_);
-        const auto slot = static_cast<std::uint32_t>(whole_ ? slot_ + (lane_ & (tile_tokens - 1)) : slot_);
-        cuda::copy_word_async(cuda::shared_address(scales_at(stage_) + lane_),
-                              scales_from_ + (static_cast<std::uint64_t>(page) * scale_page_ +
-                                              static_cast<std::uint64_t>(slot) * scale_token_));
-      }
-    }
-    copy(0, keys_from_);
-  }
-  /// u + step < end, where the sum may exceed 2^31.
-  KOKKOS_FUNCTION static bool comes(int u, int step, int end) {
-    return static_cast<unsigned>(u) + static_cast<unsigned>(step) < static_cast<unsigned>(end);
-  }
-  KOKKOS_FUNCTION void copy_values() {
-    if constexpr (in_blocks) copy_blocks(value_blocks(), args_.v_blocks, args_.head_dim_v);
-    copy(tile_bytes, values_from_);
-  }
-  /// Block scales of the tile turned to, if there is one: each lane those of its token (lane % 16).
-  KOKKOS_FUNCTION void copy_blocks(const TileBlocks& to, const BlockScaleArray& from, int head_dim) const {
-    if (!more_ || lane_ >= tile_tokens) return;
-    to.copy(lane_, static_cast<const char*>(from.at) + from.offset(page_, whole_ ? slot_ + lane_ : slot_, kv_head_),
-            blocks_of(dtype_v<T>, head_dim));
-  }
-  KOKKOS_FUNCTION TileBlocks key_blocks() const { return TileBlocks{keys_ + stage_ + 2 * tile_bytes}; }
-  KOKKOS_FUNCTION TileBlocks value_blocks() const {
-    return TileBlocks{keys_ + stage_ + 2 * tile_bytes + int(TileBlocks::bytes)};
-  }
-
-  /// The place of the next tile. A tile is copied to where the one that many stages before it was.
-  KOKKOS_FUNCTION void next_stage() {
-    if constexpr (stages > 1) stage_ = stage_ + stage_bytes == stages * stage_bytes ? 0 : stage_ + stage_bytes;
-  }
-
-  /// Begins to copy the rows of the tile turned to, if there is one, to so many bytes behind the keys: each lane a
-  /// chunk of every so many rows. Rows of a whole tile within a page follow each other in even steps; the places of
-  /// others are told by the lanes that know them.
-  KOKKOS_FUNCTION void copy(int behind_keys, const AnyRows& from) {
-    if (!more_) return cuda::commit_copies();
-    const int token = lane_ & (tile_tokens - 1), row0 = lane_ / copy_lanes, to = stage_ + behind_keys;
-    const std::uint64_t row = from.row(page_, slot_ + (whole_ ? token : 0));  // of the lane's token
-    if (lane_ < tile_tokens) {
-      row_begin(behind_keys, token) = AnyRows::begin(row);
-      from.copy_chunk(row_end_at(behind_keys, token), row, copy_lanes, policy_);
-    }
-    PAGODA_UNROLL_ALL
-    for (int i = 0; i < tile_tokens; i += copy_rows)
-      from.copy_chunk((copy_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes, cuda::from_lane(row, row0 + i),
-                      lane_ & (copy_lanes - 1), policy_);
-    cuda::commit_copies();
-  }
-  /// Beside a stage's tiles: where in their first chunks the rows of keys, then of values, begin; and the last chunk of
-  /// each row, for which its tile has no room.
-  KOKKOS_FUNCTION int& row_begin(int behind_keys, int row) const {
-    return reinterpret_cast<int*>(keys_ + stage_ + row_begins)[behind_keys / tile_bytes * tile_tokens + row];
-  }
-  KOKKOS_FUNCTION std::uint32_t row_end_at(int behind_keys, int row) const {
-    return cuda::shared_address(keys_ + stage_ + row_ends) + 16 * (behind_keys / tile_bytes * tile_tokens + row);
-  }
-  /// Shifts the rows of a tile that was copied from any address to where they belong, so that chunk i of a row is its
-  /// i-th 16 bytes.
-  KOKKOS_FUNCTION void realign(int behind_keys) const {
-    constexpr int at_once = least(4, tile_tokens / copy_rows);  // steps: their loads hide each other's latency
-    const int row0 = lane_ / copy_lanes, to = stage_ + behind_keys;
-    const bool last = (lane_ & (copy_lanes - 1)) == copy_lanes - 1;
-    PAGODA_UNROLL_ALL
-    for (int first = 0; first < tile_tokens; first += at_once * copy_rows) {
-      std::uint32_t words[at_once][4];
-      PAGODA_UNROLL_ALL
-      for (int j = 0; j < at_once; ++j) {
-        const int i = first + j * copy_rows;
-        std::uint32_t low[4], high[4];
-        cuda::load_shared(low, (copy_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes);
-        cuda::load_shared(
-            high, last ? row_end_at(behind_keys, row0 + i) : (next_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes);
-        shift_bytes(words[j], low, high, row_begin(behind_keys, row0 + i));
-      }
-      cuda::sync_warp();  // all lanes have read the rows
-      PAGODA_UNROLL_ALL
-      for (int j = 0; j < at_once; ++j) {
-        const int i = first + j * copy_rows;
-        cuda::store_shared((copy_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes, words[j]);
-      }
-    }
-    cuda::sync_warp();
-  }
-  KOKKOS_FUNCTION void copy(int behind_keys, const Source& from) {
-    const int to = stage_ + behind_keys;
-    if (!more_) return cuda::commit_copies();
-    const std::uint32_t units = page_ * from.steps.page + slot_ * from.steps.token + from.first;
-    const int row0            = lane_ / copy_lanes;
-    if (whole_) {
-      const char* const row = from.base + static_cast<std::uint64_t>(units + row0 * from.steps.token) * args_.row_unit;
-      const std::uint32_t bytes = from.steps.token * args_.row_unit;
-      PAGODA_UNROLL_ALL
-      for (int i = 0; i < tile_tokens; i += copy_rows)
-        cuda::copy_async((copy_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes,
-                         row + static_cast<std::uint64_t>(bytes) * i, policy_, from.beyond);
-    } else {
-      PAGODA_UNROLL_ALL
-      for (int i = 0; i < tile_tokens; i += copy_rows) {
-        std::uint32_t at = units;
-        KOKKOS_IF_ON_DEVICE((at = __shfl_sync(~0u, units, row0 + i);))
-        cuda::copy_async((copy_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes,
-                         from.base + static_cast<std::uint64_t>(at) * args_.row_unit, policy_, from.beyond);
-      }
-    }
-    cuda::commit_copies();
-  }
-
-  const Member& team_;
-  const KernelArgsOf<T>& args_;
-  char* memory_;
-  char* keys_;  ///< the worker's part of scratch: a tile of keys, then one of values
-  int lane_ = 0, row_, column_;
-  int step_ = 0, ahead_ = 0, tile_ = 0, pages_ = 0;
-  bool by_tile_ = false;     ///< tiles lie within pages
-  int stage_    = 0;         ///< bytes to the tile's place
-  bool more_    = false;     ///< there is a tile to copy
-  bool whole_   = false;     ///< the tile turned to lies in one page and before the end
-  int page_ = 0, slot_ = 0;  ///< where it begins; if it is not whole, where the lane's token (lane % 16) lies
-  PagePlace place_{};
-  std::conditional_t<AnyAlignment, AnyRows, Source> keys_from_{}, values_from_{};
-  std::uint32_t copy_at_, next_at_, keys_at_, values_at_;  ///< the lane's, in shared memory
-  std::uint64_t policy_;
-  const float* scales_from_ = nullptr;
-  std::uint32_t scale_page_ = 0, scale_token_ = 0;
-  int kv_head_          = 0;
-  float value_scale_[2] = {1, 1};  ///< of the lane's tokens
   std::uint32_t q_[query_chunks];
-  float x_[4];                      ///< of the lane's first token, both rows, then of its second
-  std::uint32_t p_[2], p_rest_[2];  ///< weights, and what is left of them where they are split
-  float out_[DimTile / 16][4] = {};
-  float base_[2] = {initial_max, initial_max}, sum_[2] = {}, scale_ = 1;
+  float x_[4];  ///< of the lane's first token, both rows, then of its second
+  float base_[2] = {initial_max, initial_max}, sum_[2] = {};
 };
 
 }  // namespace pagoda::detail

@@ -22,8 +22,8 @@
 /// sums. (Scores do not go so: sums of what is only positive lose a few bits, and in an exponent every bit shows.)
 ///
 ///  dims            of a 16-byte chunk of a row
-///  keys(w, w8, a)  words of the same chunk of tokens 0 .. 7 and 8 .. 15: operands a of so many steps of 16 dims
-///  values(w, w8, a) the same, transposed: operands a of so many outputs of 16 dims
+///  keys(w, w8, a)  words of the same chunk of tokens 0 .. 7 and 8 .. 15: operands a of `steps` steps of 16 dims
+///  values(w, w8, a) the same, transposed: operands a of `steps` outputs of 16 dims
 ///  queries(row, swizzle, i, c, q) what meets chunk i of the keys in lane c of a row, from a row of Operands
 ///  dim(o, row, half) which dim of the row output o holds: rows `row` (half 0) and `row + 8` of its operand a
 ///  unit(o)         what the number 1 is in operand a of output o
@@ -34,6 +34,7 @@ namespace pagoda::detail {
 template <class T>
 struct MmaStorage {
   using Operand              = T;
+  using ValueOperand         = T;
   static constexpr int dims  = 8;
   static constexpr int steps = 0;  ///< of a chunk: see MmaFragment
   KOKKOS_FUNCTION static constexpr int dim(int o, int row, int half) { return 16 * o + row + 8 * half; }
@@ -46,6 +47,7 @@ struct MmaStorage {
 template <class Keys, class Values = Keys>
 struct MmaBytes {
   using Operand              = half_t;
+  using ValueOperand         = half_t;
   static constexpr int dims  = 16;
   static constexpr int steps = 1;
   KOKKOS_FUNCTION static constexpr int dim(int o, int row, int half) { return 16 * o + 2 * row + half; }
@@ -146,6 +148,7 @@ struct MmaStorage<std::int8_t> : MmaBytes<Int8Pairs, Int8RawPairs> {};
 template <>
 struct MmaStorage<int4x2_t> {
   using Operand              = half_t;
+  using ValueOperand         = half_t;
   static constexpr int dims  = 32;
   static constexpr int steps = 2;
   KOKKOS_FUNCTION static constexpr int dim(int o, int row, int half) {
@@ -159,7 +162,7 @@ struct MmaStorage<int4x2_t> {
     even = cuda::subtract_halves(cuda::masked_xor<0x000f000fu>(w, 0x64086408u), 0x64086408u);
     odd  = cuda::multiply_add_halves(cuda::masked_xor<0x00f000f0u>(w, 0x64806480u), 0x2c002c00u, 0xd480d480u);
   }
-  /// The same as they stand.
+  /// The same pairs as raw bits, without conversion.
   KOKKOS_FUNCTION static void raw_pairs(std::uint32_t w, std::uint32_t& even, std::uint32_t& odd) {
     even = cuda::masked_xor<0x000f000fu>(w, 0x00080008u), odd = cuda::masked_xor<0x00f000f0u>(w, 0x00800080u);
   }

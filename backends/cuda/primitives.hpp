@@ -77,11 +77,11 @@ KOKKOS_INLINE_FUNCTION void copy_word_async([[maybe_unused]] std::uint32_t to, [
   KOKKOS_IF_ON_DEVICE((ptx::copy_word_async(to, from);))
 }
 
-/// Begins to copy the first `bytes` of 4 bytes, 0 to 4. The others become 0 and are not read.
-KOKKOS_INLINE_FUNCTION void copy_part_of_word_async([[maybe_unused]] std::uint32_t to,
-                                                    [[maybe_unused]] const char* from, [[maybe_unused]] int bytes) {
+/// Starts to copy 4 bytes from global to shared memory, or to clear them there.
+KOKKOS_INLINE_FUNCTION void copy_word_async([[maybe_unused]] std::uint32_t to, [[maybe_unused]] const char* from,
+                                            [[maybe_unused]] bool clear) {
 #if defined(__CUDA_ARCH__)
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(clear ? 0 : 4) : "memory");
 #endif
 }
 
@@ -113,7 +113,7 @@ KOKKOS_INLINE_FUNCTION std::uint32_t pack([[maybe_unused]] float low, [[maybe_un
   KOKKOS_IF_ON_HOST((return 0;))
 }
 
-/// The reverse.
+/// Unpacks an operand word.
 template <class T>
 KOKKOS_INLINE_FUNCTION void unpack([[maybe_unused]] std::uint32_t word, float& low, float& high) {
   low = high = 0;
@@ -161,24 +161,6 @@ KOKKOS_INLINE_FUNCTION std::uint32_t multiply_add_halves([[maybe_unused]] std::u
   return word;
 }
 
-/// Sums and differences of both bf16 halves.
-KOKKOS_INLINE_FUNCTION std::uint32_t add_pairs_bf16([[maybe_unused]] std::uint32_t a,
-                                                    [[maybe_unused]] std::uint32_t b) {
-  std::uint32_t word = 0;
-#if defined(__CUDA_ARCH__)
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(a), "r"(0x3f803f80u), "r"(b));
-#endif
-  return word;
-}
-KOKKOS_INLINE_FUNCTION std::uint32_t subtract_pairs_bf16([[maybe_unused]] std::uint32_t a,
-                                                         [[maybe_unused]] std::uint32_t b) {
-  std::uint32_t word = 0;
-#if defined(__CUDA_ARCH__)
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(b), "r"(0xbf80bf80u), "r"(a));
-#endif
-  return word;
-}
-
 /// The products of both halves.
 template <class T>
 KOKKOS_INLINE_FUNCTION std::uint32_t multiply_pairs([[maybe_unused]] std::uint32_t a,
@@ -192,6 +174,21 @@ KOKKOS_INLINE_FUNCTION std::uint32_t multiply_pairs([[maybe_unused]] std::uint32
   }
 #endif
   return word;
+}
+
+/// The lower (Half 0) or the upper (Half 1) 16 bits of a word in both halves. An operand of fp16 arithmetic takes it
+/// for free.
+template <int Half>
+KOKKOS_INLINE_FUNCTION std::uint32_t both_halves([[maybe_unused]] std::uint32_t word) {
+  std::uint32_t x = 0;
+#if defined(__CUDA_ARCH__)
+  if constexpr (Half == 0) {
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low};}" : "=r"(x) : "r"(word));
+  } else {
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high};}" : "=r"(x) : "r"(word));
+  }
+#endif
+  return x;
 }
 
 /// sum + 0 x word, for both 16-bit halves: stays 0 (of either sign) until a half of a word is infinite or NaN.
@@ -214,6 +211,16 @@ KOKKOS_INLINE_FUNCTION bool any_lane([[maybe_unused]] bool x) {
 #else
   return x;
 #endif
+}
+
+/// The smallest and the largest x of the warp's lanes.
+KOKKOS_INLINE_FUNCTION int min_of_lanes([[maybe_unused]] int x) {
+  KOKKOS_IF_ON_DEVICE((return __reduce_min_sync(~0u, x);))
+  KOKKOS_IF_ON_HOST((return x;))
+}
+KOKKOS_INLINE_FUNCTION int max_of_lanes([[maybe_unused]] int x) {
+  KOKKOS_IF_ON_DEVICE((return __reduce_max_sync(~0u, x);))
+  KOKKOS_IF_ON_HOST((return x;))
 }
 
 /// The value of x in another lane of the warp.
@@ -266,6 +273,31 @@ KOKKOS_INLINE_FUNCTION void store_shared([[maybe_unused]] std::uint32_t at,
   KOKKOS_IF_ON_DEVICE((ptx::store_shared(at, uint4{words[0], words[1], words[2], words[3]});))
 }
 
+/// Stores N words, an even number, to scratch that is aligned to 16 bytes, or to 8 where N is not a multiple of 4.
+template <int N>
+KOKKOS_INLINE_FUNCTION void store_words(char* to, const std::uint32_t (&x)[N]) {
+  for (int i = 0; i < N; i += 4) {
+    if constexpr (N % 4 == 0) {
+      *reinterpret_cast<uint4*>(to + 4 * i) = uint4{x[i], x[i + 1], x[i + 2], x[i + 3]};
+    } else {
+      *reinterpret_cast<uint2*>(to + 4 * i) = uint2{x[i], x[i + 1]};
+    }
+  }
+}
+/// Loads N words that store_words stored.
+template <int N>
+KOKKOS_INLINE_FUNCTION void load_words(std::uint32_t (&x)[N], const char* from) {
+  for (int i = 0; i < N; i += 4) {
+    if constexpr (N % 4 == 0) {
+      const uint4 w = *reinterpret_cast<const uint4*>(from + 4 * i);
+      x[i] = w.x, x[i + 1] = w.y, x[i + 2] = w.z, x[i + 3] = w.w;
+    } else {
+      const uint2 w = *reinterpret_cast<const uint2*>(from + 4 * i);
+      x[i] = w.x, x[i + 1] = w.y;
+    }
+  }
+}
+
 /// Transposes an 8 x 8 matrix of 16-bit elements. Lane i holds element (i / 4, 2 (i % 4)) and the one to its right.
 KOKKOS_INLINE_FUNCTION std::uint32_t transpose([[maybe_unused]] std::uint32_t word) {
   std::uint32_t x = 0;
@@ -288,9 +320,14 @@ KOKKOS_INLINE_FUNCTION std::uint32_t masked_xor([[maybe_unused]] std::uint32_t w
 
 /// Hides the value from the compiler, which then computes what depends on it where it is needed, and uses no registers
 /// for it elsewhere.
-KOKKOS_INLINE_FUNCTION int opaque(int x) {
+template <class T>
+KOKKOS_INLINE_FUNCTION T opaque(T x) {
 #if defined(__CUDA_ARCH__)
-  asm volatile("" : "+r"(x));
+  if constexpr (sizeof(T) == 8) {
+    asm volatile("" : "+l"(x));
+  } else {
+    asm volatile("" : "+r"(x));
+  }
 #endif
   return x;
 }
@@ -302,7 +339,7 @@ KOKKOS_INLINE_FUNCTION void sync_team() {
 #endif
 }
 
-/// The same. Returns whether x is true in any lane.
+/// Like sync_team. Returns whether x is true in any lane.
 KOKKOS_INLINE_FUNCTION bool sync_team_or([[maybe_unused]] bool x) {
 #if defined(__CUDA_ARCH__)
   return __syncthreads_or(x);

@@ -150,7 +150,7 @@ struct SimdVec {
     v += x.v * y.v;
   }
   void add_product(Acc x, const SimdVec& y) { v += x * y.v; }
-  /// The same with x in memory, read anew for each product: a load unit spreads it for nothing.
+  /// Like add_product, with x in memory. A load unit broadcasts it at no cost, so each product loads it again.
   void add_product_at(const Acc* x, const SimdVec& y) {
 #if defined(__AVX512F__)
     if constexpr (std::is_same_v<Register, RegisterOf<float, 16>>) {

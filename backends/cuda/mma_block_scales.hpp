@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/mma_queries.hpp"
+#include "backends/cuda/primitives.hpp"
+#include "src/base/arithmetic.hpp"
+#include "src/base/unroll.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
+
+namespace pagoda::detail {
+
+/// Block scales of MmaFragment: from bytes, as they were copied, to the operands of the products.
+///
+/// Where scales of values are multiplied with probabilities (mxfp4), they do so as fp16 numbers, whose exponents have
+/// not the range of a scale's. The output therefore has a unit, a power of two that is chosen anew when a tile's scales
+/// do not fit the present one. The values of a tile whose scales fit no unit are multiplied with their scales instead.
+template <class T, int DimTile, bool AnyQuery, bool AnyAlignment>
+class MmaBlockScales : public MmaQueries<T, DimTile, AnyQuery, AnyAlignment> {
+ protected:
+  using Queries = MmaQueries<T, DimTile, AnyQuery, AnyAlignment>;
+  using Queries::block_row;
+  using Queries::block_words;
+  using Queries::blocks_;
+  using Queries::column_;
+  using Queries::converted_at;
+  using Queries::converted_row_bytes;
+  using Queries::keys_;
+  using Queries::lane_;
+  using Queries::Queries;
+  using Queries::scales_weights;
+  using Queries::tile_tokens;
+  using typename Queries::Storage;
+
+  KOKKOS_FUNCTION void begin_block_scales() {
+    block_bytes_ = cuda::opaque(Storage::bytes_of(lane_));
+    lowest_code_ = lane_ < tile_tokens ? 0 : 119;
+  }
+  /// Puts the block scales of the tile into scratch as the products need them. Where they need another unit of the
+  /// output, returns what the output is to be multiplied with for it, otherwise 1.
+  KOKKOS_FUNCTION float convert_scales() {
+    float factor = 1;
+    std::uint32_t words[block_words], x[2 * block_words];
+    blocks_.load(words, block_row());
+    if constexpr (scales_weights) {
+      scales_fit_ = !cuda::any_lane(!Storage::convert(lane_, block_bytes_, lowest_code_, words, x));
+      if (!scales_fit_) {
+        factor = change_unit(words);
+        static_cast<void>(Storage::convert(lane_, block_bytes_, lowest_code_, words, x));
+        if (!scales_fit_ && lane_ >= tile_tokens)
+          for (int i = 0; i < block_words; ++i) x[i] = words[i];
+      }
+    } else {
+      Storage::convert(lane_, block_bytes_, words, x);
+    }
+    cuda::store_words(converted_row(lane_), x);
+    return factor;
+  }
+  /// Chooses the unit of the output for the scales of the tile's values. If these are too far apart for one unit, it
+  /// becomes 1, and scales_fit_ false. Returns the old unit in terms of the new one.
+  KOKKOS_FUNCTION float change_unit(const std::uint32_t (&words)[block_words]) {
+    const bool key = lane_ < tile_tokens;
+    int low = 255, high = 0;
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < 4 * block_words; ++i) {
+      const int code = static_cast<int>(words[i / 4] >> (8 * (i % 4)) & 255);
+      low = least(low, code), high = greatest(high, code);
+    }
+    low = cuda::min_of_lanes(key ? 255 : low), high = cuda::max_of_lanes(key ? 0 : high);
+    const int room   = high - low < 12 ? 4 : 0;  // for larger scales to come
+    const int lowest = high + room + 1 - Storage::exponents;
+    scales_fit_      = high - low < Storage::exponents && lowest > 80 && lowest < 160;
+    if (!key) lowest_code_ = scales_fit_ ? lowest : -256;  // no code fits the latter
+    const int before = unit_exponent_;
+    unit_exponent_   = scales_fit_ ? lowest - 119 + 14 : 0;
+    return power_of_two(before - unit_exponent_);
+  }
+  /// Converted scales of keys of token n, or of values of token n - 16.
+  KOKKOS_FUNCTION char* converted_row(int n) const { return keys_ + converted_at + n * converted_row_bytes; }
+  /// Scales of keys of token n that the lane needs.
+  template <int N>
+  KOKKOS_FUNCTION void load_key_scales(int n, std::uint32_t (&x)[N]) const {
+    const char* from = converted_row(n);
+    if constexpr (!scales_weights) from += Storage::key_block(column_) * (converted_row_bytes / 2);
+    cuda::load_words(x, from);
+  }
+  /// The output's unit.
+  KOKKOS_FUNCTION float output_unit() const { return power_of_two(unit_exponent_); }
+  KOKKOS_FUNCTION static float power_of_two(int exponent) { return Kokkos::bit_cast<float>((127 + exponent) << 23); }
+
+  bool scales_fit_ = true;  ///< scales of the tile's values are in the range for products with probabilities
+
+ private:
+  std::uint32_t block_bytes_ = 0;  ///< which bytes of block scales the lane converts
+  int lowest_code_           = 0;  ///< of scales of values in that range; 0 for lanes that convert scales of keys
+  int unit_exponent_         = 14;
+};
+
+}  // namespace pagoda::detail

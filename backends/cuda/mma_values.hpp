@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/mma_block_scales.hpp"
+#include "backends/cuda/primitives.hpp"
+#include "src/base/unroll.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
+
+namespace pagoda::detail {
+
+/// The second product of MmaFragment: the output and its sums of values times probabilities.
+template <class T, int DimTile, bool AnyQuery, bool AnyAlignment>
+class MmaValues : public MmaBlockScales<T, DimTile, AnyQuery, AnyAlignment> {
+ public:
+  using Base = MmaBlockScales<T, DimTile, AnyQuery, AnyAlignment>;
+  using Base::rows;
+  using Base::tile_tokens;
+  using typename Base::Storage;
+  using ValueOperand = typename Storage::ValueOperand;
+
+  /// Which query row the lane's scores and outputs of parity j belong to.
+  KOKKOS_FUNCTION int lane_row(int j) const { return 2 * column_ + j; }
+
+ protected:
+  using Base::Base;
+  using Base::block_words;
+  using Base::chunks;
+  using Base::column_;
+  using Base::in_blocks;
+  using Base::row_;
+  using Base::scaled;
+  using Base::scales_weights;
+  using Base::stage_;
+  using Base::values_at_;
+
+  /// sum += values x weights.
+  KOKKOS_FUNCTION void multiply_value(float (&sum)[4], const std::uint32_t (&a)[4]) const {
+    cuda::mma<ValueOperand>(sum, a[0], a[1], a[2], a[3], p_[0], p_[1]);
+    if constexpr (scales_weights) cuda::mma<ValueOperand>(sum, a[0], a[1], a[2], a[3], p_rest_[0], p_rest_[1]);
+  }
+
+  /// out_ += values x weights, where the scales of values are in the range for weights to be multiplied with them.
+  KOKKOS_FUNCTION void multiply_scaled_weights() {
+    std::uint32_t scale[2][4 * block_words];  // of tokens 2 column and the next, and of those 8 behind
+    for (int t = 0; t < 2; ++t) cuda::load_words(scale[t], this->converted_row(tile_tokens + 2 * column_ + 8 * t));
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < chunks / 2; ++i) {
+      std::uint32_t v[4];
+      cuda::load_matrices<true>(v, (values_at_ ^ (i << 5)) + stage_);
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < 2; ++j) {
+        std::uint32_t a[Storage::steps][4], p[2];
+        Storage::unscaled_values(v[j], v[2 + j], a);
+        PAGODA_UNROLL_ALL
+        for (int t = 0; t < 2; ++t)
+          p[t] = cuda::multiply_pairs<half_t>(p_[t], Storage::template weight_scales<block_words>(scale[t], 2 * i + j));
+        PAGODA_UNROLL_ALL
+        for (int step = 0; step < Storage::steps; ++step) {
+          auto& out = out_[Storage::steps * (2 * i + j) + step];
+          cuda::mma<half_t>(out, a[step][0], a[step][1], a[step][2], a[step][3], p[0], p[1]);
+        }
+      }
+    }
+  }
+
+  /// f(o, a): operand a of output o, for all values of the tile.
+  template <class F>
+  KOKKOS_FUNCTION void for_each_value(const F& f) const {
+    [[maybe_unused]] std::uint32_t scale[2][in_blocks ? 2 * block_words : 1];  // of tokens 2 column, + 1, and 8 behind
+    [[maybe_unused]] std::uint32_t codes[4][in_blocks ? block_words : 1];
+    if constexpr (scales_weights) {
+      for (int t = 0; t < 4; ++t)
+        for (int i = 0; i < block_words; ++i)
+          codes[t][i] = reinterpret_cast<const std::uint32_t*>(
+              this->converted_row(tile_tokens + 2 * column_ + t % 2 + 8 * (t / 2)))[i];
+    } else if constexpr (in_blocks)
+      for (int t = 0; t < 2; ++t)
+        cuda::load_words(scale[t], this->converted_row(tile_tokens + 2 * column_ + 8 * t + Storage::value_block(row_)));
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < chunks / 2; ++i) {
+      std::uint32_t v[4];  // tokens 0 .. 7 of two chunks, then tokens 8 .. 15
+      cuda::load_matrices<true>(v, (values_at_ ^ (i << 5)) + stage_);
+      if constexpr (scaled) {
+        PAGODA_UNROLL_ALL
+        for (int j = 0; j < 2; ++j) {
+          std::uint32_t a[Storage::steps][4];
+          if constexpr (scales_weights) {
+            const int block = 2 * i + j, word = block / 4;
+            Storage::values(v[j], v[2 + j], {codes[0][word], codes[1][word], codes[2][word], codes[3][word]}, block % 4,
+                            a);
+          } else if constexpr (in_blocks) {
+            const int n = j * block_words + i;
+            Storage::values(v[j], v[2 + j], scale[0][n], scale[1][n], a);
+          } else {
+            Storage::values(v[j], v[2 + j], a);
+          }
+          PAGODA_UNROLL_ALL
+          for (int step = 0; step < Storage::steps; ++step) f(Storage::steps * (2 * i + j) + step, a[step]);
+        }
+      } else {
+        f(i, v);
+      }
+    }
+  }
+  KOKKOS_FUNCTION bool values_are_finite() const {
+    std::uint32_t zeros = 0;
+    for_each_value([&](int, const std::uint32_t (&a)[4]) {
+      PAGODA_UNROLL_ALL
+      for (const std::uint32_t word : a) zeros = cuda::add_zero_times<ValueOperand>(word, zeros);
+    });
+    return !cuda::any_lane((zeros & 0x7fff7fffu) != 0);
+  }
+  /// The second product where values that are not finite stand beside probabilities of tokens that a row does not see:
+  /// a product for each row, with 0 in place of the values that it does not see. Slow, and rare.
+  KOKKOS_FUNCTION void multiply_visible_values() {
+    PAGODA_UNROLL(1)
+    for (int r = 0; r < rows; ++r) {
+      // The lane's words of operand a are of tokens 2 column, 2 column + 1, and of those 8 behind.
+      const int lane           = 4 * r + column_;
+      const std::uint32_t seen = cuda::visible_halves(cuda::from_lane(p_[0], lane));
+      const std::uint32_t next = cuda::visible_halves(cuda::from_lane(p_[1], lane));
+      for_each_value([&](int o, const std::uint32_t (&a)[4]) {
+        float sum[4] = {};
+        multiply_value(sum, {a[0] & seen, a[1] & seen, a[2] & next, a[3] & next});
+        PAGODA_UNROLL_ALL
+        for (int e = 0; e < 2; ++e)
+          if (lane_row(e) == r) out_[o][e] += sum[e], out_[o][2 + e] += sum[2 + e];
+      });
+    }
+  }
+
+  KOKKOS_FUNCTION void multiply_output(float factor) {
+    PAGODA_UNROLL_ALL
+    for (auto& o : out_)
+      for (float& x : o) x *= factor;
+  }
+
+  std::uint32_t p_[2], p_rest_[2];  ///< weights, and what is left of them where they are split
+  float out_[DimTile / 16][4] = {};
+};
+
+}  // namespace pagoda::detail
