@@ -208,7 +208,7 @@ TYPED_TEST(TunedManyNaN, LargeScores) {
   }
 }
 
-// Of several query tokens the earlier ones do not see the newest tokens, in the last tile or in the last two: the NaN
+// The earlier ones of several query tokens do not see the newest tokens, in the last tile or in the last two: the NaN
 // is at each of these tokens in turn, in every layout.
 TYPED_TEST(TunedManyNaN, NewerTokensDoNotReachEarlierQueries) {
   using T = typename TypeParam::type;
