@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A program in C, linked with Pagoda::c alone. It decodes on the host, from its own memory: zero queries see all tokens
+   alike, so the output is the mean of the values. Then it gets an error and its message. */
+#include <pagoda/pagoda.h>
+#include <pagoda/pagoda_pool.h>
+
+#include <stdio.h>
+
+enum { tokens = 4, dim = 16 };
+
+static int decode(pagoda_exec* host) {
+  static float k[tokens * dim], v[tokens * dim], q[dim], out[dim];
+  const int32_t seq_len = tokens;
+  pagoda_cache kv       = {sizeof kv, PAGODA_CONTIGUOUS, PAGODA_NHD};
+  pagoda_tensor from    = pagoda_dense(q, PAGODA_FP32, 3, 1, 1, dim, 0);
+  pagoda_tensor to      = pagoda_dense(out, PAGODA_FP32, 3, 1, 1, dim, 0);
+  pagoda_plan* plan     = NULL;
+  int i, right = 1;
+  pagoda_decode_options options = {sizeof options, 1};
+  for (i = 0; i < tokens * dim; ++i) v[i] = (float)(i / dim);
+  kv.k        = pagoda_dense(k, PAGODA_FP32, 4, 1, tokens, 1, dim);
+  kv.v        = pagoda_dense(v, PAGODA_FP32, 4, 1, tokens, 1, dim);
+  kv.seq_lens = &seq_len, kv.num_sequences = 1;
+  if (pagoda_plan_create(host, &kv, &options, &plan) || pagoda_decode(host, plan, &from, &kv, &to, NULL) ||
+      pagoda_exec_fence(host)) {
+    printf("%s\n", pagoda_last_error());
+    right = 0;
+  }
+  for (i = 0; i < dim; ++i) right = right && out[i] > 1.49999f && out[i] < 1.50001f;
+  pagoda_plan_destroy(plan);
+  return right;
+}
+
+static int refuses(pagoda_exec* host) {
+  pagoda_pool_options options = {sizeof options, PAGODA_PAGED, PAGODA_FP32, -1};
+  pagoda_pool* pool           = NULL;
+  if (pagoda_pool_create(host, &options, &pool) != PAGODA_INVALID_ARGUMENT) return 0;
+  printf("as it should be: %s\n", pagoda_last_error());
+  return pool == NULL && pagoda_last_error()[0] != '\0';
+}
+
+int main(void) {
+  pagoda_exec* host = NULL;
+  int right         = pagoda_initialize() == PAGODA_SUCCESS;
+  right             = right && pagoda_exec_create(PAGODA_SPACE_HOST, NULL, &host) == PAGODA_SUCCESS;
+  right             = right && decode(host) && refuses(host);
+  pagoda_exec_destroy(host);
+  right = pagoda_finalize() == PAGODA_SUCCESS && right;
+  printf("Pagoda %s from C: %s\n", pagoda_version_string(), right ? "right" : "wrong");
+  return right ? 0 : 1;
+}
