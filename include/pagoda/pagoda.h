@@ -14,10 +14,10 @@
  * The C interface, in C99; also valid C++. Link Pagoda::c. Pools: pagoda_pool.h. It describes arrays by pointer, type,
  * extents and strides, and never copies or owns them. What a decode computes: pagoda::decode (decode.hpp).
  *
- *     pagoda_cache kv = {sizeof kv};                           // zero is the default of every field
- *     kv.layout = PAGODA_PAGED, kv.k = k, kv.v = v;            // pagoda_dense makes tensors
- *     kv.seq_lens = seq_lens, kv.num_sequences = 4, kv.block_table = table, kv.max_pages = 8;
- *     pagoda_decode_options options = {sizeof options, 32};    // 32 query heads
+ *     pagoda_tensor k = pagoda_dense(k_pages, PAGODA_FP16, 4, pages, page_size, kv_heads, head_dim);  // v, q, out too
+ *     pagoda_cache kv = {.struct_size = sizeof kv, .layout = PAGODA_PAGED, .k = k, .v = v, .seq_lens = seq_lens,
+ *                        .num_sequences = 4, .block_table = table, .max_pages = 8};
+ *     pagoda_decode_options options = {.struct_size = sizeof options, .num_q_heads = 32};
  *     pagoda_plan* plan = NULL;
  *     if (pagoda_plan_create(NULL, &kv, &options, &plan)) puts(pagoda_last_error());   // once for a shape
  *     pagoda_decode(NULL, plan, &q, &kv, &out, NULL);          // every step; asynchronous
@@ -31,12 +31,12 @@
  * exception leaves a call. After an error nothing has been launched and nothing has changed, and outputs are not
  * written.
  *
- * Memory: Pointers to elements, lengths and tables must be readable by the execution space that the call runs on: device
- * memory for CUDA and HIP. Structs, slots and outputs such as `int32_t* slot` are in host memory; a call reads structs
- * before it returns, so they may be temporary.
+ * Memory: Pointers to elements, lengths and tables must be readable by the execution space that the call runs on:
+ * device memory for CUDA and HIP. Structs, slots and outputs such as `int32_t* slot` are in host memory; a call reads
+ * structs before it returns, so they may be temporary.
  *
- * Threads: Calls on different handles may come from different threads. One decode may be in flight on a plan. A pool has
- * one owner at a time. pagoda_last_error() belongs to the calling thread.
+ * Threads: Calls on different handles may come from different threads. One decode may be in flight on a plan. A pool
+ * has one owner at a time. pagoda_last_error() belongs to the calling thread.
  */
 
 #ifdef __cplusplus
@@ -61,7 +61,8 @@ PAGODA_C_EXPORT const char* pagoda_status_name(pagoda_status status);
     the next call that fails in this thread. */
 PAGODA_C_EXPORT const char* pagoda_last_error(void);
 
-/** The version of the linked library. The version of the header: PAGODA_VERSION_MAJOR and so on. Pointers may be NULL. */
+/** The version of the linked library. The version of the header: PAGODA_VERSION_MAJOR and so on. Pointers may be NULL.
+ */
 PAGODA_C_EXPORT void pagoda_version(int32_t* major, int32_t* minor, int32_t* patch);
 /** The version of the linked library as text, such as "0.1.0". */
 PAGODA_C_EXPORT const char* pagoda_version_string(void);
@@ -89,8 +90,8 @@ enum pagoda_space_code {
 /** Makes an execution instance. Where a call takes an instance, NULL stands for the default instance of the default
     space (or of the space that the plan or pool was made for).
     @param space   where kernels run
-    @param stream  a cudaStream_t or hipStream_t, which must outlive the instance; NULL: Kokkos' default instance. NULL is
-                   the only value for a space on the host.
+    @param stream  a cudaStream_t or hipStream_t, which must outlive the instance; NULL: Kokkos' default instance. NULL
+   is the only value for a space on the host.
     @param exec    receives the instance; to be destroyed with pagoda_exec_destroy */
 PAGODA_C_EXPORT pagoda_status pagoda_exec_create(pagoda_space space, void* stream, pagoda_exec** exec);
 /** Destroys an instance, not its stream. NULL is allowed. */
@@ -172,30 +173,30 @@ enum pagoda_layout_code {
   PAGODA_PAGED_CSR  = 2  /**< pages, and CSR page lists */
 };
 
-/** A cache of keys and values. Fields are required unless a default stands beside them. Lengths, ids and tables are read
-    on the device when a decode runs, so their contents may change between decodes. */
+/** A cache of keys and values. Fields are required unless a default stands beside them. Lengths, ids and tables are
+   read on the device when a decode runs, so their contents may change between decodes. */
 typedef struct pagoda_cache {
   size_t struct_size;   /**< sizeof(pagoda_cache) */
   pagoda_layout layout; /**< default: PAGODA_CONTIGUOUS */
   pagoda_order order;   /**< of k and v; default: PAGODA_NHD */
-  pagoda_tensor k;      /**< (page or sequence, token, kv head, head_dim) in PAGODA_NHD, any strides. The last extent counts
-                             elements: head_dim / 2 where an element holds two dims */
-  pagoda_tensor v;      /**< the same axes with head_dim_v. It may be a prefix of k in the same memory (latent caches) */
+  pagoda_tensor k; /**< (page or sequence, token, kv head, head_dim) in PAGODA_NHD, any strides. The last extent counts
+                        elements: head_dim / 2 where an element holds two dims */
+  pagoda_tensor v; /**< the same axes with head_dim_v. It may be a prefix of k in the same memory (latent caches) */
 
   const int32_t* seq_lens; /**< [num_sequences] tokens that each sequence holds */
   int32_t num_sequences;   /**< entries of seq_lens; contiguous: k.extent[0] */
   int32_t batch;           /**< entries of sequence_ids; unused without it */
 
-  const int32_t* block_table;     /**< PAGODA_PAGED: (sequence, page of the sequence), page ids */
-  int64_t max_pages;              /**< PAGODA_PAGED: entries of a row of block_table */
-  int64_t block_table_stride[2];  /**< PAGODA_PAGED: of rows and entries, in integers; default: dense */
-  const int32_t* page_indptr;     /**< PAGODA_PAGED_CSR: [num_sequences + 1]: where each sequence's list begins */
-  const int32_t* page_indices;    /**< PAGODA_PAGED_CSR: [num_page_indices] page ids */
-  int64_t num_page_indices;       /**< PAGODA_PAGED_CSR: entries of page_indices */
-  int32_t max_seq_len;            /**< PAGODA_PAGED_CSR: tokens of the longest sequence that the lists will hold */
-  pagoda_order scale_order;       /**< of scales and block scales; default: PAGODA_NHD */
-  const int32_t* sequence_ids;    /**< [batch] the sequence that each batch entry decodes; default: entry b is sequence b,
-                                       and the batch is num_sequences */
+  const int32_t* block_table;    /**< PAGODA_PAGED: (sequence, page of the sequence), page ids */
+  int64_t max_pages;             /**< PAGODA_PAGED: entries of a row of block_table */
+  int64_t block_table_stride[2]; /**< PAGODA_PAGED: of rows and entries, in integers; default: dense */
+  const int32_t* page_indptr;    /**< PAGODA_PAGED_CSR: [num_sequences + 1]: where each sequence's list begins */
+  const int32_t* page_indices;   /**< PAGODA_PAGED_CSR: [num_page_indices] page ids */
+  int64_t num_page_indices;      /**< PAGODA_PAGED_CSR: entries of page_indices */
+  int32_t max_seq_len;           /**< PAGODA_PAGED_CSR: tokens of the longest sequence that the lists will hold */
+  pagoda_order scale_order;      /**< of scales and block scales; default: PAGODA_NHD */
+  const int32_t* sequence_ids; /**< [batch] the sequence that each batch entry decodes; default: entry b is sequence b,
+                                    and the batch is num_sequences */
 
   pagoda_tensor k_scale;       /**< scales of a quantized cache, PAGODA_FP32, of rank 0 (one for all), 1 (kv head) or 3
                                     (page or sequence, token, kv head), of extent 1 where one serves all; default: none */
@@ -206,32 +207,32 @@ typedef struct pagoda_cache {
 
 /* ---- plans and decodes */
 
-/** What a decode computes. Zero selects the default of every field but num_q_heads. Arrays are read on the device by each
-    decode and must live as long as the plan. */
+/** What a decode computes. Zero selects the default of every field but num_q_heads. Arrays are read on the device by
+   each decode and must live as long as the plan. */
 typedef struct pagoda_decode_options {
-  size_t struct_size;           /**< sizeof(pagoda_decode_options) */
-  int32_t num_q_heads;          /**< required; a multiple of the cache's kv heads */
-  int32_t max_batch;            /**< bound on the batch of later decodes; default: the cache's batch */
-  int32_t max_seq_len;          /**< bound on every seq_len, for tuning; default: what the cache can hold */
-  int32_t max_query_len;        /**< bound on the query tokens of one sequence; default: 1 */
-  int32_t max_query_tokens;     /**< bound on q.extent[0]; default: max_batch * max_query_len */
-  int32_t num_cu_seqlens_q;     /**< entries of cu_seqlens_q, at least max_batch + 1 */
-  const int32_t* cu_seqlens_q;  /**< ragged query counts: tokens cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 of q belong to
-                                     batch entry b; default: every entry has as many */
-  double softmax_scale;         /**< default: 1 / sqrt(head_dim) */
-  double logit_soft_cap;        /**< score becomes cap * tanh(score / cap); default: off */
-  int32_t not_causal;           /**< nonzero: every query token sees every token; default: those up to its own position */
-  int32_t window;               /**< sliding window: how many tokens up to and with its own position a query token sees;
-                                     default: all. (window_left + 1 of the C++ interface) */
-  int32_t num_initial_tokens;   /**< first tokens that stay visible besides the window */
-  int32_t programmatic_launch;  /**< nonzero: see programmatic_launch of pagoda::DecodeOptions */
-  const float* alibi_slopes;    /**< [num_q_heads], adds slope * (token - query position); default: off */
-  const float* sinks;           /**< [num_q_heads], logit of one extra token with value 0; default: off */
-  const char* backend;          /**< "tuned" or "generic"; default: the environment variable PAGODA_BACKEND, or the faster
-                                     one that supports the problem */
-  void* workspace;              /**< scratch memory aligned to 16 bytes, which must live as long as the plan; default: the
-                                     plan allocates it */
-  size_t workspace_bytes;       /**< bytes at workspace, at least those of pagoda_workspace_bytes */
+  size_t struct_size;          /**< sizeof(pagoda_decode_options) */
+  int32_t num_q_heads;         /**< required; a multiple of the cache's kv heads */
+  int32_t max_batch;           /**< bound on the batch of later decodes; default: the cache's batch */
+  int32_t max_seq_len;         /**< bound on every seq_len, for tuning; default: what the cache can hold */
+  int32_t max_query_len;       /**< bound on the query tokens of one sequence; default: 1 */
+  int32_t max_query_tokens;    /**< bound on q.extent[0]; default: max_batch * max_query_len */
+  int32_t num_cu_seqlens_q;    /**< entries of cu_seqlens_q, at least max_batch + 1 */
+  const int32_t* cu_seqlens_q; /**< ragged query counts: tokens cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 of q belong
+                                  to batch entry b; default: every entry has as many */
+  double softmax_scale;        /**< default: 1 / sqrt(head_dim) */
+  double logit_soft_cap;       /**< score becomes cap * tanh(score / cap); default: off */
+  int32_t not_causal;         /**< nonzero: every query token sees every token; default: those up to its own position */
+  int32_t window;             /**< sliding window: how many tokens up to and with its own position a query token sees;
+                                   default: all. (window_left + 1 of the C++ interface) */
+  int32_t num_initial_tokens; /**< first tokens that stay visible besides the window */
+  int32_t programmatic_launch; /**< nonzero: see programmatic_launch of pagoda::DecodeOptions */
+  const float* alibi_slopes;   /**< [num_q_heads], adds slope * (token - query position); default: off */
+  const float* sinks;          /**< [num_q_heads], logit of one extra token with value 0; default: off */
+  const char* backend;    /**< "tuned" or "generic"; default: the environment variable PAGODA_BACKEND, or the faster
+                               one that supports the problem */
+  void* workspace;        /**< scratch memory aligned to 16 bytes, which must live as long as the plan; default: the
+                               plan allocates it */
+  size_t workspace_bytes; /**< bytes at workspace, at least those of pagoda_workspace_bytes */
 } pagoda_decode_options;
 
 /** Made once for a shape, used by every decode of that shape. */
@@ -249,8 +250,8 @@ PAGODA_C_EXPORT pagoda_status pagoda_plan_create(const pagoda_exec* exec, const 
                                                  const pagoda_decode_options* options, pagoda_plan** plan);
 /** Destroys a plan, after its decodes have run. NULL is allowed. */
 PAGODA_C_EXPORT void pagoda_plan_destroy(pagoda_plan* plan);
-/** One line to read: shape, tiles, bounds, and why the plan is slow if it is. Valid as long as the plan. NULL if plan is
-    NULL. */
+/** One line to read: shape, tiles, bounds, and why the plan is slow if it is. Valid as long as the plan. NULL if plan
+   is NULL. */
 PAGODA_C_EXPORT const char* pagoda_plan_describe(const pagoda_plan* plan);
 /** The backend that runs, "tuned" or "generic". Valid as long as the plan. NULL if plan is NULL. */
 PAGODA_C_EXPORT const char* pagoda_plan_backend(const pagoda_plan* plan);
@@ -259,15 +260,15 @@ PAGODA_C_EXPORT pagoda_status pagoda_plan_workspace_bytes(const pagoda_plan* pla
 /** Bytes of device memory that the plan owns besides the workspace. */
 PAGODA_C_EXPORT pagoda_status pagoda_plan_persistent_bytes(const pagoda_plan* plan, size_t* bytes);
 
-/** Computes attention of the newest query tokens of each sequence over its cached keys and values. Asynchronous on exec;
-    allocates nothing, can be captured in a graph. What it reads and writes must live until it has run.
+/** Computes attention of the newest query tokens of each sequence over its cached keys and values. Asynchronous on
+   exec; allocates nothing, can be captured in a graph. What it reads and writes must live until it has run.
     @param exec  instance of the plan's space; NULL: its default instance
     @param plan  made for a cache of this shape
     @param q     (query token, q head, head_dim), a plain type. Tokens of a sequence are adjacent, in batch order
     @param kv    the cache
     @param out   (query token, q head, head_dim_v), a plain type
-    @param lse   (query token, q head), PAGODA_FP32 or PAGODA_FP64: natural logarithm of the sum of exp(score); NULL: not
-                 wanted. Plain types: PAGODA_FP64, PAGODA_FP32, PAGODA_FP16 and PAGODA_BF16. Any strides are allowed. */
+    @param lse   (query token, q head), PAGODA_FP32 or PAGODA_FP64: natural logarithm of the sum of exp(score).
+   NULL, or a tensor without data: not wanted. Plain types: PAGODA_FP64, PAGODA_FP32, PAGODA_FP16 and PAGODA_BF16. Any strides are allowed. */
 PAGODA_C_EXPORT pagoda_status pagoda_decode(const pagoda_exec* exec, const pagoda_plan* plan, const pagoda_tensor* q,
                                             const pagoda_cache* kv, const pagoda_tensor* out, const pagoda_tensor* lse);
 
@@ -286,8 +287,9 @@ PAGODA_C_EXPORT pagoda_status pagoda_check(const pagoda_exec* exec, const pagoda
     @param lses  (state, token, head), PAGODA_FP32 or PAGODA_FP64; -infinity: an empty state
     @param out   (token, head, dim); may be the memory of state 0
     @param lse   (token, head); NULL: not wanted */
-PAGODA_C_EXPORT pagoda_status pagoda_merge(const pagoda_exec* exec, const pagoda_tensor* outs, const pagoda_tensor* lses,
-                                           const pagoda_tensor* out, const pagoda_tensor* lse);
+PAGODA_C_EXPORT pagoda_status pagoda_merge(const pagoda_exec* exec, const pagoda_tensor* outs,
+                                           const pagoda_tensor* lses, const pagoda_tensor* out,
+                                           const pagoda_tensor* lse);
 
 /** Merges two results, each of (token, head, dim) and (token, head); see pagoda_merge. out and lse may be the memory of
     the first one. */
@@ -296,13 +298,14 @@ PAGODA_C_EXPORT pagoda_status pagoda_merge_pair(const pagoda_exec* exec, const p
                                                 const pagoda_tensor* lse_b, const pagoda_tensor* out,
                                                 const pagoda_tensor* lse);
 
-/** Writes row i of k and v to position slot_mapping[i] of a cache of yours, converted to its type. Asynchronous on exec.
+/** Writes row i of k and v to position slot_mapping[i] of a cache of yours, converted to its type. Asynchronous on
+   exec.
     @param exec          where the kernel runs
     @param k_cache       keys of a cache, as in pagoda_cache, of a plain type
     @param v_cache       values of that cache
     @param order         of k_cache and v_cache
-    @param slot_mapping  [num_tokens] page * page_size + token in the page, or sequence * max_seq_len + token; negative: the
-                         row is skipped. In memory of the execution space
+    @param slot_mapping  [num_tokens] page * page_size + token in the page, or sequence * max_seq_len + token; negative:
+   the row is skipped. In memory of the execution space
     @param num_tokens    rows of k and v
     @param k             (token, kv head, head_dim), a plain type, any strides
     @param v             (token, kv head, head_dim_v) */

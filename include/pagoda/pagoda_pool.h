@@ -6,10 +6,10 @@
 
 /**
  * @file
- * Pools in C: memory for the keys and values of many sequences, the bookkeeping of who holds which part of it, and decodes
- * over it. Each call is that of pagoda::KVPool (kv_pool.hpp). What holds for all calls: pagoda.h.
+ * Pools in C: memory for the keys and values of many sequences, the bookkeeping of who holds which part of it, and
+ * decodes over it. Each call is that of pagoda::KVPool (kv_pool.hpp). What holds for all calls: pagoda.h.
  *
- *     pagoda_pool_options options = {sizeof options, PAGODA_PAGED, PAGODA_FP16};
+ *     pagoda_pool_options options = {.struct_size = sizeof options, .layout = PAGODA_PAGED, .type = PAGODA_FP16};
  *     options.num_kv_heads = 8, options.head_dim = 128, options.max_seq_len = 4096, options.max_sequences = 64;
  *     options.num_q_heads = 32;
  *     pagoda_pool* pool = NULL;
@@ -19,9 +19,9 @@
  *     pagoda_pool_append(NULL, pool, 1, &slot, NULL, &k1, &v1);      // every step: a token
  *     pagoda_pool_decode(NULL, pool, 1, &slot, &q, &out, NULL);
  *
- * A sequence is identified by its slot. Calls that take exec are asynchronous on it; use one instance for all calls of a
- * pool, or order the instances yourself. A pool has one owner at a time. After an error the pool is as it was before the
- * call.
+ * A sequence is identified by its slot. Calls that take exec are asynchronous on it; use one instance for all calls of
+ * a pool, or order the instances yourself. A pool has one owner at a time. After an error the pool is as it was before
+ * the call.
  */
 
 #ifdef __cplusplus
@@ -91,8 +91,8 @@ PAGODA_C_EXPORT pagoda_status pagoda_pool_fork(const pagoda_exec* exec, pagoda_p
                                                int32_t num_tokens, int32_t* child);
 /** Removes a sequence. Its slot, and the pages that no other sequence holds, are free at once. */
 PAGODA_C_EXPORT pagoda_status pagoda_pool_release(pagoda_pool* pool, int32_t slot);
-/** Appends counts[i] tokens to the sequence in slots[i]; counts NULL: one token each. k and v: (token, kv head, dim), the
-    rows of one sequence after those of the one before. */
+/** Appends counts[i] tokens to the sequence in slots[i]; counts NULL: one token each. k and v: (token, kv head, dim),
+   the rows of one sequence after those of the one before. */
 PAGODA_C_EXPORT pagoda_status pagoda_pool_append(const pagoda_exec* exec, pagoda_pool* pool, int32_t num_slots,
                                                  const int32_t* slots, const int32_t* counts, const pagoda_tensor* k,
                                                  const pagoda_tensor* v);

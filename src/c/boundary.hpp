@@ -77,7 +77,7 @@ std::size_t common_bytes(const char* who, const char* name, const T* given, std:
   static_assert(std::is_trivially_copyable_v<T> && std::is_standard_layout_v<T>);
   const std::size_t size = not_null(who, name, given).struct_size;
   require(size >= least && size <= (std::size_t(1) << 16), who, ": ", name, ".struct_size is ", size,
-                  "; allowed: the size of the struct, ", sizeof(T), " in this version and at least ", least);
+          "; allowed: the size of the struct, ", sizeof(T), " in this version and at least ", least);
   return size < sizeof(T) ? size : sizeof(T);
 }
 
@@ -88,7 +88,7 @@ T read_struct(const char* who, const char* name, const T* given, std::size_t lea
   const auto* const raw   = reinterpret_cast<const unsigned char*>(given);
   for (std::size_t i = bytes; i < given->struct_size; ++i)
     require(raw[i] == 0, who, ": ", name, " has a nonzero byte at ", i, ", behind the ", sizeof(T),
-                    " that this version of the library knows; allowed: 0, or a newer library");
+            " that this version of the library knows; allowed: 0, or a newer library");
   T copy{};
   std::memcpy(&copy, given, bytes);
   return copy;
@@ -109,7 +109,7 @@ Space exec_of(const char* who, const pagoda_exec* exec, const char* owner) {
   if (!exec) return Space();
   const Space* const instance = std::get_if<Space>(&exec->instance);
   require(instance != nullptr, who, ": exec belongs to another execution space than the ", owner,
-                  "; allowed: an instance of ", Space::name(), ", or NULL");
+          "; allowed: an instance of ", Space::name(), ", or NULL");
   return *instance;
 }
 

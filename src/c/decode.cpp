@@ -15,11 +15,8 @@ using PlanOf = pagoda::Plan<Space>;
 /// Calls f with the plan of its space, and its instance behind exec.
 template <class F>
 void with_plan(const char* who, const pagoda_exec* exec, const pagoda_plan* handle, F&& f) {
-  std::visit(
-      [&]<class Space>(const PlanOf<Space>& plan) {
-        f(plan, exec_of<Space>(who, exec, "plan"));
-      },
-      not_null(who, "plan", handle).plan);
+  std::visit([&]<class Space>(const PlanOf<Space>& plan) { f(plan, exec_of<Space>(who, exec, "plan")); },
+             not_null(who, "plan", handle).plan);
 }
 
 }  // namespace
@@ -31,7 +28,7 @@ pagoda_status pagoda_workspace_bytes(const pagoda_exec* exec, const pagoda_cache
     not_null(who, "bytes", bytes);
     with_exec(who, exec, [&]<class Space>(const Space& instance) {
       const Cache described = cache(who, kv, Reach::of<Space>());
-      *bytes = pagoda::workspace_bytes(instance, described, options<Space>(read_options(who, given)));
+      *bytes                = pagoda::workspace_bytes(instance, described, options<Space>(read_options(who, given)));
     });
   });
 }
@@ -47,10 +44,10 @@ pagoda_status pagoda_plan_create(const pagoda_exec* exec, const pagoda_cache* kv
       const auto o          = read_options(who, given);
       const Workspace workspace =
           o.workspace ? Workspace(static_cast<std::byte*>(o.workspace), o.workspace_bytes) : Workspace();
-      auto made              = pagoda::plan(instance, described, options<Space>(o), workspace);
-      std::string text       = made.describe();
-      std::string backend    = made.backend();
-      *plan = make_handle<pagoda_plan>(std::move(made), std::move(text), std::move(backend));
+      auto made           = pagoda::plan(instance, described, options<Space>(o), workspace);
+      std::string text    = made.describe();
+      std::string backend = made.backend();
+      *plan               = make_handle<pagoda_plan>(std::move(made), std::move(text), std::move(backend));
     });
   });
 }

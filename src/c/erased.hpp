@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <pagoda/pagoda.hpp>
 #include <pagoda/pagoda_pool.h>
+#include <pagoda/pagoda.hpp>
 
 #include "pagoda_enabled_types.hpp"
 #include "src/dispatch/spaces.hpp"
@@ -31,8 +31,9 @@ using detail::scale_ref;
 template <class Space>
 using Options = DecodeOptions<typename Space::memory_space>;
 
-/// A TensorRef in the place of a View: the public templates that only describe their Views (decode, merge, check, pools)
-/// take it. Its element type is known at run time alone; value_type stands for the types that the templates allow.
+/// A TensorRef in the place of a View: the public templates that only describe their Views (decode, merge, check,
+/// pools) take it. Its element type is known at run time alone; value_type stands for the types that the templates
+/// allow.
 template <int Rank>
 struct Array {
   using value_type   = float;
@@ -79,9 +80,9 @@ struct ForSpaces;
 template <class... Spaces>
 struct ForSpaces<void, Spaces...> {
   template <template <class> class T>
-  using Variant                       = std::variant<T<Spaces>...>;
-  using Default                       = std::tuple_element_t<0, std::tuple<Spaces...>>;
-  using Host                          = std::tuple_element_t<sizeof...(Spaces) - 1, std::tuple<Spaces...>>;
+  using Variant                  = std::variant<T<Spaces>...>;
+  using Default                  = std::tuple_element_t<0, std::tuple<Spaces...>>;
+  using Host                     = std::tuple_element_t<sizeof...(Spaces) - 1, std::tuple<Spaces...>>;
   static constexpr bool has_host = std::is_same_v<Host, Kokkos::DefaultHostExecutionSpace>;
 };
 using AllSpaces = ForSpaces<void PAGODA_FOR_EACH_SPACE(PAGODA_SPACE)>;

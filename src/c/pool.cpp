@@ -58,8 +58,8 @@ pagoda_status pagoda_pool_create(const pagoda_exec* exec, const pagoda_pool_opti
   return guarded([&] {
     const char* const who = "pagoda_pool_create";
     not_null(who, "pool", pool);
-    const auto o     = read_struct(who, "options", given, offsetof(pagoda_pool_options, head_dim_v));
-    const auto shape = pool_options(who, o);
+    const auto o                    = read_struct(who, "options", given, offsetof(pagoda_pool_options, head_dim_v));
+    const auto shape                = pool_options(who, o);
     const pagoda::DType* const type = find_type(o.type);
     require(type != nullptr, who, ": options.type is ", o.type, "; allowed: a plain type of pagoda_type_code, 1 to 4");
     with_exec(who, exec, [&]<class Space>(const Space& instance) {

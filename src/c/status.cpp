@@ -139,7 +139,6 @@ pagoda_status pagoda_exec_create(pagoda_space space, void* stream, pagoda_exec**
 void pagoda_exec_destroy(pagoda_exec* exec) { destroy_handle(exec); }
 
 pagoda_status pagoda_exec_fence(const pagoda_exec* exec) {
-  return guarded([&] {
-    with_exec("pagoda_exec_fence", exec, [](const auto& instance) { instance.fence("pagoda_exec_fence"); });
-  });
+  return guarded(
+      [&] { with_exec("pagoda_exec_fence", exec, [](const auto& instance) { instance.fence("pagoda_exec_fence"); }); });
 }

@@ -52,13 +52,13 @@ TensorRef shape_of(const char* who, const char* name, const pagoda_tensor& t, in
   for (int axis = 0; axis < rank; ++axis) {
     require(t.extent[axis] >= 0, who, ": ", name, ".extent[", axis, "] is ", t.extent[axis], "; allowed: 0 or more");
     require(t.stride[axis] >= 0, who, ": ", name, ".stride[", axis, "] is ", t.stride[axis], "; allowed: 0 or more");
-    dense = dense && t.stride[axis] == 0;
-    empty = empty || t.extent[axis] == 0;
+    dense            = dense && t.stride[axis] == 0;
+    empty            = empty || t.extent[axis] == 0;
     ref.extent[axis] = t.extent[axis], ref.stride[axis] = t.stride[axis];
   }
   std::int64_t next = 1;
   for (int axis = rank - 1; dense && axis >= 0; --axis) {
-    ref.stride[axis] = next;
+    ref.stride[axis]          = next;
     const std::int64_t extent = std::max<std::int64_t>(t.extent[axis], 1);
     require(extent <= std::numeric_limits<std::int64_t>::max() / 64 / next, who, ": ", name,
             " has 2^57 elements or more; allowed: fewer");
@@ -99,7 +99,8 @@ Array<3> scales_of(const char* who, const char* name, const pagoda_tensor& t, KV
 
 ScaleRef scale(const char* who, const char* side, const Array<4>& cache, const pagoda_tensor& floats,
                const pagoda_tensor& blocks, KVOrder order, const Reach& reach) {
-  const std::string name = std::string("kv.") + side + "_scale", block_name = std::string("kv.") + side + "_block_scale";
+  const std::string name       = std::string("kv.") + side + "_scale",
+                    block_name = std::string("kv.") + side + "_block_scale";
   ScaleRef ref;
   if (floats.data) ref = scale_ref(who, side, scales_of(who, name.c_str(), floats, order, reach), cache);
   if (!blocks.data) return ref;
@@ -109,9 +110,8 @@ ScaleRef scale(const char* who, const char* side, const Array<4>& cache, const p
           "; allowed: no block scales for this type");
   require(blocks.type == wanted, who, ": ", block_name, ".type is ", blocks.type, " (", pagoda_type_name(blocks.type),
           "); allowed: ", wanted, " (", pagoda_type_name(wanted), "), for ", name_of(type), " elements");
-  const TensorRef b = reordered(shape_of(who, block_name.c_str(), blocks, 4, 1, reach), order);
-  const std::int64_t count =
-      blocks_of(type, static_cast<int>(cache.ref.extent[3]) * dims_per_element(type));
+  const TensorRef b        = reordered(shape_of(who, block_name.c_str(), blocks, 4, 1, reach), order);
+  const std::int64_t count = blocks_of(type, static_cast<int>(cache.ref.extent[3]) * dims_per_element(type));
   for (int axis = 0; axis < 4; ++axis) {
     const std::int64_t extent = axis < 3 ? cache.ref.extent[axis] : count;
     require(b.extent[axis] == extent, who, ": axis ", axis, " of ", block_name,
@@ -160,11 +160,11 @@ Array<4> cache_tensor(const char* who, const char* name, const pagoda_tensor* gi
 }
 
 Cache cache(const char* who, const pagoda_cache* given, const Reach& reach) {
-  const auto c             = read_struct(who, "kv", given, offsetof(pagoda_cache, block_table));
-  const KVOrder order      = order_of(who, "kv.order", c.order);
+  const auto c              = read_struct(who, "kv", given, offsetof(pagoda_cache, block_table));
+  const KVOrder order       = order_of(who, "kv.order", c.order);
   const KVOrder scale_order = order_of(who, "kv.scale_order", c.scale_order);
-  const Array<4> k         = cache_tensor(who, "kv.k", &c.k, order, reach);
-  const Array<4> v         = cache_tensor(who, "kv.v", &c.v, order, reach);
+  const Array<4> k          = cache_tensor(who, "kv.k", &c.k, order, reach);
+  const Array<4> v          = cache_tensor(who, "kv.v", &c.v, order, reach);
   check_extents(who, k, v);
   require(c.layout >= PAGODA_CONTIGUOUS && c.layout <= PAGODA_PAGED_CSR, who, ": kv.layout is ", c.layout,
           "; allowed: a value of pagoda_layout_code, 0 to 2");
@@ -188,8 +188,8 @@ Cache cache(const char* who, const pagoda_cache* given, const Reach& reach) {
     const bool dense = row == 0 && page == 0;
     r.block_table = c.block_table, r.table_pages = c.max_pages;
     r.table_row_stride = dense ? c.max_pages : row, r.table_page_stride = dense ? 1 : page;
-    r.max_seq_len = static_cast<int>(
-        std::min<std::int64_t>(c.max_pages * k.ref.extent[1], std::numeric_limits<int>::max()));
+    r.max_seq_len =
+        static_cast<int>(std::min<std::int64_t>(c.max_pages * k.ref.extent[1], std::numeric_limits<int>::max()));
   } else {
     at_least_0(who, "max_seq_len", c.max_seq_len);
     require(c.num_page_indices >= 0, who, ": kv.num_page_indices is ", c.num_page_indices, "; allowed: 0 or more");

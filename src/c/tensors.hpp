@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <string>
 
-/// From the structs of pagoda.h to the library's type-erased descriptions, and back. Messages begin with the call (`who`)
-/// and name the field.
+/// From the structs of pagoda.h to the library's type-erased descriptions, and back. Messages begin with the call
+/// (`who`) and name the field.
 namespace pagoda::c {
 
 /// What an execution space can reach.
@@ -69,14 +69,13 @@ pagoda_decode_options read_options(const char* who, const pagoda_decode_options*
 /// Options without the workspace.
 template <class Space>
 Options<Space> options(const pagoda_decode_options& o) {
-  using Memory = typename Space::memory_space;
+  using Memory       = typename Space::memory_space;
   const auto entries = [](int n) { return static_cast<std::size_t>(std::max(n, 0)); };
   Options<Space> to;
   to.num_q_heads = o.num_q_heads, to.max_batch = o.max_batch, to.max_seq_len = o.max_seq_len;
   to.max_query_len    = o.max_query_len == 0 ? 1 : o.max_query_len;
   to.max_query_tokens = o.max_query_tokens;
-  if (o.cu_seqlens_q)
-    to.cu_seqlens_q = Kokkos::View<const int*, Memory>(o.cu_seqlens_q, entries(o.num_cu_seqlens_q));
+  if (o.cu_seqlens_q) to.cu_seqlens_q = Kokkos::View<const int*, Memory>(o.cu_seqlens_q, entries(o.num_cu_seqlens_q));
   if (o.softmax_scale != 0) to.softmax_scale = o.softmax_scale;
   to.causal      = o.not_causal == 0;
   to.window_left = o.window - 1, to.num_initial_tokens = o.num_initial_tokens;

@@ -17,7 +17,7 @@ using ConstBytes = Kokkos::View<const std::byte*, Memory, Kokkos::MemoryTraits<K
 template <class F>
 double with_type(pagoda_type type, F&& f) {
   switch (type) {
-#define PAGODA_CASE(name, ...)                   \
+#define PAGODA_CASE(name, ...)                    \
   case static_cast<int>(pagoda::DType::name) + 1: \
     return f(static_cast<pagoda::detail::type_##name*>(nullptr));
     PAGODA_FOR_EACH_TYPE(PAGODA_CASE)

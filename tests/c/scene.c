@@ -57,15 +57,15 @@ static pagoda_tensor rows_tensor(const Scene* s, pagoda_order order, void* data,
 /* Keys or values: fills the memory, its scales, and the numbers that they mean. */
 static void make_side(Scene* s, int dim, double** numbers, pagoda_tensor* cache, pagoda_tensor* scale,
                       pagoda_tensor* block_scale) {
-  const size_t rows = (size_t)pages(s) * page_tokens(s) * s->kv_heads;
+  const size_t rows  = (size_t)pages(s) * page_tokens(s) * s->kv_heads;
   const int elements = dim / dims_per_element(s->type), block = block_dims(s->type);
-  const int blocks = block ? (dim + block - 1) / block : 1;
-  const size_t row_bytes = elements * pagoda_type_size(s->type);
-  unsigned char* bytes  = calloc(rows, row_bytes);
+  const int blocks                = block ? (dim + block - 1) / block : 1;
+  const size_t row_bytes          = elements * pagoda_type_size(s->type);
+  unsigned char* bytes            = calloc(rows, row_bytes);
   unsigned char* scales_of_blocks = calloc(rows, blocks);
-  float* scales = calloc(rows, sizeof(float));
+  float* scales                   = calloc(rows, sizeof(float));
   const double spread = is_plain(s->type) ? 1 : s->type == PAGODA_INT8 ? 100 : s->type == PAGODA_INT4 ? 7 : 5;
-  *numbers = calloc((size_t)s->batch * capacity(s) * s->kv_heads * dim, sizeof(double));
+  *numbers            = calloc((size_t)s->batch * capacity(s) * s->kv_heads * dim, sizeof(double));
   for (size_t row = 0; row < rows; ++row) scales[row] = (float)((1.5 + random_number()) / spread);
   for (size_t i = 0; i < rows * blocks; ++i)
     scales_of_blocks[i] = (unsigned char)(s->type == PAGODA_MXFP4 ? 124 + i % 3 : 0x28 + i % 16);
@@ -78,15 +78,14 @@ static void make_side(Scene* s, int dim, double** numbers, pagoda_tensor* cache,
                               : s->scale_rank == 0 ? scales[0]
                                                    : 1;
         for (int d = 0; d < dim; ++d) {
-          const double stored   = store_dim(s->type, bytes + row * row_bytes, d, spread * random_number());
-          const size_t in_block = row_of(s, s->kv.scale_order, b, t, h) * blocks + (block ? d / block : 0);
-          const double by_block = block ? block_scale_of(s->type, scales_of_blocks[in_block]) : 1;
+          const double stored      = store_dim(s->type, bytes + row * row_bytes, d, spread * random_number());
+          const size_t in_block    = row_of(s, s->kv.scale_order, b, t, h) * blocks + (block ? d / block : 0);
+          const double by_block    = block ? block_scale_of(s->type, scales_of_blocks[in_block]) : 1;
           (*numbers)[at * dim + d] = stored * by_row * by_block;
         }
       }
   *cache = rows_tensor(s, s->order, scene_upload(s, bytes, rows * row_bytes), s->type, 4, elements);
-  if (s->scale_rank == 0)
-    *scale = pagoda_dense(scene_upload(s, scales, sizeof(float)), PAGODA_FP32, 0, 0, 0, 0, 0);
+  if (s->scale_rank == 0) *scale = pagoda_dense(scene_upload(s, scales, sizeof(float)), PAGODA_FP32, 0, 0, 0, 0, 0);
   if (s->scale_rank == 1)
     *scale = pagoda_dense(scene_upload(s, scales, s->kv_heads * sizeof(float)), PAGODA_FP32, 1, s->kv_heads, 0, 0, 0);
   if (s->scale_rank == 3)
@@ -99,15 +98,15 @@ static void make_side(Scene* s, int dim, double** numbers, pagoda_tensor* cache,
 
 void scene_make(Scene* s) {
   const int tokens = s->batch * s->query_len, total = s->batch * s->max_pages;
-  s->io                = is_plain(s->type) ? s->type : PAGODA_FP16;
+  s->io = is_plain(s->type) ? s->type : PAGODA_FP16;
   if (!pagoda_type_is_enabled(s->io)) s->io = PAGODA_FP32;
-  s->kv.struct_size    = sizeof s->kv;
-  s->kv.layout         = s->layout;
-  s->kv.order          = s->order;
-  s->kv.scale_order    = s->order == PAGODA_NHD ? PAGODA_HND : PAGODA_NHD;
-  s->kv.num_sequences  = s->batch;
-  s->lengths           = calloc(s->batch, sizeof(int));
-  s->table             = calloc(total, sizeof(int));
+  s->kv.struct_size   = sizeof s->kv;
+  s->kv.layout        = s->layout;
+  s->kv.order         = s->order;
+  s->kv.scale_order   = s->order == PAGODA_NHD ? PAGODA_HND : PAGODA_NHD;
+  s->kv.num_sequences = s->batch;
+  s->lengths          = calloc(s->batch, sizeof(int));
+  s->table            = calloc(total, sizeof(int));
   for (int b = 0; b < s->batch; ++b) s->lengths[b] = capacity(s) - (b * 7) % (capacity(s) - s->query_len);
   for (int i = 0; i < total; ++i) s->table[i] = total - 1 - i;
   s->kv.seq_lens = scene_upload(s, s->lengths, s->batch * sizeof(int));
@@ -127,8 +126,8 @@ void scene_make(Scene* s) {
   make_side(s, s->dim_v, &s->values, &s->kv.v, &s->kv.v_scale, &s->kv.v_block_scale);
 
   const size_t elements = (size_t)tokens * s->q_heads * s->dim, size = pagoda_type_size(s->io);
-  unsigned char* bytes  = calloc(elements, size);
-  s->queries            = calloc(elements, sizeof(double));
+  unsigned char* bytes = calloc(elements, size);
+  s->queries           = calloc(elements, sizeof(double));
   for (size_t i = 0; i < elements; ++i) s->queries[i] = store_dim(s->io, bytes + i * size, 0, random_number());
   s->q   = pagoda_dense(scene_upload(s, bytes, elements * size), s->io, 3, tokens, s->q_heads, s->dim, 0);
   s->out = pagoda_dense(keep(s, device_alloc((size_t)tokens * s->q_heads * s->dim_v * size)), s->io, 3, tokens,
@@ -150,15 +149,15 @@ void scene_free(Scene* s) {
 static double attend(const Scene* s, int token, int head, double* out, double* sizes) {
   const pagoda_decode_options* o = &s->options;
   const int b = token / s->query_len, length = s->lengths[b], kv_head = head / (s->q_heads / s->kv_heads);
-  const int own = length - s->query_len + token % s->query_len;
+  const int own      = length - s->query_len + token % s->query_len;
   const double scale = o->softmax_scale != 0 ? o->softmax_scale : 1 / sqrt(s->dim);
-  double sum = s->sinks ? exp(s->sinks[head]) : 0;
+  double sum         = s->sinks ? exp(s->sinks[head]) : 0;
   for (int d = 0; d < s->dim_v; ++d) out[d] = sizes[d] = 0;
   for (int t = 0; t < length; ++t) {
     if (!o->not_causal && t > own) continue;
     if (o->window > 0 && t <= own - o->window && t >= o->num_initial_tokens) continue;
     const size_t row = ((size_t)b * capacity(s) + t) * s->kv_heads + kv_head;
-    double score = 0;
+    double score     = 0;
     for (int d = 0; d < s->dim; ++d)
       score += s->queries[((size_t)token * s->q_heads + head) * s->dim + d] * s->keys[row * s->dim + d];
     score *= scale;
@@ -176,17 +175,17 @@ static double attend(const Scene* s, int token, int head, double* out, double* s
 
 int scene_wrong_rows(const Scene* s) {
   const int tokens = s->batch * s->query_len, rows = tokens * s->q_heads;
-  const size_t size = pagoda_type_size(s->io);
+  const size_t size  = pagoda_type_size(s->io);
   unsigned char* out = calloc((size_t)rows * s->dim_v, size);
   double *lse = calloc(rows, sizeof(double)), *right = calloc(s->dim_v, sizeof(double)),
-         *sizes = calloc(s->dim_v, sizeof(double));
+         *sizes          = calloc(s->dim_v, sizeof(double));
   const double tolerance = s->io == PAGODA_FP64 ? 1e-12 : s->io == PAGODA_FP32 && is_plain(s->type) ? 1e-5 : 0.01;
-  int wrong = 0;
+  int wrong              = 0;
   copy_to_host(out, s->out.data, rows * s->dim_v * size);
   copy_to_host(lse, s->lse.data, rows * sizeof(double));
   for (int row = 0; row < rows; ++row) {
     const double right_lse = attend(s, row / s->q_heads, row % s->q_heads, right, sizes);
-    int ok = fabs(lse[row] - right_lse) <= tolerance;
+    int ok                 = fabs(lse[row] - right_lse) <= tolerance;
     for (int d = 0; d < s->dim_v; ++d)
       ok = ok && fabs(load_dim(s->io, out + ((size_t)row * s->dim_v + d) * size, 0) - right[d]) <= tolerance * sizes[d];
     wrong += !ok;

@@ -21,8 +21,8 @@ typedef struct Scene {
   pagoda_type io; /* of queries and outputs */
   pagoda_cache kv;
   pagoda_tensor q, out, lse;
-  int* lengths; /* on the host */
-  int* table;   /* [batch * max_pages] */
+  int* lengths;                    /* on the host */
+  int* table;                      /* [batch * max_pages] */
   double *keys, *values, *queries; /* numbers, [batch][token][kv head][dim] and [token][head][dim] */
   void* memory[16];
   int num_memory;

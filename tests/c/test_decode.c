@@ -35,7 +35,8 @@ static void test_types_and_layouts(void) {
         if (type == PAGODA_FP8_E4M3) s.scale_rank = 1;
         scene_make(&s);
         const int wrong = scene_decode(&s, NULL);
-        if (wrong != 0) printf("%s, layout %d, order %d: %d wrong rows\n", pagoda_type_name(type), layout, order, wrong);
+        if (wrong != 0)
+          printf("%s, layout %d, order %d: %d wrong rows\n", pagoda_type_name(type), layout, order, wrong);
         CHECK(wrong == 0);
         scene_free(&s);
         ++tried;
@@ -158,7 +159,7 @@ static void test_host_space(void) {
   kv.k = pagoda_dense(k, PAGODA_FP32, 4, 1, tokens, 1, dim), kv.v = pagoda_dense(v, PAGODA_FP32, 4, 1, tokens, 1, dim);
   kv.k.memory = PAGODA_MEMORY_HOST, kv.v.memory = PAGODA_MEMORY_HOST;
   kv.seq_lens = &length, kv.num_sequences = 1;
-  options.num_q_heads = 1;
+  options.num_q_heads        = 1;
   const pagoda_tensor to     = pagoda_dense(out, PAGODA_FP32, 3, 1, 1, dim, 0);
   const pagoda_tensor from   = pagoda_dense(q, PAGODA_FP32, 3, 1, 1, dim, 0);
   const pagoda_tensor to_lse = pagoda_dense(lse, PAGODA_FP32, 2, 1, 1, 0, 0);
@@ -180,8 +181,8 @@ static void test_merge(void) {
   scene_make(&s);
   const size_t out_bytes = (size_t)3 * heads * dim * pagoda_type_size(s.type), lse_bytes = 3 * heads * sizeof(double);
   s.options.not_causal = 1;
-  char* const outs   = device_alloc(2 * out_bytes);
-  char* const lses   = device_alloc(2 * lse_bytes);
+  char* const outs     = device_alloc(2 * out_bytes);
+  char* const lses     = device_alloc(2 * lse_bytes);
   int32_t first[3], rest[3];
   for (int b = 0; b < 3; ++b) first[b] = s.lengths[b] / 2, rest[b] = s.lengths[b] - first[b];
   CHECK_OK(pagoda_plan_create(NULL, &s.kv, &s.options, &plan));
@@ -191,11 +192,11 @@ static void test_merge(void) {
       pagoda_cache kv = s.kv;
       pagoda_tensor q = s.q, out = s.out, lse = s.lse;
       const int32_t from = half ? first[b] : 0;
-      const size_t size = pagoda_type_size(s.type);
+      const size_t size  = pagoda_type_size(s.type);
       kv.k.data = (char*)kv.k.data + (b * 40 + from) * 2 * dim * size, kv.k.extent[0] = 1, kv.k.extent[1] = 40 - from;
       kv.v.data = (char*)kv.v.data + (b * 40 + from) * 2 * dim * size, kv.v.extent[0] = 1, kv.v.extent[1] = 40 - from;
       kv.num_sequences = 1;
-      int32_t* length = device_alloc(sizeof *length);
+      int32_t* length  = device_alloc(sizeof *length);
       copy_to_device(length, half ? &rest[b] : &first[b], sizeof *length);
       kv.seq_lens = length;
       q.data = (char*)q.data + b * heads * dim * size, q.extent[0] = 1;
@@ -236,8 +237,8 @@ static void test_write_kv(void) {
   int64_t* positions = device_alloc(sizeof mapping);
   copy_to_device(k, cache, sizeof cache), copy_to_device(v, cache, sizeof cache);
   copy_to_device(from, row, sizeof row), copy_to_device(positions, mapping, sizeof mapping);
-  const pagoda_tensor to_k = pagoda_dense(k, PAGODA_FP32, 4, pages, heads, page, dim);
-  const pagoda_tensor to_v = pagoda_dense(v, PAGODA_FP32, 4, pages, heads, page, dim);
+  const pagoda_tensor to_k     = pagoda_dense(k, PAGODA_FP32, 4, pages, heads, page, dim);
+  const pagoda_tensor to_v     = pagoda_dense(v, PAGODA_FP32, 4, pages, heads, page, dim);
   const pagoda_tensor new_rows = pagoda_dense(from, PAGODA_FP32, 3, rows, heads, dim, 0);
   CHECK_OK(pagoda_write_kv(NULL, &to_k, &to_v, PAGODA_HND, positions, rows, &new_rows, &new_rows));
   CHECK_OK(pagoda_exec_fence(NULL));

@@ -45,7 +45,8 @@ static void test_before_initialization(void) {
   pagoda_exec* exec = NULL;
   pagoda_pool* pool = NULL;
   CHECK(strcmp(pagoda_last_error(), "") == 0);
-  CHECK_ERROR(pagoda_exec_create(PAGODA_SPACE_DEFAULT, NULL, &exec), PAGODA_NOT_INITIALIZED, "pagoda_exec_create: Kokkos");
+  CHECK_ERROR(pagoda_exec_create(PAGODA_SPACE_DEFAULT, NULL, &exec), PAGODA_NOT_INITIALIZED,
+              "pagoda_exec_create: Kokkos");
   CHECK_ERROR(pagoda_exec_fence(NULL), PAGODA_NOT_INITIALIZED, "not initialized");
   CHECK_ERROR(make(&s.kv, &s.options), PAGODA_NOT_INITIALIZED, "pagoda_plan_create");
   CHECK_INVALID(pagoda_pool_prepare(NULL, pool, NULL), "pool is NULL");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Both pools through the C interface. Keys are zero and the values of a token are one number, so a decode gives the mean
-   of the numbers of a sequence's tokens, and the log-sum-exp is the logarithm of their count. */
+/* Both pools through the C interface. Keys are zero and the values of a token are one number, so a decode gives the
+   mean of the numbers of a sequence's tokens, and the log-sum-exp is the logarithm of their count. */
 #include <pagoda/pagoda_pool.h>
 
 #include "tests/c/check.h"
@@ -30,12 +30,12 @@ static pagoda_tensor keys(int tokens) { return pagoda_dense(zeros, type, 3, toke
 /* Decodes the sequences, by the pool or by a plan for its cache, and checks means and counts. */
 static void check_means(pagoda_pool* pool, const pagoda_plan* plan, int n, const int32_t* slots, const double* means,
                         const int* counts) {
-  const size_t size   = pagoda_type_size(type);
+  const size_t size       = pagoda_type_size(type);
   const pagoda_tensor q   = pagoda_dense(zeros, type, 3, n, q_heads, dim, 0);
   const pagoda_tensor out = pagoda_dense(device_alloc((size_t)n * q_heads * dim * size), type, 3, n, q_heads, dim, 0);
   const pagoda_tensor lse = pagoda_dense(device_alloc(n * q_heads * sizeof(float)), PAGODA_FP32, 2, n, q_heads, 0, 0);
-  char* row    = malloc((size_t)n * q_heads * dim * size);
-  float* logs  = malloc(n * q_heads * sizeof(float));
+  char* row               = malloc((size_t)n * q_heads * dim * size);
+  float* logs             = malloc(n * q_heads * sizeof(float));
   if (plan) {
     pagoda_cache kv;
     memset(&kv, 0, sizeof kv);
@@ -52,7 +52,8 @@ static void check_means(pagoda_pool* pool, const pagoda_plan* plan, int n, const
   copy_to_host(logs, lse.data, n * q_heads * sizeof(float));
   for (int i = 0; i < n * q_heads; ++i) {
     CHECK(fabs(logs[i] - log(counts[i / q_heads])) < 1e-5);
-    for (int d = 0; d < dim; ++d) CHECK(fabs(load_dim(type, row + (i * dim + d) * size, 0) - means[i / q_heads]) < 0.02);
+    for (int d = 0; d < dim; ++d)
+      CHECK(fabs(load_dim(type, row + (i * dim + d) * size, 0) - means[i / q_heads]) < 0.02);
   }
   device_free(out.data), device_free(lse.data);
   free(row), free(logs);
@@ -97,7 +98,7 @@ static void test_pool(pagoda_layout layout) {
   pagoda_plan_destroy(plan);
 
   /* A reserved token, written later. */
-  int64_t position = -1;
+  int64_t position  = -1;
   const int32_t one = 1;
   CHECK_OK(pagoda_pool_reserve(NULL, pool, 1, &b, &one));
   CHECK_OK(pagoda_pool_slot_mapping(pool, b, 4, 1, &position));

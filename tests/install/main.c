@@ -11,12 +11,12 @@ enum { tokens = 4, dim = 16 };
 static int decode(pagoda_exec* host) {
   static float k[tokens * dim], v[tokens * dim], q[dim], out[dim];
   const int32_t seq_len = tokens;
-  pagoda_cache kv       = {sizeof kv, PAGODA_CONTIGUOUS, PAGODA_NHD};
+  pagoda_cache kv       = {.struct_size = sizeof kv};
   pagoda_tensor from    = pagoda_dense(q, PAGODA_FP32, 3, 1, 1, dim, 0);
   pagoda_tensor to      = pagoda_dense(out, PAGODA_FP32, 3, 1, 1, dim, 0);
   pagoda_plan* plan     = NULL;
   int i, right = 1;
-  pagoda_decode_options options = {sizeof options, 1};
+  pagoda_decode_options options = {.struct_size = sizeof options, .num_q_heads = 1};
   for (i = 0; i < tokens * dim; ++i) v[i] = (float)(i / dim);
   kv.k        = pagoda_dense(k, PAGODA_FP32, 4, 1, tokens, 1, dim);
   kv.v        = pagoda_dense(v, PAGODA_FP32, 4, 1, tokens, 1, dim);
@@ -32,7 +32,8 @@ static int decode(pagoda_exec* host) {
 }
 
 static int refuses(pagoda_exec* host) {
-  pagoda_pool_options options = {sizeof options, PAGODA_PAGED, PAGODA_FP32, -1};
+  pagoda_pool_options options = {
+      .struct_size = sizeof options, .layout = PAGODA_PAGED, .type = PAGODA_FP32, .num_kv_heads = -1};
   pagoda_pool* pool           = NULL;
   if (pagoda_pool_create(host, &options, &pool) != PAGODA_INVALID_ARGUMENT) return 0;
   printf("as it should be: %s\n", pagoda_last_error());
