@@ -268,7 +268,8 @@ PAGODA_C_EXPORT pagoda_status pagoda_plan_persistent_bytes(const pagoda_plan* pl
     @param kv    the cache
     @param out   (query token, q head, head_dim_v), a plain type
     @param lse   (query token, q head), PAGODA_FP32 or PAGODA_FP64: natural logarithm of the sum of exp(score).
-   NULL, or a tensor without data: not wanted. Plain types: PAGODA_FP64, PAGODA_FP32, PAGODA_FP16 and PAGODA_BF16. Any strides are allowed. */
+   NULL, or a tensor without data: not wanted. Plain types: PAGODA_FP64, PAGODA_FP32, PAGODA_FP16 and PAGODA_BF16. Any
+   strides are allowed. */
 PAGODA_C_EXPORT pagoda_status pagoda_decode(const pagoda_exec* exec, const pagoda_plan* plan, const pagoda_tensor* q,
                                             const pagoda_cache* kv, const pagoda_tensor* out, const pagoda_tensor* lse);
 

@@ -34,7 +34,7 @@ static int decode(pagoda_exec* host) {
 static int refuses(pagoda_exec* host) {
   pagoda_pool_options options = {
       .struct_size = sizeof options, .layout = PAGODA_PAGED, .type = PAGODA_FP32, .num_kv_heads = -1};
-  pagoda_pool* pool           = NULL;
+  pagoda_pool* pool = NULL;
   if (pagoda_pool_create(host, &options, &pool) != PAGODA_INVALID_ARGUMENT) return 0;
   printf("as it should be: %s\n", pagoda_last_error());
   return pool == NULL && pagoda_last_error()[0] != '\0';
