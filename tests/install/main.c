@@ -40,11 +40,35 @@ static int refuses(pagoda_exec* host) {
   return pool == NULL && pagoda_last_error()[0] != '\0';
 }
 
+/* What a pool describes is a cache for pagoda_decode. */
+static int pools(pagoda_exec* host, pagoda_layout layout) {
+  pagoda_pool_options options = {.struct_size   = sizeof options,
+                                 .layout        = layout,
+                                 .type          = PAGODA_FP32,
+                                 .num_kv_heads  = 1,
+                                 .head_dim      = dim,
+                                 .max_seq_len   = tokens,
+                                 .max_sequences = 1};
+  pagoda_cache kv             = {.struct_size = sizeof kv};
+  pagoda_pool* pool           = NULL;
+  int32_t slot                = -1;
+  int right                   = 0;
+  if (pagoda_pool_create(host, &options, &pool) || pagoda_pool_admit_tokens(host, pool, tokens, &slot) ||
+      pagoda_pool_kv(host, pool, 1, &slot, &kv) || pagoda_check(host, &kv, NULL, NULL)) {
+    printf("%s\n", pagoda_last_error());
+  } else {
+    right = kv.layout == layout && kv.k.type == PAGODA_FP32 && kv.batch == 1;
+  }
+  pagoda_pool_destroy(pool);
+  return right;
+}
+
 int main(void) {
   pagoda_exec* host = NULL;
   int right         = pagoda_initialize() == PAGODA_SUCCESS;
   right             = right && pagoda_exec_create(PAGODA_SPACE_HOST, NULL, &host) == PAGODA_SUCCESS;
   right             = right && decode(host) && refuses(host);
+  right             = right && pools(host, PAGODA_CONTIGUOUS) && pools(host, PAGODA_PAGED);
   pagoda_exec_destroy(host);
   right = pagoda_finalize() == PAGODA_SUCCESS && right;
   printf("Pagoda %s from C: %s\n", pagoda_version_string(), right ? "right" : "wrong");
