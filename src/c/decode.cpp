@@ -22,18 +22,18 @@ void with_plan(const char* who, const pagoda_exec* exec, const pagoda_plan* hand
 }  // namespace
 
 pagoda_status pagoda_workspace_bytes(const pagoda_exec* exec, const pagoda_cache* kv,
-                                     const pagoda_decode_options* given, std::size_t* bytes) {
+                                     const pagoda_decode_options* options, std::size_t* bytes) {
   return guarded([&] {
     const char* const who = "pagoda_workspace_bytes";
     not_null(who, "bytes", bytes);
     with_exec(who, exec, [&]<class Space>(const Space& instance) {
       const Cache described = cache(who, kv, Reach::of<Space>());
-      *bytes                = pagoda::workspace_bytes(instance, described, options<Space>(read_options(who, given)));
+      *bytes = pagoda::workspace_bytes(instance, described, decode_options<Space>(read_options(who, options)));
     });
   });
 }
 
-pagoda_status pagoda_plan_create(const pagoda_exec* exec, const pagoda_cache* kv, const pagoda_decode_options* given,
+pagoda_status pagoda_plan_create(const pagoda_exec* exec, const pagoda_cache* kv, const pagoda_decode_options* options,
                                  pagoda_plan** plan) {
   return guarded([&] {
     const char* const who = "pagoda_plan_create";
@@ -41,10 +41,10 @@ pagoda_status pagoda_plan_create(const pagoda_exec* exec, const pagoda_cache* kv
     with_exec(who, exec, [&]<class Space>(const Space& instance) {
       using Workspace       = typename PlanOf<Space>::Workspace;
       const Cache described = cache(who, kv, Reach::of<Space>());
-      const auto o          = read_options(who, given);
+      const auto o          = read_options(who, options);
       const Workspace workspace =
           o.workspace ? Workspace(static_cast<std::byte*>(o.workspace), o.workspace_bytes) : Workspace();
-      auto made           = pagoda::plan(instance, described, options<Space>(o), workspace);
+      auto made           = pagoda::plan(instance, described, decode_options<Space>(o), workspace);
       std::string text    = made.describe();
       std::string backend = made.backend();
       *plan               = make_handle<pagoda_plan>(std::move(made), std::move(text), std::move(backend));

@@ -103,16 +103,16 @@ namespace pagoda {
 
 /// What `tensor_ref` makes of an Array is the Array.
 template <>
-inline TensorRef tensor_ref(const c::Array<2>& array) {
-  return array.ref;
+inline TensorRef tensor_ref(const c::Array<2>& view) {
+  return view.ref;
 }
 template <>
-inline TensorRef tensor_ref(const c::Array<3>& array) {
-  return array.ref;
+inline TensorRef tensor_ref(const c::Array<3>& view) {
+  return view.ref;
 }
 template <>
-inline TensorRef tensor_ref(const c::Array<4>& array) {
-  return array.ref;
+inline TensorRef tensor_ref(const c::Array<4>& view) {
+  return view.ref;
 }
 
 }  // namespace pagoda

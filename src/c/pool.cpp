@@ -54,11 +54,11 @@ pagoda::PoolOptions pool_options(const char* who, const pagoda_pool_options& o) 
 
 }  // namespace
 
-pagoda_status pagoda_pool_create(const pagoda_exec* exec, const pagoda_pool_options* given, pagoda_pool** pool) {
+pagoda_status pagoda_pool_create(const pagoda_exec* exec, const pagoda_pool_options* options, pagoda_pool** pool) {
   return guarded([&] {
     const char* const who = "pagoda_pool_create";
     not_null(who, "pool", pool);
-    const auto o                    = read_struct(who, "options", given, offsetof(pagoda_pool_options, head_dim_v));
+    const auto o                    = read_struct(who, "options", options, offsetof(pagoda_pool_options, head_dim_v));
     const auto shape                = pool_options(who, o);
     const pagoda::DType* const type = find_type(o.type);
     require(type != nullptr, who, ": options.type is ", o.type, "; allowed: a plain type of pagoda_type_code, 1 to 4");
@@ -78,14 +78,14 @@ pagoda_status pagoda_pool_create(const pagoda_exec* exec, const pagoda_pool_opti
 
 void pagoda_pool_destroy(pagoda_pool* pool) { destroy_handle(pool); }
 
-pagoda_status pagoda_pool_prepare(const pagoda_exec* exec, pagoda_pool* pool, const pagoda_decode_options* given) {
+pagoda_status pagoda_pool_prepare(const pagoda_exec* exec, pagoda_pool* pool, const pagoda_decode_options* options) {
   return guarded([&] {
     const char* const who = "pagoda_pool_prepare";
     with_pool(who, exec, pool, [&]<class Space>(auto& p, const Space& instance, const Reach&) {
-      const auto o = read_options(who, given);
+      const auto o = read_options(who, options);
       require(!o.workspace && o.workspace_bytes == 0, who,
               ": options.workspace is given; allowed: NULL, as the plan of a pool allocates its own");
-      p.prepare(instance, options<Space>(o));
+      p.prepare(instance, decode_options<Space>(o));
     });
   });
 }

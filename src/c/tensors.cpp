@@ -247,9 +247,12 @@ std::size_t pagoda_type_size(pagoda_type type) {
 }
 
 std::int32_t pagoda_type_is_enabled(pagoda_type type) {
-  const pagoda::DType* const known = find_type(type);
-  if (!known) return 0;
-#define PAGODA_IS(name) || *known == pagoda::DType::name
-  return (false PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_IS)) ? 1 : 0;
-#undef PAGODA_IS
+  switch (type) {
+#define PAGODA_CASE(name) case static_cast<int>(pagoda::DType::name) + 1:
+    PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_CASE)
+#undef PAGODA_CASE
+    return 1;
+    default:
+      return 0;
+  }
 }

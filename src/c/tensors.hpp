@@ -68,7 +68,7 @@ pagoda_decode_options read_options(const char* who, const pagoda_decode_options*
 
 /// Options without the workspace.
 template <class Space>
-Options<Space> options(const pagoda_decode_options& o) {
+Options<Space> decode_options(const pagoda_decode_options& o) {
   using Memory       = typename Space::memory_space;
   const auto entries = [](int n) { return static_cast<std::size_t>(std::max(n, 0)); };
   Options<Space> to;
