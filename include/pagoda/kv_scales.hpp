@@ -26,14 +26,12 @@
 /// no query sees, and of heads whose sequences are all empty, may hold anything: they do not change a result.
 ///
 /// Elements like mxfp4x2_t have block scales: one for every 32 dims of a row, or as many as detail/type_table.hpp says.
-///
 /// @code
 ///   template <class T> using Rows = Kokkos::View<T****, Kokkos::LayoutRight>;
 ///   Rows<pagoda::mxfp4x2_t> k(..., num_pages, page_size, num_kv_heads, head_dim / 2), v(...);
 ///   Rows<pagoda::e8m0_t> k_scale(..., num_pages, page_size, num_kv_heads, head_dim / 32), v_scale(...);
 ///   const auto kv = pagoda::PagedKV{k, v, block_table, seq_lens}.with_scales(pagoda::block_scales(k_scale, v_scale));
 /// @endcode
-///
 /// Where head_dim is not a multiple of the block, its last block is shorter, and has a scale of its own: the last
 /// extent is head_dim / block, rounded up.
 ///
