@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef PAGODA_PAGODA_POOL_H
+#define PAGODA_PAGODA_POOL_H
+
+#include <pagoda/pagoda.h>
+
+/**
+ * @file
+ * Pools in C: memory for the keys and values of many sequences, the bookkeeping of who holds which part of it, and
+ * decodes over it. Each call is that of pagoda::KVPool (kv_pool.hpp). What holds for all calls: pagoda.h.
+ *
+ *     pagoda_pool_options options = {.struct_size = sizeof options, .layout = PAGODA_PAGED, .type = PAGODA_FP16};
+ *     options.num_kv_heads = 8, options.head_dim = 128, options.max_seq_len = 4096, options.max_sequences = 64;
+ *     options.num_q_heads = 32;
+ *     pagoda_pool* pool = NULL;
+ *     pagoda_pool_create(NULL, &options, &pool);
+ *     int32_t slot;
+ *     pagoda_pool_admit(NULL, pool, &k, &v, &slot);                  // a prompt
+ *     pagoda_pool_append(NULL, pool, 1, &slot, NULL, &k1, &v1);      // every step: a token
+ *     pagoda_pool_decode(NULL, pool, 1, &slot, &q, &out, NULL);
+ *
+ * A sequence is identified by its slot. Calls that take exec are asynchronous on it; use one instance for all calls of
+ * a pool, or order the instances yourself. A pool has one owner at a time. After an error the pool is as it was before
+ * the call.
+ */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** A pool of one layout and type. */
+typedef struct pagoda_pool pagoda_pool;
+
+/** Shape of a pool. Zero selects the default that stands beside a field. Lengths are in tokens. */
+typedef struct pagoda_pool_options {
+  size_t struct_size;    /**< sizeof(pagoda_pool_options) */
+  pagoda_layout layout;  /**< PAGODA_CONTIGUOUS or PAGODA_PAGED */
+  pagoda_type type;      /**< required: PAGODA_FP64, PAGODA_FP32, PAGODA_FP16 or PAGODA_BF16 */
+  int32_t num_kv_heads;  /**< required */
+  int32_t head_dim;      /**< required */
+  int32_t max_seq_len;   /**< required: the longest sequence */
+  int32_t max_sequences; /**< required: slots, the most sequences held at a time */
+  int32_t head_dim_v;    /**< of values; default: head_dim */
+  int32_t page_size;     /**< PAGODA_PAGED only: tokens in a page; default: 16 */
+  int32_t num_pages;     /**< PAGODA_PAGED only; default: enough for max_sequences of max_seq_len */
+  pagoda_order order;    /**< default: PAGODA_NHD */
+  int32_t num_q_heads;   /**< of the plan made at once; default: none, call pagoda_pool_prepare before decodes */
+} pagoda_pool_options;
+
+/** How full a pool is. Fields that an older struct lacks are not written. */
+typedef struct pagoda_pool_stats {
+  size_t struct_size;      /**< set by the caller: sizeof(pagoda_pool_stats) */
+  int32_t free_slots;      /**< sequences that could be added now, given the pages */
+  int32_t page_size;       /**< contiguous: max_seq_len */
+  int32_t num_pages;       /**< contiguous: max_sequences */
+  int32_t free_pages;      /**< that no sequence holds */
+  int64_t tokens_held;     /**< sum of the lengths of all sequences */
+  int64_t tokens_stored;   /**< those of shared pages count once */
+  int64_t bytes_per_token; /**< of a key and a value for each kv head */
+  int64_t bytes_allocated; /**< keys and values of all pages */
+  int64_t bytes_reserved;  /**< of the pages that sequences hold */
+  int64_t bytes_used;      /**< of tokens_stored */
+  double waste;            /**< unused fraction of bytes_reserved */
+} pagoda_pool_stats;
+
+/** Allocates a pool on exec.
+    @param exec     the pool's space; NULL: the default space
+    @param options  its shape
+    @param pool     receives the pool; to be destroyed with pagoda_pool_destroy */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_create(const pagoda_exec* exec, const pagoda_pool_options* options,
+                                                 pagoda_pool** pool);
+/** Destroys a pool, after what was launched with it has run. NULL is allowed. */
+PAGODA_C_EXPORT void pagoda_pool_destroy(pagoda_pool* pool);
+/** Makes the plan of later decodes. The default of max_batch is max_sequences; programmatic_launch, workspace and
+    workspace_bytes must be zero. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_prepare(const pagoda_exec* exec, pagoda_pool* pool,
+                                                  const pagoda_decode_options* options);
+/** pagoda_plan_describe of the pool's plan. Valid until the pool is prepared again. NULL if there is no plan. */
+PAGODA_C_EXPORT const char* pagoda_pool_describe(pagoda_pool* pool);
+
+/** Adds a sequence that holds these rows: k (token, kv head, head_dim), v the same with head_dim_v, plain types, any
+    strides. Sets *slot. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_admit(const pagoda_exec* exec, pagoda_pool* pool, const pagoda_tensor* k,
+                                                const pagoda_tensor* v, int32_t* slot);
+/** Adds a sequence of num_tokens tokens, whose rows pagoda_pool_write sets later. Sets *slot. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_admit_tokens(const pagoda_exec* exec, pagoda_pool* pool, int32_t num_tokens,
+                                                       int32_t* slot);
+/** Adds a sequence that starts with the first num_tokens tokens (-1: all) of another one. Paged pools share the pages
+    until one of both writes into a page that is not full. Sets *child. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_fork(const pagoda_exec* exec, pagoda_pool* pool, int32_t slot,
+                                               int32_t num_tokens, int32_t* child);
+/** Removes a sequence. Its slot, and the pages that no other sequence holds, are free at once. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_release(pagoda_pool* pool, int32_t slot);
+/** Appends counts[i] tokens to the sequence in slots[i]; counts NULL: one token each. k and v: (token, kv head, dim),
+   the rows of one sequence after those of the one before. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_append(const pagoda_exec* exec, pagoda_pool* pool, int32_t num_slots,
+                                                 const int32_t* slots, const int32_t* counts, const pagoda_tensor* k,
+                                                 const pagoda_tensor* v);
+/** Lengthens sequences as pagoda_pool_append does, without rows: pagoda_pool_write sets them later. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_reserve(const pagoda_exec* exec, pagoda_pool* pool, int32_t num_slots,
+                                                  const int32_t* slots, const int32_t* counts);
+/** Writes row i of k and v to position slot_mapping[i]; see pagoda_write_kv. Lengths do not change. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_write(const pagoda_exec* exec, pagoda_pool* pool, const int64_t* slot_mapping,
+                                                int64_t num_tokens, const pagoda_tensor* k, const pagoda_tensor* v);
+
+/** Decodes these sequences in this order. q, out and lse (NULL: not wanted): see pagoda_decode. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_decode(const pagoda_exec* exec, pagoda_pool* pool, int32_t num_slots,
+                                                 const int32_t* slots, const pagoda_tensor* q, const pagoda_tensor* out,
+                                                 const pagoda_tensor* lse);
+/** Describes the cache in which batch entry b is the sequence in slots[b], for pagoda_decode with a plan of yours. It
+    refers to the pool's memory; the next call of this function changes the selected sequences of all caches that it
+    returned. Set kv->struct_size before the call. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_kv(const pagoda_exec* exec, pagoda_pool* pool, int32_t num_slots,
+                                             const int32_t* slots, pagoda_cache* kv);
+
+/** Sets *holds to 1 if a sequence is in this slot, and to 0 otherwise. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_holds(const pagoda_pool* pool, int32_t slot, int32_t* holds);
+/** Sets *seq_len to the tokens of a sequence. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_seq_len(const pagoda_pool* pool, int32_t slot, int32_t* seq_len);
+/** Sets *can_admit to 1 if pagoda_pool_admit_tokens of num_tokens would succeed now, and to 0 otherwise. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_can_admit(const pagoda_pool* pool, int32_t num_tokens, int32_t* can_admit);
+/** Sets *pages to the page ids of a sequence in host memory, valid until the sequence changes, and *num_pages to their
+    number. Contiguous: its slot. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_block_table(const pagoda_pool* pool, int32_t slot, const int32_t** pages,
+                                                      int32_t* num_pages);
+/** Sets *count to the number of sequences that hold a page. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_page_ref_count(const pagoda_pool* pool, int32_t page, int32_t* count);
+/** Writes the positions of tokens `first` to first + count - 1 of a sequence to positions[0 .. count - 1], on the host:
+    entries of a slot mapping. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_slot_mapping(const pagoda_pool* pool, int32_t slot, int32_t first,
+                                                       int32_t count, int64_t* positions);
+/** Fills *stats. Takes time in the number of pages. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_get_stats(const pagoda_pool* pool, pagoda_pool_stats* stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
