@@ -2,8 +2,8 @@
 // Pools of the C interface.
 #include <pagoda/pagoda_pool.h>
 
-#include "src/c/tensors.hpp"
 #include "src/base/by_type.hpp"
+#include "src/c/tensors.hpp"
 
 #include <algorithm>
 #include <cstddef>
