@@ -17,7 +17,7 @@ set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin # a user's PATH lacks chroot
 
 system="base-files bash coreutils dash diffutils findutils grep libc-bin mawk sed tar"
-tools="g++ cmake ninja-build ccache git python3"
+tools="g++ gfortran cmake ninja-build ccache git python3"
 libraries="libkokkos-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev"
 packages="$system $tools $libraries"
 
