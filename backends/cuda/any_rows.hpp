@@ -11,12 +11,12 @@
 
 #include <cstdint>
 
-/// Rows of a cache that begin on any byte and are of any length. Asynchronous copies of 16 bytes need aligned addresses
-/// in global and in shared memory, so a row is copied as the aligned 16-byte chunks that it touches, one more than it
-/// fills, and is shifted to its place in shared memory afterwards (MmaFragment::realign).
+/// Rows of a cache that begin on any byte and have any length. Asynchronous 16-byte copies need aligned addresses
+/// in global and shared memory. A row is therefore copied as the aligned 16-byte chunks that it touches, one more than
+/// its length needs, and then shifted into place in shared memory (MmaFragment::realign).
 namespace pagoda::detail {
 
-/// The rows of one kv head: where row 0 of page 0 begins, bytes from one page or token to the next, bytes of a row.
+/// The rows of one kv head: address of row 0 of page 0, bytes from one page or token to the next, bytes of a row.
 struct AnyRows {
   const char* base;
   std::int64_t page, token;
