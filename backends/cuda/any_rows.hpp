@@ -34,10 +34,10 @@ struct AnyRows {
   KOKKOS_FUNCTION std::uint64_t row(int page_id, int slot) const {
     return reinterpret_cast<std::uint64_t>(base) + static_cast<std::uint64_t>(page_id * page + slot * token);
   }
-  /// Where in the first of its chunks a row begins.
+  /// Offset of a row in the first of its chunks.
   KOKKOS_FUNCTION static int begin(std::uint64_t row) { return static_cast<int>(row & 15); }
-  /// Begins to copy the i-th chunk of a row to shared memory. Bytes behind the row become 0 and are not read. Bytes
-  /// before it, of the first chunk, are read.
+  /// Starts to copy the i-th chunk of a row to shared memory. Bytes behind the row become 0 and are not read. In the
+  /// first chunk, bytes before the row are read too.
   KOKKOS_FUNCTION void copy_chunk(std::uint32_t to, std::uint64_t row, int i, std::uint64_t policy) const {
     const int count = least(16, greatest(0, begin(row) + bytes - 16 * i));
     cuda::copy_prefix_async(to, reinterpret_cast<const char*>(row - begin(row) + (count > 0 ? 16 * i : 0)), count,
@@ -50,7 +50,7 @@ KOKKOS_INLINE_FUNCTION void shift_bytes([[maybe_unused]] std::uint32_t (&out)[4]
                                         [[maybe_unused]] const std::uint32_t (&low)[4],
                                         [[maybe_unused]] const std::uint32_t (&high)[4], [[maybe_unused]] int first) {
 #if defined(__CUDA_ARCH__)
-  const bool two = (first & 8) != 0, one = (first & 4) != 0;  // words to leave out
+  const bool two = (first & 8) != 0, one = (first & 4) != 0;  // words to skip
   std::uint32_t w[8];
   PAGODA_UNROLL_ALL
   for (int i = 0; i < 4; ++i) w[i] = low[i], w[4 + i] = high[i];
