@@ -24,14 +24,14 @@ namespace pagoda::detail {
 
 /// The fragment for mma.sync.m16n8k16 (sm_80 and newer): 8 query rows, 16 tokens a tile.
 ///
-///  - Keys and values are copied asynchronously to the worker's own part of scratch, one tile ahead: copies of keys start
-///    when the scores are complete, copies of values when the output is. Only the worker itself waits for them.
+///  - Keys and values are copied asynchronously to the worker's own part of scratch, one tile ahead: copies of keys
+///    start when the scores are complete, copies of values when the output is. Only the worker itself waits for them.
 ///  - In both products, operand A (16 rows) comes from the cache: keys as stored, values transposed by the load. The 8
 ///    query rows are the columns of operand B. A lane has scores of two tokens and two query rows, and outputs of the
 ///    same rows; one instruction turns probabilities into the operand of the second product.
 ///  - If queries do not fit the cache's type, their rounding errors are multiplied too.
-///  - The running maximum is raised only when a score exceeds it by more than rescale_threshold. Until then probabilities
-///    are at most 2^8, and nothing is rescaled.
+///  - The running maximum is raised only when a score exceeds it by more than rescale_threshold. Until then
+///    probabilities are at most 2^8, and nothing is rescaled.
 ///
 /// Elements of quantized caches become fp16 when they are loaded to registers (mma_storage.hpp). Scales of tokens are
 /// copied with the keys. The weights of value rows are probabilities times scales, and the running maximum bounds these
