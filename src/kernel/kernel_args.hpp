@@ -102,7 +102,7 @@ KOKKOS_INLINE_FUNCTION void store_element(void* data, DType type, std::int64_t i
 /// functors of up to 4096 bytes as plain kernel arguments. Without it functors of 512 bytes or more, policy included,
 /// go through constant memory, which costs a wait and does not work under graph capture.
 struct KernelArgs {
-  // Fields that every team needs before its first copy are adjacent: constants are loaded in lines, one wait for each.
+  // Fields that every team needs before its first copy are adjacent: each line of constants takes one load latency.
   const int* seq_lens;
   const int* sequence_ids;  ///< null: batch entry b is sequence b
   const int* table;         ///< null: contiguous, page = sequence

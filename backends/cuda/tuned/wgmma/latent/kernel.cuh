@@ -7,8 +7,8 @@
 
 /// Decode attention over latent caches, for up to 64 (two blocks: 128) query rows of a kv head. Work is divided among
 /// four warpgroups, nearly as in FlashMLA (DeepSeek) and FlashAttention-3 (Shah et al., 2024):
-///  - Two warpgroups alternate between tiles of 64 tokens: copy, scores, softmax, probabilities to shared memory. Each has
-///    room for one tile. While one computes its softmax, the scores of the other keep the matrix units busy.
+///  - Two warpgroups alternate between tiles of 64 tokens: copy, scores, softmax, probabilities to shared memory. Each
+///    has room for one tile. While one computes its softmax, the scores of the other keep the matrix units busy.
 ///  - Two warpgroups each add every tile's values to half of the output's dims, which fill their registers.
 /// No warp waits for the whole block: all data passes through barriers in shared memory.
 namespace pagoda::tuned::wgmma::latent {
