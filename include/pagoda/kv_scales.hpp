@@ -47,7 +47,7 @@ namespace pagoda {
 /// The scales of a quantized cache: see per_tensor_scales, per_head_scales and per_token_and_head_scales.
 template <class MemorySpace>
 struct KVScales {
-  using memory_space = MemorySpace;                                                      ///< of the scales
+  using memory_space = MemorySpace;                                                      ///< space of the scales
   using ScaleView    = Kokkos::View<const float***, Kokkos::LayoutStride, MemorySpace>;  ///< scales of all KV rows
 
   /// (page or sequence, token in page, kv head), as the cache's first three axes in NHD order; an axis of extent 1
@@ -63,7 +63,7 @@ struct KVScales {
 /// Scales of blocks of dims. S: the block scale type of the cache's elements (detail/type_table.hpp).
 template <class S, class MemorySpace>
 struct KVBlockScales {
-  using memory_space = MemorySpace;                                                   ///< of the scales
+  using memory_space = MemorySpace;                                                   ///< space of the scales
   using BlockView    = Kokkos::View<const S****, Kokkos::LayoutStride, MemorySpace>;  ///< scales of all blocks
 
   /// (page or sequence, token in page, kv head, block): the extents of the cache's first three axes in NHD order, then

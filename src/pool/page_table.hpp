@@ -85,7 +85,7 @@ class PageTable {
   int used_pages() const { return shape_.num_pages - free_pages(); }
   /// Sum of the lengths of all sequences.
   std::int64_t tokens_held() const { return tokens_held_; }
-  /// Rows in use: a token of a page that several sequences share counts once. Looks at every page.
+  /// Rows in use. A token in a page that several sequences share counts once. Takes time in the number of pages.
   std::int64_t tokens_stored() const;
   bool can_admit(int num_tokens) const;
 
@@ -111,7 +111,7 @@ class PageTable {
   /// State of a sequence before the last call.
   struct Before {
     int slot, length, columns, clean_columns;
-    int copied_page;  ///< that the sequence's copy of its last page replaced; -1: none
+    int copied_page;  ///< page that the sequence's copy of its last page replaced; -1: none
     bool changed;
   };
 
@@ -129,8 +129,8 @@ class PageTable {
   FreeList free_slots_, free_pages_;
   std::int64_t tokens_held_ = 0;
   std::vector<int> changed_;             ///< slots that differ from the device's copy
-  std::vector<Before> undo_;             ///< of the last call, in its order
-  std::int64_t mention_ = 0;             ///< calls of extend so far
+  std::vector<Before> undo_;             ///< sequences before the last call, in its order
+  std::int64_t mention_ = 0;             ///< number of calls of extend
   std::vector<std::int64_t> mentioned_;  ///< [max_sequences] the call that named the slot last
   std::vector<int> copied_;              ///< scratch of extend
 };
