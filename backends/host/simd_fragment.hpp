@@ -23,10 +23,11 @@ namespace pagoda::detail {
 /// The fragment for host threads with vector registers. It takes dense rows (dims side by side) of any length at
 /// any address: if the dims do not fill the last vector, it reads only those that exist. Interface: PortableFragment.
 /// Each vector of keys or values is loaded and converted once for all R rows:
-///   - Scores: the kernel computes as many (token, row) products at once as a vector has lanes, each in a register of its
-///     own. A transposing tree adds them up into one vector of scores, in memory order. With enough registers the products
-///     are computed in two halves, and the tree of one half is interleaved with the products of the other: products alone
-///     saturate the multiply-add units, and a tree alone leaves them idle.
+///   - Scores: the kernel computes as many (token, row) products at once as a vector has lanes, each in a register of
+///   its
+///     own. A transposing tree adds them up into one vector of scores, in memory order. With enough registers the
+///     products are computed in two halves, and the tree of one half is interleaved with the products of the other:
+///     products alone saturate the multiply-add units, and a tree alone leaves them idle.
 ///   - Values: the outputs of all rows for a few vectors of dims stay in registers for all tokens of a tile.
 ///
 /// The fragment can process several kv heads of the same tokens together (`heads`, select). In NHD order the rows

@@ -314,7 +314,8 @@ struct SimdVec {
 
   /// x becomes 2^x, for x <= 0, to about one unit in the last place; below 2^-126 it is 0, and NaN stays NaN. With x =
   /// n + f, |f| <= 1/2: a polynomial within 1e-8 of 2^f, and n goes into the exponent.
-  static void exp2_nonpositive(Register& x) {  // by reference: the ABI of vectors passed by value depends on target flags
+  static void exp2_nonpositive(
+      Register& x) {  // by reference: the ABI of vectors passed by value depends on target flags
 #if defined(__AVX512F__)
     if constexpr (W == 16) {
       __m512 y;

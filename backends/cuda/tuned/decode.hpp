@@ -82,8 +82,8 @@ struct Device {
   int sm;  ///< 80, 86, 90: the card's, or the one that the code was compiled for if that is older
   int num_sms;
   int shared_per_sm, shared_per_block;  ///< bytes
-  bool sm90a = false;  ///< there is code for sm_90a, which runs only on sm_90 cards, and this is one
-  Speed speed{};       ///< built in or measured; only the choice of launch shapes depends on it
+  bool sm90a = false;                   ///< there is code for sm_90a, which runs only on sm_90 cards, and this is one
+  Speed speed{};                        ///< built in or measured; only the choice of launch shapes depends on it
   static Device current();
 };
 
