@@ -237,7 +237,7 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
     } else {
       for_each_value([&](int o, const std::uint32_t (&a)[4]) {
         multiply_value(out_[o], a);
-        // Accumulates tile by tile, so that rounding is relative to sums as small as the numbers themselves.
+        // Removes the offset in each tile, so that sums and their rounding errors stay as small as without it.
         const std::uint32_t constant = Storage::lower(o);
         if constexpr (lowered) multiply_value(out_[o], {constant, constant, constant, constant});
       });
@@ -324,7 +324,7 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
                                        const std::uint32_t (&a)[4]) {
     cuda::mma<Operand>(s[step % 2], a[0], a[1], a[2], a[3], q[2 * step], q[2 * step + 1]);
   }
-  /// The factor of a probability, and its logarithm, or a lower number if the factor is not positive.
+  /// The factor of a probability, and its logarithm to base 2, at least -60.
   KOKKOS_FUNCTION float weight(int i) const { return scaled && !in_blocks ? value_scale_[i] : 1.0f; }
   KOKKOS_FUNCTION float weight_log2(int i) const {
     return scaled && !in_blocks ? cuda::log2(greatest(weight(i), 0x1p-60f)) : 0.0f;
