@@ -292,7 +292,7 @@ class SimdRows : public FragmentDefaults<T> {
   // Last, so that the members that loops read have small offsets, which keeps their code short.
   int key_stride_;                ///< elements of a row of q_
   int head_elements_;             ///< elements of scratch memory for each head
-  std::uint32_t hidden_[R] = {};  ///< for each row: one bit for each hidden token, in the order of s_
+  std::uint32_t hidden_[R] = {};  ///< for each row: a bit for each token in the order of s_, set if hidden
 };
 
 }  // namespace pagoda::detail

@@ -25,7 +25,7 @@
 /// read by every decode, so they may change on the device between calls. Scales of tokens that no query sees, and of
 /// heads whose sequences are all empty, may hold anything.
 ///
-/// Elements like mxfp4x2_t have block scales: one for every 32 dims of a row (the number of dims stands in
+/// Elements like mxfp4x2_t have block scales: one for every 32 dims of a row (the number of dims is in
 /// detail/type_table.hpp).
 ///
 /// @code
@@ -72,7 +72,7 @@ struct KVBlockScales {
   BlockView v;                       ///< as k, for the values
   KVScales<MemorySpace> per_tensor;  ///< one float for all keys and one for all values, beside the blocks; or empty
 
-  /// Block scales alone. (No aggregate, as KVScales.)
+  /// Only block scales. (Not an aggregate, like KVScales.)
   KVBlockScales(const BlockView& keys, const BlockView& values) : k(keys), v(values) {}
   /// Block scales, and floats for all keys and all values.
   KVBlockScales(const BlockView& keys, const BlockView& values, const KVScales<MemorySpace>& tensor)

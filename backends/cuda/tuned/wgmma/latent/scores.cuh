@@ -201,7 +201,7 @@ class Scorer {
   const bool active_, copies_here_;
   SegmentCursor<BlocksPerHead> cursor_;
   TileCopies<BlocksPerHead> copies_;
-  int tiles_ = 0, segments_ = 0;  ///< of the block, before the current segment
+  int tiles_ = 0, segments_ = 0;  ///< the block's, before the current segment
   int i_ = 0;                     ///< the warpgroup's next tile, counted in the segment
   float max_[2], sum_[2];         ///< running maxima that the sums are relative to
 };
