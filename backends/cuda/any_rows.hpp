@@ -11,12 +11,12 @@
 
 #include <cstdint>
 
-/// Rows of a cache that begin on any byte and are of any length. Asynchronous copies of 16 bytes need aligned addresses
-/// in global and in shared memory, so a row is copied as the aligned 16-byte chunks that it touches, one more than it
-/// fills, and is shifted to its place in shared memory afterwards (MmaFragment::realign).
+/// Rows of a cache that begin on any byte and have any length. Asynchronous 16-byte copies need aligned addresses
+/// in global and shared memory. A row is therefore copied as the aligned 16-byte chunks that it touches, one more than
+/// its length needs, and then shifted into place in shared memory (MmaFragment::realign).
 namespace pagoda::detail {
 
-/// The rows of one kv head: where row 0 of page 0 begins, bytes from one page or token to the next, bytes of a row.
+/// The rows of one kv head: address of row 0 of page 0, bytes from one page or token to the next, bytes of a row.
 struct AnyRows {
   const char* base;
   std::int64_t page, token;
@@ -34,10 +34,10 @@ struct AnyRows {
   KOKKOS_FUNCTION std::uint64_t row(int page_id, int slot) const {
     return reinterpret_cast<std::uint64_t>(base) + static_cast<std::uint64_t>(page_id * page + slot * token);
   }
-  /// Where in the first of its chunks a row begins.
+  /// Offset of a row in the first of its chunks.
   KOKKOS_FUNCTION static int begin(std::uint64_t row) { return static_cast<int>(row & 15); }
-  /// Begins to copy the i-th chunk of a row to shared memory. Bytes behind the row become 0 and are not read. Bytes
-  /// before it, of the first chunk, are read.
+  /// Starts to copy the i-th chunk of a row to shared memory. Bytes behind the row become 0 and are not read. In the
+  /// first chunk, bytes before the row are read too.
   KOKKOS_FUNCTION void copy_chunk(std::uint32_t to, std::uint64_t row, int i, std::uint64_t policy) const {
     const int count = least(16, greatest(0, begin(row) + bytes - 16 * i));
     cuda::copy_prefix_async(to, reinterpret_cast<const char*>(row - begin(row) + (count > 0 ? 16 * i : 0)), count,
@@ -50,7 +50,7 @@ KOKKOS_INLINE_FUNCTION void shift_bytes([[maybe_unused]] std::uint32_t (&out)[4]
                                         [[maybe_unused]] const std::uint32_t (&low)[4],
                                         [[maybe_unused]] const std::uint32_t (&high)[4], [[maybe_unused]] int first) {
 #if defined(__CUDA_ARCH__)
-  const bool two = (first & 8) != 0, one = (first & 4) != 0;  // words to leave out
+  const bool two = (first & 8) != 0, one = (first & 4) != 0;  // words to skip
   std::uint32_t w[8];
   PAGODA_UNROLL_ALL
   for (int i = 0; i < 4; ++i) w[i] = low[i], w[4 + i] = high[i];

@@ -7,16 +7,15 @@
 
 namespace pagoda::detail {
 
-/// E2M1 codes, eight to a word, as 16-bit numbers. The three bits of a code behind its sign, moved to the lowest bits
-/// of exponent and the highest of mantissa, are the number times a power of two, which the exponent's bias makes;
-/// subnormal numbers are subnormal in both.
+/// Conversions of E2M1 codes, eight in a word, to 16-bit numbers. The exponent and mantissa bits of a code, moved to
+/// the lowest bits of the exponent and the highest bit of the mantissa, give the number times a power of two, because
+/// the exponent biases differ. This also holds for subnormal numbers.
 
 /// Codes N and N + 4 of a word, N = 0 or 2, as fp16 numbers times 2^-14. Codes whose bits are 0 become -0.
 ///
-/// A code c times 18 has the sign in bit 7 and the other bits in bits 1 .. 3, except that the carry of c = 15 leaves
-/// bit
-/// 7. With 240 added, bit 7 is the sign of every c but 0. Carries beyond 8 bits end in bit 0 of the next byte, which is
-/// masked.
+/// A code c times 18 has the sign in bit 7 and the other bits in bits 1 .. 3, except that the carry of c = 15 clears
+/// bit 7. Adding 240 makes bit 7 the sign of every c except 0. Carries beyond 8 bits end in bit 0 of the next byte,
+/// which is masked.
 template <int N>
 KOKKOS_INLINE_FUNCTION constexpr std::uint32_t even_e2m1_pair_over_2_14(std::uint32_t w) {
   static_assert(N == 0 || N == 2);

@@ -10,28 +10,27 @@
 
 #include <cstdint>
 
-/// How rows of E2M1 numbers and their block scales become operands of mma.m16n8k16 (mma_storage.hpp).
+/// Converts rows of E2M1 numbers and their block scales to operands of mma.m16n8k16 (mma_storage.hpp).
 ///
 /// Codes become fp16 numbers times 2^-14 (e2m1_bits.hpp). Block scales become operands in MmaBlockScales.
 ///
-///  nvfp4  A code times its block's scale has 6 significant bits and is a multiple of 2^-24 in that unit: the product
-///  is
-///         exact in fp16.
-///  mxfp4  Scales are powers of two that may lie outside the range of fp16. Products of keys are summed block by block
-///         without a scale, and each sum is multiplied by its scale as a float. Probabilities are multiplied by the
-///         scales of values in fp16 if the scales of a tile lie within a range of `exponents` powers of two. Otherwise
-///         values times scales are bf16, which holds them exactly, and probabilities, of which bf16 would keep 8 bits
-///         alone, come in two parts. The scale 2^-127 counts as 0.
+/// nvfp4  A code times its block's scale has 6 significant bits and is a multiple of 2^-24 in units of 2^-14, so the
+///        product is exact in fp16.
+/// mxfp4  Scales are powers of two that may lie outside the range of fp16. Products of keys are summed block by block
+///        without a scale, and each sum is multiplied by its scale as a float. Probabilities are multiplied by the
+///        scales of values in fp16 if the scales of a tile lie within a range of `exponents` powers of two. Otherwise
+///        values are multiplied by their scales in bf16, which is exact, and each probability is split into two bf16
+///        numbers, because one keeps only 8 bits. The scale 2^-127 counts as 0.
 ///
-///  key_unit        what the number 1 is in a sum of products of keys
-///  scales_weights  probabilities are multiplied by scales of values
-///  bytes_of(lane), convert   how a lane converts the scales of one row (MmaBlockScales::convert_scales)
+/// key_unit        the representation of the number 1 in a sum of products of keys
+/// scales_weights  probabilities are multiplied by scales of values
+/// bytes_of(lane), convert   conversion of the scales of one row by a lane (MmaBlockScales::convert_scales)
 namespace pagoda::detail {
 
-/// What both types share: steps, dims and queries are those of int4 rows.
+/// Common to both types: steps, dims and queries are those of int4 rows.
 struct E2m1Storage : MmaStorage<int4x2_t> {
   KOKKOS_FUNCTION static constexpr std::uint32_t lower(int) { return 0; }
-  /// Numbers n and n + 4 of the eight in a word, as fp16 times 2^-14, in x[n].
+  /// Converts numbers n and n + 4 of the eight in a word to fp16 times 2^-14, in x[n].
   KOKKOS_FUNCTION static void to_fp16(std::uint32_t w, std::uint32_t (&x)[4]) {
     const std::uint32_t odd = odd_e2m1_over_2_14(w);
     x[0] = even_e2m1_pair_over_2_14<0>(w), x[2] = even_e2m1_pair_over_2_14<2>(w);
@@ -51,13 +50,14 @@ struct MmaStorage<nvfp4x2_t> : E2m1Storage {
   static constexpr float key_unit        = 0x1p-14f;
   static constexpr int blocks_of_a_chunk = 2;
   KOKKOS_FUNCTION static constexpr float unit(int) { return 0x1p-14f; }
-  /// Which of the two blocks of a chunk the lane's dims are in.
+  /// Index of the chunk's block that holds the lane's dims, 0 or 1.
   KOKKOS_FUNCTION static constexpr int key_block(int column) { return column >> 1; }
   KOKKOS_FUNCTION static constexpr int value_block(int row) { return row >> 2; }
 
-  /// Converts the scales of a row to fp16. Keys: x has blocks 0, 2, 4 .. of the token, then blocks 1, 3, 5 ... Values:
-  /// each half2 of x has a block of tokens 2 n and 2 n + 1. The even token's lane has blocks 0, 2, 4 .., the odd
-  /// token's lane blocks 1, 3, 5 ..; of these those of even chunks, then those of odd chunks.
+  /// Converts the scales of a row to fp16. Keys: x has blocks 0, 2, 4 .. of the token, then blocks 1, 3, 5 .. Values:
+  /// each half2 of x has the scales of one block for tokens 2 n and 2 n + 1. The even token's lane has blocks 0, 2, 4
+  /// .., the odd token's lane blocks 1, 3, 5 ..; within each lane, blocks of even chunks come before those of odd
+  /// chunks.
   KOKKOS_FUNCTION static constexpr std::uint32_t bytes_of(int lane) {
     return lane < 16 ? 0x3120 : lane % 2 == 0 ? 0x6240 : 0x3715;
   }
@@ -72,7 +72,7 @@ struct MmaStorage<nvfp4x2_t> : E2m1Storage {
       x[i] = pairs[0], x[Words + i] = pairs[1];
     }
   }
-  /// Operand a of the keys of a chunk times the scales of the tokens of its even and odd registers.
+  /// Multiplies operand a of the keys of a chunk by the tokens' scales: `low` for even registers, `high` for odd ones.
   template <int Half>
   KOKKOS_FUNCTION static void scale_keys(std::uint32_t (&a)[steps][4], std::uint32_t low, std::uint32_t high) {
     const std::uint32_t s[2] = {cuda::both_halves<Half>(low), cuda::both_halves<Half>(high)};
@@ -98,15 +98,15 @@ struct MmaStorage<mxfp4x2_t> : E2m1Storage {
   static constexpr float key_unit      = 0x1p-14f;
   KOKKOS_FUNCTION static constexpr float unit(int) { return 1; }
 
-  /// Scales of a row: x has blocks 4 i and 4 i + 1 of word i, then blocks 4 i + 2 and 4 i + 3. Keys: as bf16. Values:
-  /// as fp16 numbers, divided by 2^(lowest - 119); each half2 has a block of tokens 2 n and 2 n + 1. The even token's
-  /// lane has blocks 4 i, then 4 i + 1, the odd token's lane 4 i + 2, then 4 i + 3.
+  /// Order of the scales of a row: x has blocks 4 i and 4 i + 1 of word i, then blocks 4 i + 2 and 4 i + 3. Scales of
+  /// keys are bf16. Scales of values are fp16 numbers, divided by 2^(lowest - 119); each half2 has one block of tokens
+  /// 2 n and 2 n + 1. The even token's lane has blocks 4 i, then 4 i + 1, the odd token's lane 4 i + 2, then 4 i + 3.
   KOKKOS_FUNCTION static constexpr std::uint32_t bytes_of(int lane) {
     return lane < 16 ? 0x3120 : lane % 2 == 0 ? 0x5410 : 0x3276;
   }
-  /// Values' scales that are converted have codes from `lowest` on, this many, and as fp16 numbers this exponent for
-  /// the lowest. It leaves weights at least as many digits as they need; the highest keeps weights, of 2^8 at most,
-  /// below 2^16.
+  /// Scales of values can be converted if their codes are in lowest .. lowest + exponents - 1. The lowest code becomes
+  /// an fp16 number with the exponent exponent_of_lowest. This leaves enough digits to weights multiplied by the lowest
+  /// scale, and keeps weights (at most 2^8) times the highest scale below 2^16.
   static constexpr int exponents = 16, exponent_of_lowest = 7;
   /// Returns whether the lane's scales can be converted. lowest: 0 for keys.
   template <int Words>
@@ -136,7 +136,7 @@ struct MmaStorage<mxfp4x2_t> : E2m1Storage {
     const std::uint32_t word = x[j % 4 / 2 * Words + j / 4];
     return Kokkos::bit_cast<float>(j % 2 == 0 ? word << 16 : word & 0xffff0000u);
   }
-  /// Scales of block j of tokens 2 n and 2 n + 1, from both tokens' rows.
+  /// Scales of block j for tokens 2 n and 2 n + 1, from the rows of both tokens.
   template <int Words>
   KOKKOS_FUNCTION static std::uint32_t weight_scales(const std::uint32_t (&x)[4 * Words], int j) {
     return x[j % 4 * Words + j / 4];
@@ -155,7 +155,7 @@ struct MmaStorage<mxfp4x2_t> : E2m1Storage {
     const std::uint32_t s     = (twice >> 1) & 0x7f807f80u;
     return cuda::add_zero_times<bfloat16_t>(s, s);
   }
-  /// Values times their scales, as bf16. The words are scales of the lane's tokens, of block j.
+  /// Multiplies values by their scales, as bf16. The words hold the scales of the lane's tokens; j is the block.
   KOKKOS_FUNCTION static void values(std::uint32_t w, std::uint32_t w8, const std::uint32_t (&words)[4], int j,
                                      std::uint32_t (&a)[steps][4]) {
     constexpr std::uint32_t two_to_126 = 0x7e807e80u;

@@ -19,18 +19,19 @@
 
 namespace pagoda::detail {
 
-/// The fragment for fp32 caches, by plain multiply-adds: lanes over dims, in both products.
+/// The fragment for fp32 caches. It uses plain multiply-adds; lanes are distributed over dims in both products.
 ///
-///  - Keys and values come by asynchronous copies into the worker's own part of scratch, a tile ahead, as in
-///    MmaFragment. From there a lane reads four dims at a time; a row takes 16 or 32 lanes.
-///  - A lane has its part of every score of the tile. They are added while they are spread over the lanes: each step
-///    halves what a lane holds and how many lanes there are to add, so that a score costs one shuffle, not five.
-///  - Probabilities go back to all lanes by way of scratch, four tokens at a time.
-///  - The running maximum is raised only when a score exceeds it by more than 2^8.
-///  - A few tiles are summed apart before they are added to the output, so that rounding grows with their number only.
-///
-/// DimTile: head dims up to this many, with zeros beyond the actual ones. Rows: query rows, a power of two. AnyQuery:
-/// queries of other types than fp32, and score options. AnyAlignment: rows may begin on any float and be of any length;
+///  - Keys and values are copied asynchronously to the worker's own part of scratch, one tile ahead, as in MmaFragment.
+///    Each lane reads four dims at a time, and 16 or 32 lanes read a row.
+///  - Each lane has a partial sum of every score of the tile. Sums are reduced and scattered over the lanes: each step
+///    halves the number of sums that a lane holds and the number of lanes left to add. A score costs one shuffle, not
+///    five.
+///  - Lanes exchange probabilities through scratch, four tokens at a time.
+///  - The running maximum is raised only when a score exceeds it by more than rescale_threshold.
+///  - Groups of a few tiles are summed separately before they are added to the output, so that rounding grows with the
+///    number of groups only.
+/// DimTile: the largest head dim; dims beyond the actual ones are zeros. Rows: query rows, a power of two. AnyQuery:
+/// queries of types other than fp32, and score options. AnyAlignment: rows may begin on any float and have any length;
 /// they are copied float by float.
 template <int DimTile, int Rows, bool AnyQuery = false, bool AnyAlignment = false>
 class FmaFragment : public FragmentDefaults<float> {
@@ -39,15 +40,15 @@ class FmaFragment : public FragmentDefaults<float> {
   using Instance                              = FmaFragment<DimTile, Rows, General, AnyAlignment>;
   using Acc                                   = float;
   using Member                                = typename Kokkos::TeamPolicy<Kokkos::Cuda>::member_type;
-  static constexpr bool general_only          = AnyAlignment;  ///< one instance will do
+  static constexpr bool general_only          = AnyAlignment;  ///< compiled in the general instance only
   static constexpr bool any_query             = AnyQuery;
   static constexpr int rows                   = Rows;
   static constexpr int lane_rows              = 1;
-  static constexpr int scratch_alignment      = 128;             ///< all banks
-  static constexpr int tile_tokens            = 1024 / DimTile;  ///< 4 KB of keys, and as much of values
+  static constexpr int scratch_alignment      = 128;             ///< a line of all banks
+  static constexpr int tile_tokens            = 1024 / DimTile;  ///< 4 KB of keys and 4 KB of values
   static constexpr DType probability_type     = DType::fp32;
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
-  /// Teams have four warps. Their registers are the limit.
+  /// Teams have four warps. Registers limit how many fit.
   static constexpr int teams_per_sm = Rows * DimTile <= 512 && Rows <= 4 ? 4 : Rows * DimTile <= 1024 ? 3 : 2;
 
   static constexpr int row_alignment = AnyAlignment ? 4 : 16;  ///< bytes
@@ -87,7 +88,7 @@ class FmaFragment : public FragmentDefaults<float> {
         for (int c = 0; c < chunks; ++c)
           q_[h][c] = valid && dim(c) < args_.head_dim ? *reinterpret_cast<const Quad*>(q + dim(c)) : Quad{};
       }
-    } else if (args_.q.type == DType::fp32) {  // of any strides: all loads are on their way before the first is needed
+    } else if (args_.q.type == DType::fp32) {  // any strides: issues all loads before the first result is used
       PAGODA_UNROLL_ALL
       for (int h = 0; h < Rows; ++h) {
         const bool valid     = rows_of.valid(h);
@@ -97,7 +98,7 @@ class FmaFragment : public FragmentDefaults<float> {
           for (int e = 0; e < 4; ++e)
             q_[h][c].at[e] = valid && dim(c) + e < args_.head_dim ? q[rows_of.dims(args_.q, dim(c) + e)] : 0.0f;
       }
-    } else {  // of any type: by way of scratch that the copies do not need yet
+    } else {  // any type: staged in scratch that no copy uses yet
       float* const staged = reinterpret_cast<float*>(keys_);
       PAGODA_UNROLL(1)
       for (int i = lane_; i < Rows * DimTile; i += 32) {
@@ -207,7 +208,7 @@ class FmaFragment : public FragmentDefaults<float> {
 #if defined(__CUDA_ARCH__)
     add_few();
     for_each_lane_of_row(replicas, [&](int d) { sum_ += __shfl_xor_sync(~0u, sum_, d); });
-    // Into the worker's own part, which no copy needs any more. A base that was never raised: the row has seen no
+    // Writes to the worker's own part, which no copy uses any more. If a base was never raised, the row has seen no
     // token.
     if (lane_ < row_lanes && lane_ % (row_lanes / Rows) == 0)
       reinterpret_cast<RowState<float>*>(keys_ + states_at)[lane_row(0)] = {sum_ == 0.0f ? -infinity : base_, sum_};
@@ -231,26 +232,27 @@ class FmaFragment : public FragmentDefaults<float> {
   using Quad = Pack<float, 4>;
 
   static constexpr int row_bytes   = DimTile * 4;
-  static constexpr int row_lanes   = DimTile < 128 ? DimTile / 4 : 32;  ///< that read a row together
-  static constexpr int chunks      = DimTile / 4 / row_lanes;           ///< of four dims, for each
+  static constexpr int row_lanes   = DimTile < 128 ? DimTile / 4 : 32;  ///< lanes that read a row together
+  static constexpr int chunks      = DimTile / 4 / row_lanes;           ///< chunks of four dims for each lane
   static constexpr int at_once     = 32 / row_lanes;                    ///< rows
   static constexpr int lane_tokens = tile_tokens / at_once;
-  /// Scores are spread over the lanes of a row, and where there are fewer of them, several lanes hold the same.
+  /// Scores are distributed over the lanes of a row. If there are fewer scores than lanes, several lanes hold the same
+  /// score.
   static constexpr int lane_scores  = Rows * lane_tokens > row_lanes ? Rows* lane_tokens / row_lanes : 1;
   static constexpr int replicas     = row_lanes * lane_scores / (Rows * lane_tokens);
   static constexpr int few_tiles    = 8;
   static constexpr int tile_bytes   = tile_tokens * row_bytes;
-  static constexpr int half_scores  = Rows * lane_tokens + 4;  ///< of the lanes of a row, off the others' banks
+  static constexpr int half_scores  = Rows * lane_tokens + 4;  ///< floats of a row; no bank conflicts
   static constexpr int states_at    = 2 * tile_bytes;          ///< first probabilities, then states
   static constexpr int worker_bytes = states_at + (at_once * half_scores * 4 + 127) / 128 * 128;
-  static constexpr int copied_rows  = tile_tokens / 4;  ///< of a tile by a lane: eight lanes copy a row
+  static constexpr int copied_rows  = tile_tokens / 4;  ///< rows that a lane helps to copy, by eight lanes each
   static_assert(Rows * DimTile * 4 <= states_at && Rows * static_cast<int>(sizeof(RowState<float>)) <= half_scores * 4);
   static_assert(Rows <= row_lanes && lane_tokens % 4 == 0);
   static constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
 
-  /// First dim of the lane's c-th chunk of a row.
+  /// First dim of the lane's c-th chunk in a row.
   KOKKOS_FUNCTION int dim(int c) const { return 4 * (lane_ % row_lanes + c * row_lanes); }
-  /// The lane's c-th chunk of its t-th row of a tile.
+  /// The lane's c-th chunk in the t-th of its rows of a tile.
   KOKKOS_FUNCTION Quad quad(const char* tile, int t, int c) const {
     return *reinterpret_cast<const Quad*>(tile + (lane_ / row_lanes * lane_tokens + t) * row_bytes + 4 * dim(c));
   }
@@ -258,10 +260,10 @@ class FmaFragment : public FragmentDefaults<float> {
   KOKKOS_FUNCTION float* probabilities() const {
     return reinterpret_cast<float*>(keys_ + states_at) + lane_ / row_lanes * half_scores;
   }
-  /// Which token of a tile the lane's i-th score is of.
+  /// Token in the tile of the lane's i-th score.
   KOKKOS_FUNCTION int token_at(int i) const { return lane_ / row_lanes * lane_tokens + score_ % lane_tokens + i; }
 
-  /// f(d) for each bit d by which lanes that hold scores of the same row differ, from `first` on.
+  /// Calls f(d) for each bit d, from `first` on, in which lanes with scores of the same query row differ.
   template <class F>
   KOKKOS_FUNCTION static void for_each_lane_of_row(int first, const F& f) {
     PAGODA_UNROLL_ALL
@@ -276,10 +278,10 @@ class FmaFragment : public FragmentDefaults<float> {
     for (int t = 0; t < lane_tokens; ++t)
       for (int c = 0; c < chunks; ++c)
         for (const float v : quad(keys_ + tile_bytes, t, c).at) zeros += 0.0f * v;
-    return !cuda::any_lane(zeros != 0.0f);  // as NaN is
+    return !cuda::any_lane(zeros != 0.0f);  // false for NaN too
   }
-  /// few_ += probabilities x values of the lane's tokens. Masked: values of tokens that a row does not see are left
-  /// out, which may not be finite (0 times them is NaN).
+  /// few_ += probabilities x values of the lane's tokens. Masked: skips values of tokens that a row does not see. Such
+  /// a value may not be finite, and 0 times it is NaN.
   template <bool Masked>
   KOKKOS_FUNCTION void add_products() {
     PAGODA_UNROLL_ALL
@@ -308,8 +310,8 @@ class FmaFragment : public FragmentDefaults<float> {
         for (int e = 0; e < 4; ++e) out_[h][c].at[e] += few_[h][c].at[e], few_[h][c].at[e] = 0;
   }
 
-  /// Where the rows that the lane helps to copy of the tile from u on lie: asked for a tile ahead. Beyond the last
-  /// token, they are that one's again, so that what is copied is always a row of the sequence.
+  /// Locates the rows that the lane helps to copy of the tile from u on, one tile ahead. Behind the last token, it
+  /// repeats that token, so every copied row belongs to the sequence.
   template <class Where>
   KOKKOS_FUNCTION void look_up(const Where& where, int u, int end) {
     PAGODA_UNROLL_ALL
@@ -333,7 +335,7 @@ class FmaFragment : public FragmentDefaults<float> {
       copy(tile, head_dim, row_at);
     }
   }
-  /// Begins to copy the rows of a tile.
+  /// Starts to copy the rows of a tile.
   template <class RowAt>
   KOKKOS_FUNCTION void copy(const char* tile, int head_dim, const RowAt& row_at) {
     const int first            = 4 * (lane_ & 7);  // dim
@@ -349,7 +351,7 @@ class FmaFragment : public FragmentDefaults<float> {
     cuda::commit_copies();
   }
 
-  /// Starts to copy the rows of a tile, each by all lanes.
+  /// Starts to copy the rows of a tile; all lanes copy each row.
   template <class RowAt>
   KOKKOS_FUNCTION void copy_floats(const char* tile, int head_dim, const RowAt& row_at) {
     const std::uint32_t to     = cuda::shared_address(tile) + 4 * lane_;
@@ -376,12 +378,12 @@ class FmaFragment : public FragmentDefaults<float> {
   char* memory_;
   char* keys_;  ///< the worker's part of scratch: a tile of keys, one of values, probabilities
   int lane_ = 0, step_ = 0, tiles_ = 0;
-  int score_;          ///< the lane's first, counted by [query row][token] over the lanes of a row
-  bool more_ = false;  ///< there is a tile behind this one
+  int score_;          ///< index of the lane's first score, over [query row][token] of the lanes of a row
+  bool more_ = false;  ///< there is a tile after this one
   PagePlace place_[copied_rows];
   Quad q_[Rows][chunks];
   float x_[lane_scores];
-  Quad out_[Rows][chunks] = {}, few_[Rows][chunks] = {};  ///< few_: of the last tiles, not in out_ yet
+  Quad out_[Rows][chunks] = {}, few_[Rows][chunks] = {};  ///< few_: sums of the latest tiles, not yet added to out_
   float base_ = initial_max, sum_ = 0, few_sum_ = 0, scale_ = 1;
 };
 

@@ -25,14 +25,15 @@ namespace pagoda::detail {
 ///
 /// Queries and outputs of one matrix fill the registers of four warps, so all four work on the same 16 tokens:
 ///
-///  - A tile lies in the team's scratch and the next one is on its way there (asynchronous copies, two tiles).
-///  - Q K^T: a warp multiplies the 16 dims from 64 i + 16 w on, for all i. What the four warps have got is added by way
-///    of scratch.
-///  - Softmax: each warp takes a quarter of the rows and leaves their probabilities in scratch, as the second product's
-///    first operand. The maximum is raised only when a score exceeds it by more than 2^8, as in MmaFragment.
-///  - P V: a warp multiplies the tile's values of the same dims as before.
+///  - A tile lies in the team's scratch, and the next one is being copied there (asynchronous copies, two tiles).
+///  - Q K^T: warp w multiplies dims 64 i + 16 w .. 64 i + 16 w + 15, for all i. The sums of the four warps are added
+///    through scratch.
+///  - Softmax: each warp processes a quarter of the rows and stores their probabilities in scratch, as first operand
+///    of the second product. The maximum is raised only when a score exceeds it by more than rescale_threshold, as in
+///    MmaFragment.
+///  - P V: each warp multiplies the tile's values of the same dims as before.
 ///
-/// RowGroups: of 16 query rows. AnyQuery: queries of other types than the cache's.
+/// RowGroups: number of groups of 16 query rows. AnyQuery: queries of types other than the cache's.
 template <class T, int RowGroups, bool AnyQuery = false>
 class LatentFragment : public FragmentDefaults<T> {
  public:
@@ -48,14 +49,14 @@ class LatentFragment : public FragmentDefaults<T> {
   static constexpr int rows      = Layout::rows;
   static constexpr int lane_rows = 1;
   static constexpr int part_rows = Layout::part_rows;
-  /// How states are joined (join_states), as registers allow: a part of the rows, splits.
+  /// Blocking of join_states, limited by registers: quads of an output row, splits.
   static constexpr int part_quads = 16;
   static constexpr int join_block = RowGroups == 1 ? 6 : 4, join_quads = RowGroups == 1 ? 4 : 8;
-  static constexpr int scratch_alignment      = 128;  ///< all banks
+  static constexpr int scratch_alignment      = 128;  ///< a line of all banks
   static constexpr int tile_tokens            = Layout::tile_tokens;
   static constexpr DType probability_type     = dtype_v<T>;
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
-  /// By their registers. Each has a tile of 18 KB in flight.
+  /// Limited by registers. Each team has a tile of 18 KB in flight.
   static constexpr int teams_per_sm = RowGroups == 1 ? 3 : 2;
 
   /// Quads of an output row.
@@ -68,7 +69,7 @@ class LatentFragment : public FragmentDefaults<T> {
   static bool can_run(const FragmentShape& s) {
     return s.aligned_vectors<T>() && s.values_in_keys && s.head_dim == key_dims && s.head_dim_v == value_dims;
   }
-  /// Fewer workers would not do.
+  /// The number of workers is fixed.
   static constexpr std::size_t scratch_bytes(int, int, int, int) { return Layout::all_bytes; }
 
   KOKKOS_FUNCTION LatentFragment(const Member& team, const KernelArgs& args, char* memory)
@@ -93,7 +94,7 @@ class LatentFragment : public FragmentDefaults<T> {
     scale_           = scale;
     queries_         = &rows_of;
     T* const rounded = reinterpret_cast<T*>(memory_);
-    if constexpr (AnyQuery) {  // of any type and strides: by way of scratch that the copies do not need yet
+    if constexpr (AnyQuery) {  // any type and strides: staged in scratch that no copy uses yet
       PAGODA_UNROLL(1)
       for (int i = 32 * warp_ + lane(); i < rows * key_dims; i += 32 * warps)
         rounded[i] = T(rows_of.template load_query<float>(i / key_dims, i % key_dims));
@@ -118,12 +119,12 @@ class LatentFragment : public FragmentDefaults<T> {
   template <class Where>
   KOKKOS_FUNCTION void multiply_keys(const Where& where, int u, int end) {
     cuda::wait_copies<0>();
-    cuda::sync_team();  // all warps have the tile, and none reads the previous one any more
-    place_                           = place(where, u + 2 * tile_tokens, end);  // a tile ahead of its use
+    cuda::sync_team();  // the tile is complete, and no warp reads the previous one any more
+    place_                           = place(where, u + 2 * tile_tokens, end);  // one tile before its use
     const int lane                   = this->lane();
     const std::uint32_t keys         = tile_at(tile_, (lane & 7) + (lane >> 4) * 8, 2 * warp_ + (lane >> 3 & 1));
     float s[chains][RowGroups][2][4] = {};
-    std::uint32_t ahead[2][4];  // said here, because the compiler is short of registers and would not load ahead
+    std::uint32_t ahead[2][4];  // explicit, because the compiler is short of registers and does not load ahead
     cuda::load_matrices<false>(ahead[0], keys);
     copy(Layout::tile_bytes - tile_, u + tile_tokens >= end);
     PAGODA_UNROLL_ALL
@@ -199,7 +200,8 @@ class LatentFragment : public FragmentDefaults<T> {
       sum_ += x;
       if (hidden) x = cuda::hidden_probability;
     }
-    // Rows of two chunks, swapped in every other four rows: eight rows' chunks lie in different banks.
+    // Rows have two chunks, swapped in every other group of four rows, so that the chunks of eight rows lie in
+    // different banks.
     const int row = lane_row(0), token = token_at(0);
     Pack<std::uint32_t, lane_tokens / 2> p;
     PAGODA_UNROLL_ALL
@@ -248,7 +250,7 @@ class LatentFragment : public FragmentDefaults<T> {
     tile_ = Layout::tile_bytes - tile_;
   }
 
-  /// Team-wide, for each part_rows rows from `first` on: their state.
+  /// Team-wide: returns the state of part_rows rows, from `first` on.
   KOKKOS_FUNCTION StateArray<float> finish(int first) {
     float* const values           = reinterpret_cast<float*>(memory_);
     RowState<float>* const states = reinterpret_cast<RowState<float>*>(memory_ + Layout::states_at);
@@ -278,10 +280,10 @@ class LatentFragment : public FragmentDefaults<T> {
 
  private:
   static constexpr int warps       = Layout::warps;
-  static constexpr int key_steps   = key_dims / 16 / warps;  ///< of 16 dims, for each warp
+  static constexpr int key_steps   = key_dims / 16 / warps;  ///< steps of 16 dims for each warp
   static constexpr int value_steps = value_dims / 16 / warps;
-  static constexpr int chains      = RowGroups == 1 ? 2 : 1;  ///< of products: four at least, to hide their latency
-  static constexpr int warp_rows   = rows / warps;            ///< whose softmax a warp does
+  static constexpr int chains      = RowGroups == 1 ? 2 : 1;  ///< product chains: at least four hide their latency
+  static constexpr int warp_rows   = rows / warps;            ///< rows whose softmax a warp computes
   static constexpr int row_lanes   = 32 / warp_rows;
   static constexpr int lane_tokens = tile_tokens / row_lanes;
   static_assert(!AnyQuery || rows * Layout::row_bytes <= 2 * Layout::tile_bytes);
@@ -293,22 +295,23 @@ class LatentFragment : public FragmentDefaults<T> {
     cuda::mma<T>(d[0], a[0], a[1], a[2], a[3], b[0], b[1]);
     cuda::mma<T>(d[1], a[0], a[1], a[2], a[3], b[2], b[3]);
   }
-  /// Worked out from anew, so that no address that depends on it takes a register where it is not needed.
+  /// Recomputed at each use, so that addresses that depend on it occupy no registers elsewhere.
   KOKKOS_FUNCTION int lane() const { return cuda::opaque(lane_); }
-  /// Which token of a tile the lane's i-th score is of.
+  /// Token in the tile of the lane's i-th score.
   KOKKOS_FUNCTION int token_at(int i) const { return lane() % row_lanes * lane_tokens + i; }
-  /// Row r's chunk i (16 bytes) of a tile lies at place i ^ (r % 8) of the row, so that eight rows' chunks i lie in
-  /// different banks. All that a lane reads or writes of a row is 128 bytes apart: one address does.
+  /// Chunk i (16 bytes) of row r lies at position i ^ (r % 8) of the row, so that chunks i of eight rows lie in
+  /// different banks. The chunks of a row that one lane accesses are 128 bytes apart, so one address suffices.
   KOKKOS_FUNCTION std::uint32_t tile_at(int tile, int row, int chunk) const {
     return cuda::shared_address(memory_) + tile + row * Layout::row_bytes + ((chunk ^ (row & 7)) << 4);
   }
-  /// Rows of 16 sums, the halves of every other two rows swapped: no two rows of a half warp in the same banks.
+  /// Index of a sum in rows of 16. The halves are swapped in every other pair of rows, so that no two rows of a half
+  /// warp share banks.
   KOKKOS_FUNCTION static int sum_at(int row, int token) { return row * tile_tokens + (token ^ ((row >> 1 & 1) << 3)); }
   KOKKOS_FUNCTION RowState<float> row_state() const {
     const float sum = cuda::sum_of_group<row_lanes>(sum_);
     return {sum == 0.0f ? -infinity : base_, sum};  // a base that was never raised: the row has seen no token
   }
-  /// values: the lane's address of the tile's values, as multiply_values has it.
+  /// Returns whether all values are finite. values: the lane's address of the tile's values, as in multiply_values.
   KOKKOS_FUNCTION static bool values_are_finite(std::uint32_t values) {
     std::uint32_t zeros = 0;
     PAGODA_UNROLL(1)
@@ -320,7 +323,7 @@ class LatentFragment : public FragmentDefaults<T> {
     }
     return !cuda::any_lane((zeros & 0x7fff7fffu) != 0);
   }
-  /// As MmaFragment's: the second product, with 0 in place of the values that a row does not see. p: probabilities, the
+  /// The second product with 0 in place of the values that a row does not see, as in MmaFragment. p: probabilities, the
   /// first operand.
   KOKKOS_FUNCTION void multiply_visible_values(std::uint32_t values, const std::uint32_t (&p)[RowGroups][4]) {
     PAGODA_UNROLL_ALL
@@ -344,7 +347,7 @@ class LatentFragment : public FragmentDefaults<T> {
             for (int e = 0; e < 4; ++e)
               if (mine && below == (e >= 2)) out_[m][i][n][e] += sum[e];
           }
-          cuda::sync_warp();  // lest the next loads take registers already
+          cuda::sync_warp();  // keeps the next loads from being moved up, which would need registers
         }
       }
     }
@@ -352,19 +355,19 @@ class LatentFragment : public FragmentDefaults<T> {
   KOKKOS_FUNCTION float* sums_of(int warp) const {
     return reinterpret_cast<float*>(memory_ + Layout::sums_at) + warp * rows * tile_tokens;
   }
-  /// What is left of each row's output and sum when its maximum is raised.
+  /// For each row, the factor of its output and sum when its maximum is raised.
   KOKKOS_FUNCTION float* kept_of_rows() const { return reinterpret_cast<float*>(memory_ + Layout::kept_at); }
-  /// Row and first of two dims of the lane's e-th word in step i of the first product's first operand.
+  /// Row and first of two dims of the lane's e-th word, in step i of the first operand of the first product.
   KOKKOS_FUNCTION int query_row(int m, int e) const { return 16 * m + (lane() >> 2) + e % 2 * 8; }
   KOKKOS_FUNCTION int query_dim(int i, int e) const { return 64 * i + 16 * warp_ + 2 * (lane() & 3) + e / 2 * 8; }
-  /// Two dims of what rounding left of a query. Worked out anew for each tile: there are no registers to keep it in.
+  /// Two dims of the rounding error of a query. Recomputed for each tile, because registers are short.
   KOKKOS_FUNCTION std::uint32_t rest(int r, int d) const {
     const float x0 = queries_->template load_query<float>(r, d), x1 = queries_->template load_query<float>(r, d + 1);
     return cuda::pack<T>(x0 - static_cast<float>(T(x0)), x1 - static_cast<float>(T(x1)));
   }
   KOKKOS_FUNCTION int copy_row() const { return 4 * warp_ + (lane() >> 3); }
-  /// Where the row that the lane helps to copy of the tile from u on lies. Beyond the last token, it is that one's
-  /// again, so that what is copied is always a row of the sequence.
+  /// Locates the row that the lane helps to copy of the tile from u on. Behind the last token, it repeats that token,
+  /// so every copied row belongs to the sequence.
   template <class Where>
   KOKKOS_FUNCTION PagePlace place(const Where& where, int u, int end) const {
     return where.place(Kokkos::min(u + copy_row(), end - 1));
@@ -374,7 +377,7 @@ class LatentFragment : public FragmentDefaults<T> {
   KOKKOS_FUNCTION const char* address(const Where& where, const PagePlace& place) const {
     return static_cast<const char*>(args_.k) + where.row(place).k * static_cast<int>(sizeof(T)) + 16 * (lane() & 7);
   }
-  /// Begins to copy the lane's share of the tile whose row lies at copy_, or to clear its place.
+  /// Starts to copy the lane's part of the tile whose row lies at copy_, or to clear its place.
   KOKKOS_FUNCTION void copy(int tile, bool clear) const {
     const std::uint32_t to     = tile_at(tile, copy_row(), lane() & 7);
     const std::uint64_t policy = cuda::read_once_policy();
@@ -387,10 +390,10 @@ class LatentFragment : public FragmentDefaults<T> {
   const TileRows<AnyQuery>* queries_ = nullptr;
   char* memory_;
   int lane_   = 0, warp_;
-  int tile_   = 0;  ///< where the present tile lies in scratch
-  int raised_ = 0;  ///< some row's maximum was raised
+  int tile_   = 0;  ///< offset of the current tile in scratch
+  int raised_ = 0;  ///< whether some row's maximum was raised
   PagePlace place_{};
-  const char* copy_ = nullptr;  ///< the lane's share of the next tile, in memory
+  const char* copy_ = nullptr;  ///< the lane's part of the next tile, in global memory
   std::uint32_t q_[RowGroups][key_steps][4];
   float x_[lane_tokens];
   float out_[RowGroups][value_steps][2][4] = {};

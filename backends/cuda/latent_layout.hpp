@@ -5,9 +5,9 @@
 
 namespace pagoda::detail {
 
-/// How LatentFragment uses the team's scratch: two tiles of 16 tokens, of 16-bit elements, then the sums of the first
-/// product, probabilities, and factors of rows whose maximum is raised. In the end values and states of part_rows rows
-/// take the place of the tiles. All sizes and places are in bytes unless they are named otherwise.
+/// Layout of LatentFragment in the team's scratch: two tiles of 16 tokens of 16-bit elements, then the sums of the
+/// first product, the probabilities, and the factors of rows whose maximum is raised. At the end the values and states
+/// of part_rows rows replace the tiles. Sizes and offsets are in bytes unless stated otherwise.
 template <int RowGroups>
 struct LatentLayout {
   static constexpr int key_dims = 576, value_dims = 512;

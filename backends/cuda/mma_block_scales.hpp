@@ -12,11 +12,11 @@
 
 namespace pagoda::detail {
 
-/// Block scales of MmaFragment: from bytes, as they were copied, to the operands of the products.
+/// Converts the block scales of MmaFragment from copied bytes to operands of the products.
 ///
-/// Where scales of values are multiplied with probabilities (mxfp4), they do so as fp16 numbers, whose exponents have
-/// not the range of a scale's. The output therefore has a unit, a power of two that is chosen anew when a tile's scales
-/// do not fit the present one. The values of a tile whose scales fit no unit are multiplied with their scales instead.
+/// For mxfp4, scales of values are multiplied by probabilities as fp16 numbers, whose exponents have a smaller range
+/// than those of scales. The output therefore has a unit, a power of two. A new unit is chosen when a tile's scales do
+/// not fit the current one. If the scales of a tile fit no unit, its values are multiplied by their scales instead.
 template <class T, int DimTile, bool AnyQuery, bool AnyAlignment>
 class MmaBlockScales : public MmaQueries<T, DimTile, AnyQuery, AnyAlignment> {
  protected:
@@ -38,8 +38,8 @@ class MmaBlockScales : public MmaQueries<T, DimTile, AnyQuery, AnyAlignment> {
     block_bytes_ = cuda::opaque(Storage::bytes_of(lane_));
     lowest_code_ = lane_ < tile_tokens ? 0 : 119;
   }
-  /// Puts the block scales of the tile into scratch as the products need them. Where they need another unit of the
-  /// output, returns what the output is to be multiplied with for it, otherwise 1.
+  /// Converts the block scales of the tile and stores them in scratch. Returns the factor by which the output must be
+  /// multiplied if its unit has changed, otherwise 1.
   KOKKOS_FUNCTION float convert_scales() {
     float factor = 1;
     std::uint32_t words[block_words], x[2 * block_words];
@@ -58,8 +58,8 @@ class MmaBlockScales : public MmaQueries<T, DimTile, AnyQuery, AnyAlignment> {
     cuda::store_words(converted_row(lane_), x);
     return factor;
   }
-  /// Chooses the unit of the output for the scales of the tile's values. If these are too far apart for one unit, it
-  /// becomes 1, and scales_fit_ false. Returns the old unit in terms of the new one.
+  /// Chooses the unit of the output for the scales of the tile's values. If these are too far apart for one unit, the
+  /// unit becomes 1 and scales_fit_ false. Returns the old unit divided by the new one.
   KOKKOS_FUNCTION float change_unit(const std::uint32_t (&words)[block_words]) {
     const bool key = lane_ < tile_tokens;
     int low = 255, high = 0;
@@ -69,10 +69,10 @@ class MmaBlockScales : public MmaQueries<T, DimTile, AnyQuery, AnyAlignment> {
       low = least(low, code), high = greatest(high, code);
     }
     low = cuda::min_of_lanes(key ? 255 : low), high = cuda::max_of_lanes(key ? 0 : high);
-    const int room   = high - low < 12 ? 4 : 0;  // for larger scales to come
+    const int room   = high - low < 12 ? 4 : 0;  // for larger scales in later tiles
     const int lowest = high + room + 1 - Storage::exponents;
     scales_fit_      = high - low < Storage::exponents && lowest > 80 && lowest < 160;
-    if (!key) lowest_code_ = scales_fit_ ? lowest : -256;  // no code fits the latter
+    if (!key) lowest_code_ = scales_fit_ ? lowest : -256;  // no code is in the range of -256
     const int before = unit_exponent_;
     unit_exponent_   = scales_fit_ ? lowest - 119 + 14 : 0;
     return power_of_two(before - unit_exponent_);
@@ -94,7 +94,7 @@ class MmaBlockScales : public MmaQueries<T, DimTile, AnyQuery, AnyAlignment> {
 
  private:
   std::uint32_t block_bytes_ = 0;  ///< which bytes of block scales the lane converts
-  int lowest_code_           = 0;  ///< of scales of values in that range; 0 for lanes that convert scales of keys
+  int lowest_code_           = 0;  ///< lowest code in that range; 0 for lanes that convert scales of keys
   int unit_exponent_         = 14;
 };
 

@@ -24,24 +24,25 @@ namespace pagoda::detail {
 
 /// The fragment for mma.sync.m16n8k16 (sm_80 and newer): 8 query rows, 16 tokens a tile.
 ///
-///  - Keys and values come by asynchronous copies into the worker's own part of scratch, a tile ahead: the next keys as
-///    soon as the scores are out, the next values as soon as the output is. Nobody but the worker waits for them.
-///  - In both products A, with its 16 rows, is what comes from the cache (keys as they lie, values transposed as they
-///    are loaded), and the 8 query rows are the columns of B. A lane has scores of two tokens and two query rows, and
-///    outputs of the same rows; one instruction makes probabilities the second product's operand.
-///  - Where a query does not fit the cache's type, what its rounding left is multiplied too.
-///  - The running maximum is raised only when a score exceeds it by more than 2^8; until then probabilities are up to
-///    2^8 and nothing is rescaled.
+///  - Keys and values are copied asynchronously to the worker's own part of scratch, one tile ahead: copies of keys
+///    start when the scores are complete, copies of values when the output is. Only the worker itself waits for them.
+///  - In both products, operand A (16 rows) comes from the cache: keys as stored, values transposed by the load. The 8
+///    query rows are the columns of operand B. A lane has scores of two tokens and two query rows, and outputs of the
+///    same rows; one instruction turns probabilities into the operand of the second product.
+///  - If queries do not fit the cache's type, their rounding errors are multiplied too.
+///  - The running maximum is raised only when a score exceeds it by more than rescale_threshold. Until then
+///    probabilities are at most 2^8, and nothing is rescaled.
 ///
-/// Quantized caches become fp16 on their way into registers (mma_storage.hpp). Scales of tokens come beside
-/// the keys; the weights of value rows are probabilities times scales, and it is them that the running maximum bounds.
+/// Elements of quantized caches become fp16 when they are loaded to registers (mma_storage.hpp). Scales of tokens are
+/// copied with the keys. The weights of value rows are probabilities times scales, and the running maximum bounds these
+/// weights.
 ///
-/// Where query rows see different tokens, a value that is not finite must not reach the rows that do not see it, and 0
-/// times it is NaN: such tiles are multiplied row by row (multiply_visible_values).
+/// If query rows see different tokens, a value that is not finite must not reach the rows that do not see it, and 0
+/// times it is NaN. Tiles with such values are multiplied row by row (multiply_visible_values).
 ///
-/// DimTile: a power of two; head dims up to this many, with zeros beyond the actual ones. AnyQuery: queries of other
-/// types than the cache's, and score options. AnyAlignment: rows may begin on any byte and be of any length. They are
-/// copied as the 16-byte chunks of memory that they touch, and shifted into place in scratch (realign).
+/// DimTile: a power of two, the largest head dim; dims beyond the actual ones are zeros. AnyQuery: queries of types
+/// other than the cache's, and score options. AnyAlignment: rows may begin on any byte and have any length. They are
+/// copied as the 16-byte chunks that they touch and shifted into place in scratch (realign).
 template <class T, int DimTile, bool AnyQuery = false, bool AnyAlignment = false>
 class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
   using Base = MmaValues<T, DimTile, AnyQuery, AnyAlignment>;
@@ -100,17 +101,17 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
   using Instance = MmaFragment<T, DimTile, General, AnyAlignment>;
   using Acc      = float;
   using typename Base::Member;
-  static constexpr bool general_only         = AnyAlignment;  ///< one instance will do
+  static constexpr bool general_only         = AnyAlignment;  ///< compiled in the general instance only
   static constexpr bool starts_speculatively = true;
   static constexpr bool any_query            = AnyQuery;
   static constexpr int lane_rows             = 2;
   using typename Base::Operand;
   using typename Base::Storage;
   static constexpr DType probability_type = dtype_v<Operand>;
-  /// Teams have four warps. As many fit as scratch and registers allow; their copies in flight hide memory latency.
+  /// Teams have four warps. Scratch and registers limit how many fit; their copies in flight hide memory latency.
   static constexpr int teams_per_sm = DimTile <= 64 ? 4 : DimTile <= 128 ? 3 : 2;
 
-  static constexpr int many_joined = 16;  ///< states, at once: there are registers for it
+  static constexpr int many_joined = 16;  ///< states joined at once, limited by registers
 
   static constexpr std::int64_t max_row_units =
       AnyAlignment ? std::numeric_limits<std::int64_t>::max() : (std::int64_t(1) << 32) - 1;
@@ -128,7 +129,7 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
   KOKKOS_FUNCTION MmaFragment(const Member& team, const KernelArgsOf<T>& args, char* memory)
       : Base(team, args, memory) {}
 
-  /// The first tiles' copies begin here; then the queries are taken from scratch.
+  /// Starts the copies of the first tiles, then loads the queries from scratch.
   template <class Where>
   KOKKOS_FUNCTION void begin(const Where& where, int u, int step, int end, bool known_pages = false, int page = 0) {
     if constexpr (in_blocks) this->begin_block_scales();
@@ -150,11 +151,11 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
         if (factor != 1.0f) multiply_output(factor);
       cuda::sync_warp();
     }
-    float s[2][4] = {};  // over even and odd steps: shorter chains
+    float s[2][4] = {};  // even and odd steps have separate sums: shorter chains
     add_key_products(s, q_);
     if constexpr (AnyQuery)
       if (args_.q.type != query_type) {
-        std::uint32_t rest[query_chunks];  // of the queries' rounding: read anew for each tile, for want of registers
+        std::uint32_t rest[query_chunks];  // rounding errors of the queries, reloaded for each tile to save registers
         fetch_queries(rest, query_bytes);
         add_key_products(s, rest);
       }
@@ -178,7 +179,7 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
 
   KOKKOS_FUNCTION void softmax(bool hides) {
 #if defined(__CUDA_ARCH__)
-    // Of the weights of value rows: with scales of tokens, the largest is not the most probable token's.
+    // Maximum of the weights of value rows: with scales of tokens, the most probable token need not have the largest.
     float most[2];
     PAGODA_UNROLL_ALL
     for (int e = 0; e < 2; ++e) most[e] = fmaxf(x_[e], x_[2 + e]);
@@ -236,7 +237,7 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
     } else {
       for_each_value([&](int o, const std::uint32_t (&a)[4]) {
         multiply_value(out_[o], a);
-        // Tile by tile, so that rounding is that of sums as small as the numbers themselves make.
+        // Removes the offset in each tile, so that sums and their rounding errors stay as small as without it.
         const std::uint32_t constant = Storage::lower(o);
         if constexpr (lowered) multiply_value(out_[o], {constant, constant, constant, constant});
       });
@@ -248,7 +249,7 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
 
   KOKKOS_FUNCTION StateArray<float> finish() {
 #if defined(__CUDA_ARCH__)
-    // Into the worker's own part, which no copy needs any more. A base that was never raised: the row has seen no
+    // Writes to the worker's own part, which no copy uses any more. If a base was never raised, the row has seen no
     // token.
     PAGODA_UNROLL_ALL
     for (int e = 0; e < 2; ++e) {
@@ -278,12 +279,12 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
   /// s += keys x queries, over the tile's tokens. Even and odd steps of 16 dims have sums of their own.
   KOKKOS_FUNCTION void add_key_products(float (&s)[2][4], const std::uint32_t (&q)[query_chunks]) const {
     constexpr int scale_words = !in_blocks ? 1 : scales_weights ? 2 * block_words : block_words;
-    [[maybe_unused]] std::uint32_t scale[2][scale_words];  // of the lane's tokens
+    [[maybe_unused]] std::uint32_t scale[2][scale_words];  // scales of the lane's tokens
     if constexpr (in_blocks)
       for (int t = 0; t < 2; ++t) this->load_key_scales(row_ + 8 * t, scale[t]);
     PAGODA_UNROLL_ALL
     for (int i = 0; i < chunks; i += 2) {
-      std::uint32_t k[4];  // a chunk of tokens 0 .. 7 and 8 .. 15, then the next
+      std::uint32_t k[4];  // a chunk of tokens 0 .. 7, of tokens 8 .. 15, then the next chunk
       cuda::load_matrices<false>(k, (keys_at_ ^ (i << 4)) + stage_);
       if constexpr (scaled) {
         PAGODA_UNROLL_ALL
@@ -323,17 +324,17 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
                                        const std::uint32_t (&a)[4]) {
     cuda::mma<Operand>(s[step % 2], a[0], a[1], a[2], a[3], q[2 * step], q[2 * step + 1]);
   }
-  /// What a probability is multiplied with, and its logarithm, or a lower number if that is none.
+  /// The factor of a probability, and its logarithm to base 2, at least -60.
   KOKKOS_FUNCTION float weight(int i) const { return scaled && !in_blocks ? value_scale_[i] : 1.0f; }
   KOKKOS_FUNCTION float weight_log2(int i) const {
     return scaled && !in_blocks ? cuda::log2(greatest(weight(i), 0x1p-60f)) : 0.0f;
   }
 
-  /// Which token of a tile the lane's i-th score is of.
+  /// Token in the tile of the lane's i-th score.
   KOKKOS_FUNCTION int token_at(int i) const { return row_ + (i >> 1) * 8; }
 
   std::uint32_t q_[query_chunks];
-  float x_[4];  ///< of the lane's first token, both rows, then of its second
+  float x_[4];  ///< the lane's first token in both rows, then its second
   float base_[2] = {initial_max, initial_max}, sum_[2] = {};
 };
 

@@ -16,7 +16,7 @@
 
 namespace pagoda::detail {
 
-/// How the tiles of MmaFragment lie in the team's scratch, for rows of up to DimTile dims of T.
+/// Layout of the tiles of MmaFragment in the team's scratch, for rows of up to DimTile dims of T.
 ///
 /// Each worker has `stages` stages of its own, then the converted block scales of one tile. A stage has 16 rows of
 /// keys, 16 rows of values, their scales, and with AnyAlignment what realign() needs. After the last tile the worker's
@@ -33,12 +33,12 @@ struct MmaLayout : FragmentDefaults<T> {
   static constexpr bool in_blocks        = block_dims > 0;
 
  protected:
-  static constexpr int chunks     = DimTile / Storage::dims;  ///< of 16 bytes in a row
-  static constexpr int copy_lanes = chunks;                   ///< that copy a row together
-  static constexpr int copy_rows  = 32 / chunks;              ///< at once
+  static constexpr int chunks     = DimTile / Storage::dims;  ///< chunks of 16 bytes in a row
+  static constexpr int copy_lanes = chunks;                   ///< lanes that copy a row together
+  static constexpr int copy_rows  = 32 / chunks;              ///< rows that are copied at once
   static constexpr int row_bytes  = 16 * chunks;
   static constexpr int tile_bytes = tile_tokens * row_bytes;
-  /// Tiles that are on their way at a time, each in a place of its own: what is in flight hides the memory's latency.
+  /// Tiles in flight at a time, each with its own place. Copies in flight hide the memory latency.
   static constexpr int stages = greatest(1, least(4, 8192 / (2 * tile_bytes)));
   /// Words of a row's block scales.
   static constexpr int block_words         = (blocks_of(dtype_v<T>, DimTile) + 3) / 4;
@@ -51,9 +51,9 @@ struct MmaLayout : FragmentDefaults<T> {
   static constexpr int row_begins   = 2 * tile_bytes + scale_bytes;  ///< see realign
   static constexpr int row_ends     = row_begins + 2 * tile_tokens * int(sizeof(int));
   static constexpr int stage_bytes  = AnyAlignment ? row_ends + 2 * tile_tokens * 16 : row_begins;
-  static constexpr int value_stride = DimTile + 4;  ///< off a multiple of 32 banks
+  static constexpr int value_stride = DimTile + 4;  ///< avoids a multiple of 32 banks
   static constexpr int states_at    = rows * value_stride * static_cast<int>(sizeof(float));
-  static constexpr int converted_at = stages * stage_bytes;  ///< block scales of the tile in turn, ready for use
+  static constexpr int converted_at = stages * stage_bytes;  ///< converted block scales of the current tile
   static constexpr int worker_bytes =
       (greatest<int>(converted_at + 32 * converted_row_bytes, states_at + rows * int(sizeof(RowState<float>))) +
        scratch_alignment - 1) /
@@ -61,18 +61,18 @@ struct MmaLayout : FragmentDefaults<T> {
   static constexpr int query_chunks = DimTile / 8;
   static constexpr int query_bytes  = rows * 16 * query_chunks;
   static_assert(chunks >= 4 && query_chunks >= 8);
-  static constexpr bool lowered        = Storage::lower(0) != 0;  ///< values are larger than the numbers, by a constant
+  static constexpr bool lowered        = Storage::lower(0) != 0;  ///< stored values are the numbers plus a constant
   static constexpr bool floating       = !lowered;                ///< values may be infinite or NaN
   static constexpr bool scales_weights = [] {  ///< scales of values are multiplied with probabilities
     if constexpr (in_blocks) return Storage::scales_weights;
     return false;
   }();
-  static constexpr float key_factor = [] {  ///< what makes scores of sums of products
+  static constexpr float key_factor = [] {  ///< factor from sums of products to scores
     if constexpr (in_blocks) return 1 / Storage::key_unit;
     return 1.0f;
   }();
-  /// Eight rows' chunks i lie in different banks at places i ^ swizzle(row). For multiples of copy_rows, swizzle(row +
-  /// i) is swizzle(row) ^ swizzle(i).
+  /// XOR mask of chunk positions: chunks i of eight rows, at positions i ^ swizzle(row), lie in different banks. For
+  /// multiples of copy_rows, swizzle(row + i) is swizzle(row) ^ swizzle(i).
   KOKKOS_FUNCTION static constexpr int swizzle(int row) { return row_bytes >= 128 ? row & 7 : row >> 1 & 3; }
 };
 

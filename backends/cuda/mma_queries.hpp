@@ -13,8 +13,8 @@
 
 namespace pagoda::detail {
 
-/// Query rows of MmaFragment in scratch, as rows of Operands. Where queries are of another type than the cache's
-/// operands, they are rounded to it, and what rounding leaves is kept beside them.
+/// Query rows of MmaFragment in scratch, as rows of Operands. Queries of a type other than the operands' are rounded to
+/// it, and the rounding errors are stored beside them.
 template <class T, int DimTile, bool AnyQuery, bool AnyAlignment>
 class MmaQueries : public MmaTiles<T, DimTile, AnyAlignment> {
  public:
@@ -23,7 +23,7 @@ class MmaQueries : public MmaTiles<T, DimTile, AnyAlignment> {
   using typename Tiles::Storage;
   static constexpr DType query_type = dtype_v<Operand>;
 
-  /// Team-wide: into scratch, as rows of Operands. Of other types, rounded to it, and what the rounding left beside it.
+  /// Team-wide: stores the queries in scratch as rows of Operands, with rounding errors for other types.
   template <class Rows>
   KOKKOS_FUNCTION void load_queries(const Rows& rows_of, float scale) {
     scale_            = scale;
@@ -55,7 +55,7 @@ class MmaQueries : public MmaTiles<T, DimTile, AnyAlignment> {
     cuda::commit_copies();
   }
 
-  /// Drops queries that were loaded speculatively for other rows. Their place in scratch is free again.
+  /// Drops queries that were loaded speculatively for other rows, and frees their place in scratch.
   KOKKOS_FUNCTION void forget_queries() const {
     cuda::wait_copies<0>();
     team_.team_barrier();
@@ -78,7 +78,7 @@ class MmaQueries : public MmaTiles<T, DimTile, AnyAlignment> {
 
   using Tiles::Tiles;
 
-  /// Rows of queries lie behind the workers' parts, chunk i at place i ^ (row % 8).
+  /// Rows of queries lie after the parts of all workers. Chunk i lies at position i ^ (row % 8).
   KOKKOS_FUNCTION char* query_row(int r) const {
     return memory_ + team_.team_size() * worker_bytes + r * 16 * query_chunks;
   }
@@ -88,10 +88,10 @@ class MmaQueries : public MmaTiles<T, DimTile, AnyAlignment> {
   KOKKOS_FUNCTION char* query_element(int r, int d) const {
     return query_row(r) + (((d / 8) ^ (r & 7)) << 4) + d % 8 * int(sizeof(Operand));
   }
-  /// Queries of the operands' type and of any strides into scratch.
+  /// Copies queries of the operands' type, with any strides, to scratch.
   template <class Rows>
   KOKKOS_FUNCTION void copy_queries(const Rows& rows_of, int thread, int threads) const {
-    constexpr int at_once = 4;  // loads on their way before the first is needed
+    constexpr int at_once = 4;  // loads in flight before the first result is used
     PAGODA_UNROLL(1)
     for (int first = thread; first < rows * DimTile; first += at_once * threads) {
       Operand x[at_once];
@@ -109,7 +109,7 @@ class MmaQueries : public MmaTiles<T, DimTile, AnyAlignment> {
       }
     }
   }
-  /// From `part` bytes behind the queries on.
+  /// Loads the lane's operands of the queries, `part` bytes after the start of the queries.
   KOKKOS_FUNCTION void fetch_queries(std::uint32_t* q, int part) const {
     if constexpr (scaled) {
       PAGODA_UNROLL_ALL

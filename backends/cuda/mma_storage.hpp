@@ -10,40 +10,41 @@
 
 #include <cstdint>
 
-/// How rows of each storage type become operands of mma.m16n8k16. Matrices of 8 rows times 16 bytes come from shared
-/// memory in one way for all types (cuda::load_matrices); what a lane gets of a row is 4 bytes, whatever they hold. The
-/// dims of a product of keys and queries may be in any order if it is the same for both, and the dims of the output may
-/// come out in any order and be put right at the end, so no storage type is ever shuffled between lanes.
+/// Converts rows of each storage type to operands of mma.m16n8k16. For all types, cuda::load_matrices loads matrices of
+/// 8 rows times 16 bytes from shared memory, and a lane gets 4 bytes of a row, whatever they hold. The dims of a
+/// product of keys and queries may be in any order if it is the same for both. The dims of the output may also be in
+/// any order, and are reordered at the end. So lanes never exchange elements of any storage type.
 ///
-/// Integers of keys become fp16 exactly: behind the exponent of 1024 a few bits are a number plus 1024 (Kim et al.,
-/// "Who says elephants can't run"; Lin et al., "QServe"). Those of values are not converted at all: in the lowest
-/// places of a half, without an exponent, they are a subnormal number, which matrix instructions multiply exactly and
-/// at full speed. What stands there is the integer made non-negative, times a power of two; both are put right in the
-/// sums. (Scores do not go so: sums of what is only positive lose a few bits, and in an exponent every bit shows.)
+/// Integer keys become fp16 exactly: the bits of a number in the mantissa of 1024 are that number plus 1024 (Kim et
+/// al., "Who says elephants can't run"; Lin et al., "QServe"). Integer values are not converted: in the lowest bits of
+/// an fp16 number with a zero exponent they are a subnormal number, which matrix instructions multiply exactly and at
+/// full speed. This number is the integer plus an offset that makes it non-negative, times a power of two. The sums are
+/// corrected for both. (Scores are not computed this way: sums of non-negative numbers lose a few bits, and scores are
+/// exponents, in which these errors would show.)
 ///
-///  dims            of a 16-byte chunk of a row
-///  keys(w, w8, a)  words of the same chunk of tokens 0 .. 7 and 8 .. 15: operands a of `steps` steps of 16 dims
-///  values(w, w8, a) the same, transposed: operands a of `steps` outputs of 16 dims
-///  queries(row, swizzle, i, c, q) what meets chunk i of the keys in lane c of a row, from a row of Operands
-///  dim(o, row, half) which dim of the row output o holds: rows `row` (half 0) and `row + 8` of its operand a
-///  unit(o)         what the number 1 is in operand a of output o
-///  lower(o)        two halves that, added to those of operand a, leave the number in its units; 0: nothing to add
+/// dims            dims in a 16-byte chunk of a row
+/// keys(w, w8, a)  operands a of `steps` steps of 16 dims, from words of the same chunk of tokens 0 .. 7 and 8 .. 15
+/// values(w, w8, a) operands a of `steps` outputs of 16 dims, from the same words, transposed
+/// queries(row, swizzle, i, c, q) the queries for chunk i of the keys, in lane c of a row, from a row of Operands
+/// dim(o, row, half) the dim that output o holds in row `row` (half 0) or `row + 8` (half 1) of its operand a
+/// unit(o)         the representation of the number 1 in operand a of output o
+/// lower(o)        two halves that are added to operand a to remove the offset; 0: no offset
 namespace pagoda::detail {
 
-/// fp16 and bf16 as they are: one chunk is half a step.
+/// fp16 and bf16 without conversion: one chunk is half a step.
 template <class T>
 struct MmaStorage {
   using Operand              = T;
   using ValueOperand         = T;
   static constexpr int dims  = 8;
-  static constexpr int steps = 0;  ///< of a chunk: see MmaFragment
+  static constexpr int steps = 0;  ///< a chunk has no whole step: see MmaFragment
   KOKKOS_FUNCTION static constexpr int dim(int o, int row, int half) { return 16 * o + row + 8 * half; }
   KOKKOS_FUNCTION static constexpr float unit(int) { return 1; }
   KOKKOS_FUNCTION static constexpr std::uint32_t lower(int) { return 0; }
 };
 
-/// Elements of 8 bits. Keys::pairs(w, x) and Values::pairs(w, x) make two words of two numbers each. With in_turn these
-/// are bytes 0 and 2, and bytes 1 and 3; otherwise they are the lower and the upper half.
+/// 8-bit elements. Keys::pairs(w, x) and Values::pairs(w, x) make two words of two numbers each. With in_turn the words
+/// hold bytes 0 and 2, and bytes 1 and 3; otherwise the lower and the upper half.
 template <class Keys, class Values = Keys>
 struct MmaBytes {
   using Operand              = half_t;
@@ -68,7 +69,7 @@ struct MmaBytes {
     q[0] = Keys::in_turn ? cuda::permute(from[0], from[1], 0x5410) : from[0];
     q[1] = Keys::in_turn ? cuda::permute(from[0], from[1], 0x7632) : from[1];
   }
-  /// The word holds two dims of one token, and the same of the next.
+  /// The word holds two dims of one token and the same dims of the next.
   KOKKOS_FUNCTION static void values(std::uint32_t w, std::uint32_t w8, std::uint32_t (&a)[steps][4]) {
     std::uint32_t low[2], high[2];
     Values::pairs(Values::in_turn ? w : cuda::permute(w, 0, 0x3120), low);
@@ -83,7 +84,7 @@ struct MmaPlainNumbers {
   static constexpr std::uint32_t lower = 0;
 };
 
-/// Converts e4m3 by integer operations and a multiplication, for devices without an instruction for it.
+/// Converts e4m3 with integer operations and a multiplication, for devices without an instruction for it.
 struct E4m3PairsByBits : MmaPlainNumbers {
   static constexpr bool in_turn = false;
   KOKKOS_FUNCTION static void pairs(std::uint32_t w, std::uint32_t (&x)[2]) {
@@ -117,7 +118,7 @@ struct E5m2Pairs : MmaPlainNumbers {
   }
 };
 
-/// Puts n + 128 behind the exponent of 1024, and subtracts both.
+/// Puts n + 128 into the mantissa of 1024, and subtracts 1024 + 128.
 struct Int8Pairs : MmaPlainNumbers {
   static constexpr bool in_turn = true;
   KOKKOS_FUNCTION static void pairs(std::uint32_t w, std::uint32_t (&x)[2]) {
@@ -143,8 +144,8 @@ struct MmaStorage<fp8_e5m2_t> : MmaBytes<E5m2Pairs> {};
 template <>
 struct MmaStorage<std::int8_t> : MmaBytes<Int8Pairs, Int8RawPairs> {};
 
-/// Elements of 4 bits. The n-th of the eight numbers in a word and the one four behind it make a pair. Pairs of even n
-/// belong to one step or output, those of odd n to the next.
+/// 4-bit elements. The n-th of the eight numbers in a word and the one four positions after it form a pair. Pairs of
+/// even n belong to one step or output, those of odd n to the next.
 template <>
 struct MmaStorage<int4x2_t> {
   using Operand              = half_t;
@@ -157,7 +158,8 @@ struct MmaStorage<int4x2_t> {
   KOKKOS_FUNCTION static constexpr float unit(int o) { return (o & 1) == 0 ? 0x1p-24f : 0x1p-20f; }
   /// -8 units
   KOKKOS_FUNCTION static constexpr std::uint32_t lower(int o) { return (o & 1) == 0 ? 0x80088008u : 0x80808080u; }
-  /// Numbers n, n + 4 of n = 0 and of n = 1: n + 8, or 16 times that, behind 1024; less both.
+  /// Converts the pairs n, n + 4 for n = 0 and n = 1: puts n + 8, or 16 times that, into the mantissa of 1024, and
+  /// subtracts the constant.
   KOKKOS_FUNCTION static void pairs(std::uint32_t w, std::uint32_t& even, std::uint32_t& odd) {
     even = cuda::subtract_halves(cuda::masked_xor<0x000f000fu>(w, 0x64086408u), 0x64086408u);
     odd  = cuda::multiply_add_halves(cuda::masked_xor<0x00f000f0u>(w, 0x64806480u), 0x2c002c00u, 0xd480d480u);

@@ -18,8 +18,8 @@
 
 namespace pagoda::detail {
 
-/// A worker's tiles of keys and values, with their scales: copies from the cache into the worker's part of scratch, a
-/// few tiles ahead of their use. See MmaFragment.
+/// The tiles of keys and values of one worker, with their scales. Copies them from the cache to the worker's part of
+/// scratch, a few tiles before their use. See MmaFragment.
 template <class T, int DimTile, bool AnyAlignment>
 class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
  protected:
@@ -45,12 +45,12 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
 
   KOKKOS_FUNCTION MmaTiles(const Member& team, const KernelArgsOf<T>& args, char* memory)
       : team_(team), args_(args), memory_(memory), keys_(memory + team.team_rank() * worker_bytes) {
-    KOKKOS_IF_ON_DEVICE((lane_ = static_cast<int>(threadIdx.x & 31);))  // that it is not negative saves instructions
+    KOKKOS_IF_ON_DEVICE((lane_ = static_cast<int>(threadIdx.x & 31);))  // the mask makes it non-negative
     row_    = lane_ >> 2;
     column_ = lane_ & 3;
     policy_ = cuda::read_once_policy();
-    // A tile's chunk i of row r lies at place i ^ swizzle(r) of the row. Rows start on multiples of their size, so that
-    // a place is changed by xor on the address.
+    // Chunk i of row r of a tile lies at position i ^ swizzle(r) of the row. Rows start on multiples of their size, so
+    // XOR on the address changes the position.
     const std::uint32_t keys = cuda::shared_address(keys_);
     const int row0 = lane_ / copy_lanes, first = lane_ & (copy_lanes - 1);
     copy_at_   = keys + row0 * row_bytes + ((first ^ swizzle(row0)) << 4);
@@ -98,14 +98,14 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
       next_stage();
     }
   }
-  /// Turns to the tile whose copies are to start while the one at u is multiplied.
+  /// Selects the tile whose copies start while the one at u is multiplied.
   template <class Where>
   KOKKOS_FUNCTION void turn_ahead(const Where& where, int u, int end) {
     more_ = comes(u, stages * step_, end);
     if (more_) turn(where, u + stages * step_, end);
   }
-  /// Where the lane copies scales from: the first half of the lanes those of keys, the others those of values. Where
-  /// tokens have none, scratch holds ones.
+  /// Sets the addresses from which the lane copies scales: the first half of the lanes copy those of keys, the others
+  /// those of values. If tokens have no scales of their own, scratch holds ones.
   KOKKOS_FUNCTION void begin_scales(int kv_head) {
     const ScaleArray& scales = lane_ < tile_tokens ? args_.k_scale : args_.v_scale;
     scales_from_             = nullptr;
@@ -118,12 +118,12 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
     }
   }
   KOKKOS_FUNCTION float* scales_at(int stage) const { return reinterpret_cast<float*>(keys_ + stage + 2 * tile_bytes); }
-  /// Scales of the lane's two tokens: of keys into k, of values into value_scale_.
+  /// Loads the scales of the lane's two tokens: those of keys into k, those of values into value_scale_.
   KOKKOS_FUNCTION void load_scales(float (&k)[2]) {
     const float* const at = scales_at(stage_) + row_;
     k[0] = at[0], k[1] = at[8], value_scale_[0] = at[tile_tokens], value_scale_[1] = at[tile_tokens + 8];
   }
-  /// Where the lane copies from: its chunk of a kv head's row `row0` of a page 0, and the steps from there.
+  /// Source addresses of the lane: its chunk of row `row0` of page 0 for a kv head, and the strides from there.
   struct Source {
     const char* base;
     RowSteps steps;
@@ -136,16 +136,16 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
     return {static_cast<const char*>(base) + (beyond ? 0 : 16 * chunk), steps, kv_head * steps.head, beyond};
   }
 
-  /// Page ids come ahead of their use. Where tiles lie within pages, a lane holds that of one tile, and the next 32 are
-  /// on their way; otherwise lane n % 16 holds that of its token of the next tile. Lanes beyond the last token repeat
-  /// it, so that what is loaded is always a row of the sequence.
+  /// Page ids are loaded before their use. If tiles lie within pages, each lane holds the page id of one tile, and the
+  /// next 32 are being loaded. Otherwise lane n % 16 holds the page id of its token in the next tile. Behind the last
+  /// token, lanes repeat it, so every loaded row belongs to the sequence.
   template <class Where>
   KOKKOS_FUNCTION void look_up(const Where& where, int end) {
     const int ahead = by_tile_ ? lane_ * step_ : lane_ & (tile_tokens - 1);
     place_          = where.place(least(ahead_ + ahead, end - 1));
     ahead_ += by_tile_ ? 32 * step_ : step_;
   }
-  /// To the tile that begins at token u.
+  /// Advances to the tile that begins at token u.
   template <class Where>
   KOKKOS_FUNCTION void turn(const Where& where, int u, int end) {
     whole_ = false;
@@ -165,7 +165,7 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
       look_up(where, end);
     }
   }
-  /// With the scales, those of the values included: the softmax needs them before the values.
+  /// Copies the keys and all scales. Scales of values are included because the softmax needs them before the values.
   KOKKOS_FUNCTION void copy_keys() {
     if constexpr (in_blocks) {
       blocks_.next();
@@ -182,25 +182,25 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
     }
     copy(0, keys_from_);
   }
-  /// u + step < end, where the sum may exceed 2^31.
+  /// Whether u + step < end; u + step may exceed 2^31.
   KOKKOS_FUNCTION static bool comes(int u, int step, int end) {
     return static_cast<unsigned>(u) + static_cast<unsigned>(step) < static_cast<unsigned>(end);
   }
   KOKKOS_FUNCTION void copy_values() { copy(tile_bytes, values_from_); }
   /// The lane's row of block scales in the tile's stage.
   KOKKOS_FUNCTION char* block_row() const { return keys_ + stage_ + 2 * tile_bytes + lane_ * BlockCopies::row_bytes; }
-  /// The place of the next tile. A tile is copied to where the one that many stages before it was.
+  /// Advances to the next stage. A tile reuses the place of the tile `stages` before it.
   KOKKOS_FUNCTION void next_stage() {
     if constexpr (stages > 1) stage_ = stage_ + stage_bytes == stages * stage_bytes ? 0 : stage_ + stage_bytes;
   }
 
-  /// Starts to copy the rows of the tile turned to, if there is one, to `behind_keys` bytes behind the stage's keys.
-  /// Each lane copies one chunk of every copy_rows-th row. Rows of a whole tile within a page are evenly spaced;
-  /// addresses of other rows come from the lanes that know them.
+  /// Starts to copy the rows of the selected tile, if there is one, to `behind_keys` bytes after the stage's keys. Each
+  /// lane copies one chunk of every copy_rows-th row. Rows of a tile within a page are evenly spaced; for other tiles
+  /// the lanes exchange the addresses of rows.
   KOKKOS_FUNCTION void copy(int behind_keys, const AnyRows& from) {
     if (!more_) return cuda::commit_copies();
     const int token = lane_ & (tile_tokens - 1), row0 = lane_ / copy_lanes, to = stage_ + behind_keys;
-    const std::uint64_t row = from.row(page_, slot_ + (whole_ ? token : 0));  // of the lane's token
+    const std::uint64_t row = from.row(page_, slot_ + (whole_ ? token : 0));  // the lane's token
     if (lane_ < tile_tokens) {
       row_begin(behind_keys, token) = AnyRows::begin(row);
       from.copy_chunk(row_end_at(behind_keys, token), row, copy_lanes, policy_);
@@ -211,18 +211,18 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
                       lane_ & (copy_lanes - 1), policy_);
     cuda::commit_copies();
   }
-  /// Beside a stage's tiles: where in their first chunks the rows of keys, then of values, begin; and the last chunk of
-  /// each row, for which its tile has no room.
+  /// Stored after a stage's tiles: the offsets of the rows of keys, then of values, in their first chunks; and the last
+  /// chunk of each row, for which the tile has no room.
   KOKKOS_FUNCTION int& row_begin(int behind_keys, int row) const {
     return reinterpret_cast<int*>(keys_ + stage_ + row_begins)[behind_keys / tile_bytes * tile_tokens + row];
   }
   KOKKOS_FUNCTION std::uint32_t row_end_at(int behind_keys, int row) const {
     return cuda::shared_address(keys_ + stage_ + row_ends) + 16 * (behind_keys / tile_bytes * tile_tokens + row);
   }
-  /// Shifts the rows of a tile that was copied from any address to where they belong, so that chunk i of a row is its
-  /// i-th 16 bytes.
+  /// Shifts the rows of a tile that was copied from any address into place, so that chunk i of a row is its i-th 16
+  /// bytes.
   KOKKOS_FUNCTION void realign(int behind_keys) const {
-    constexpr int at_once = least(4, tile_tokens / copy_rows);  // steps: their loads hide each other's latency
+    constexpr int at_once = least(4, tile_tokens / copy_rows);  // steps whose loads hide each other's latency
     const int row0 = lane_ / copy_lanes, to = stage_ + behind_keys;
     const bool last = (lane_ & (copy_lanes - 1)) == copy_lanes - 1;
     PAGODA_UNROLL_ALL
@@ -277,10 +277,10 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
   int lane_ = 0, row_, column_;
   int step_ = 0, ahead_ = 0, tile_ = 0, pages_ = 0;
   bool by_tile_ = false;     ///< tiles lie within pages
-  int stage_    = 0;         ///< bytes to the tile's place
+  int stage_    = 0;         ///< offset of the tile's place, in bytes
   bool more_    = false;     ///< there is a tile to copy
-  bool whole_   = false;     ///< the tile turned to lies in one page and before the end
-  int page_ = 0, slot_ = 0;  ///< where it begins; if it is not whole, where the lane's token (lane % 16) lies
+  bool whole_   = false;     ///< the selected tile lies in one page and before the end
+  int page_ = 0, slot_ = 0;  ///< start of the tile; if it is not whole, location of token lane % 16
   PagePlace place_{};
   std::conditional_t<AnyAlignment, AnyRows, Source> keys_from_{}, values_from_{};
   std::uint32_t copy_at_, next_at_, keys_at_, values_at_;  ///< the lane's, in shared memory
@@ -288,7 +288,7 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
   const float* scales_from_ = nullptr;
   std::uint32_t scale_page_ = 0, scale_token_ = 0;
   std::conditional_t<in_blocks, BlockCopies, std::monostate> blocks_{};
-  float value_scale_[2] = {1, 1};  ///< of the lane's tokens
+  float value_scale_[2] = {1, 1};  ///< scales of values of the lane's tokens
 };
 
 }  // namespace pagoda::detail

@@ -11,7 +11,7 @@
 
 namespace pagoda::detail {
 
-/// The second product of MmaFragment: the output and its sums of values times probabilities.
+/// The second product of MmaFragment: values times probabilities, summed into the output.
 template <class T, int DimTile, bool AnyQuery, bool AnyAlignment>
 class MmaValues : public MmaBlockScales<T, DimTile, AnyQuery, AnyAlignment> {
  public:
@@ -21,7 +21,7 @@ class MmaValues : public MmaBlockScales<T, DimTile, AnyQuery, AnyAlignment> {
   using typename Base::Storage;
   using ValueOperand = typename Storage::ValueOperand;
 
-  /// Which query row the lane's scores and outputs of parity j belong to.
+  /// Query row of the lane's scores and outputs of parity j.
   KOKKOS_FUNCTION int lane_row(int j) const { return 2 * column_ + j; }
 
  protected:
@@ -42,9 +42,9 @@ class MmaValues : public MmaBlockScales<T, DimTile, AnyQuery, AnyAlignment> {
     if constexpr (scales_weights) cuda::mma<ValueOperand>(sum, a[0], a[1], a[2], a[3], p_rest_[0], p_rest_[1]);
   }
 
-  /// out_ += values x weights, where the scales of values are in the range for weights to be multiplied with them.
+  /// out_ += values x weights, if the scales of values are in the range for multiplying weights by them.
   KOKKOS_FUNCTION void multiply_scaled_weights() {
-    std::uint32_t scale[2][4 * block_words];  // of tokens 2 column and the next, and of those 8 behind
+    std::uint32_t scale[2][4 * block_words];  // tokens 2 column, 2 column + 1, and the same + 8
     for (int t = 0; t < 2; ++t) cuda::load_words(scale[t], this->converted_row(tile_tokens + 2 * column_ + 8 * t));
     PAGODA_UNROLL_ALL
     for (int i = 0; i < chunks / 2; ++i) {
@@ -66,10 +66,10 @@ class MmaValues : public MmaBlockScales<T, DimTile, AnyQuery, AnyAlignment> {
     }
   }
 
-  /// f(o, a): operand a of output o, for all values of the tile.
+  /// Calls f(o, a) for operand a of each output o, for all values of the tile.
   template <class F>
   KOKKOS_FUNCTION void for_each_value(const F& f) const {
-    [[maybe_unused]] std::uint32_t scale[2][in_blocks ? 2 * block_words : 1];  // of tokens 2 column, + 1, and 8 behind
+    [[maybe_unused]] std::uint32_t scale[2][in_blocks ? 2 * block_words : 1];  // tokens 2 column, + 1, and both + 8
     [[maybe_unused]] std::uint32_t codes[4][in_blocks ? block_words : 1];
     if constexpr (scales_weights) {
       for (int t = 0; t < 4; ++t)
@@ -113,12 +113,12 @@ class MmaValues : public MmaBlockScales<T, DimTile, AnyQuery, AnyAlignment> {
     });
     return !cuda::any_lane((zeros & 0x7fff7fffu) != 0);
   }
-  /// The second product where values that are not finite stand beside probabilities of tokens that a row does not see:
-  /// a product for each row, with 0 in place of the values that it does not see. Slow, and rare.
+  /// The second product for tiles with values that are not finite and tokens that a row does not see: one product for
+  /// each row, with 0 in place of the values that it does not see. Slow and rarely needed.
   KOKKOS_FUNCTION void multiply_visible_values() {
     PAGODA_UNROLL(1)
     for (int r = 0; r < rows; ++r) {
-      // The lane's words of operand a are of tokens 2 column, 2 column + 1, and of those 8 behind.
+      // The lane's words of operand a belong to tokens 2 column and 2 column + 1, and to the same + 8.
       const int lane           = 4 * r + column_;
       const std::uint32_t seen = cuda::visible_halves(cuda::from_lane(p_[0], lane));
       const std::uint32_t next = cuda::visible_halves(cuda::from_lane(p_[1], lane));
@@ -138,7 +138,7 @@ class MmaValues : public MmaBlockScales<T, DimTile, AnyQuery, AnyAlignment> {
       for (float& x : o) x *= factor;
   }
 
-  std::uint32_t p_[2], p_rest_[2];  ///< weights, and what is left of them where they are split
+  std::uint32_t p_[2], p_rest_[2];  ///< weights; and their rounding errors if they are split
   float out_[DimTile / 16][4] = {};
 };
 

@@ -39,8 +39,7 @@ class AbsentBackend : public Backend<ExecutionSpace> {
 
 #if defined(KOKKOS_ENABLE_CUDA)
 
-/// Properties of the instance's device, asked for once for each device, with the multiprocessors that the plan counts
-/// on.
+/// Properties of the instance's device, queried once for each device, with the multiprocessors that the plan counts on.
 tuned::Device device_of(const Kokkos::Cuda& exec, const Schedule& s) {
   static std::mutex mutex;
   static std::map<int, tuned::Device> known;
@@ -56,7 +55,7 @@ tuned::Device device_of(const Kokkos::Cuda& exec, const Schedule& s) {
   return device;
 }
 
-/// Tells tools that listen to Kokkos of a launch while it lives.
+/// Reports a launch to Kokkos tools while it lives.
 class ToolsRegion {
  public:
   ToolsRegion(const Kokkos::Cuda& exec, DType type) : active_(Kokkos::Tools::profileLibraryLoaded()) {

@@ -25,7 +25,7 @@
 
 namespace pagoda::detail {
 
-/// A worker is a thread, alone in its team.
+/// Each team has one worker, which is one thread.
 template <class ExecutionSpace>
 struct HostMachine : MachineDefaults<ExecutionSpace>, OneLane {
   using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::Schedule<Kokkos::Dynamic>>;

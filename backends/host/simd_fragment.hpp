@@ -20,17 +20,18 @@
 
 namespace pagoda::detail {
 
-/// The fragment of a thread with vector registers, for rows whose dims lie side by side, of any length and at any
-/// address: where the dims do not fill the last vector, only those there are are read. Interface: PortableFragment.
-/// Every vector of keys or values is loaded and converted once for all R rows:
-///  - scores: as many (token, row) products at once as a vector has lanes, a register each, which a transposing tree
-///    then adds up into one vector of scores, already in their order in memory. Where there are registers enough, half
-///    of them at once, and the tree of one half is worked beside the products of the next: products alone fill the
-///    multiply-add units, a tree by itself leaves them idle;
-///  - values: the outputs of all rows over a few vectors of dims stay in registers through all tokens of a tile.
+/// The fragment for host threads with vector registers. It takes dense rows (dims side by side) of any length at
+/// any address: if the dims do not fill the last vector, it reads only those that exist. Interface: PortableFragment.
+/// Each vector of keys or values is loaded and converted once for all R rows:
+///   - Scores: the kernel computes as many (token, row) products at once as a vector has lanes, each in a register of
+///   its
+///     own. A transposing tree adds them up into one vector of scores, in memory order. With enough registers the
+///     products are computed in two halves, and the tree of one half is interleaved with the products of the other:
+///     products alone saturate the multiply-add units, and a tree alone leaves them idle.
+///   - Values: the outputs of all rows for a few vectors of dims stay in registers for all tokens of a tile.
 ///
-/// It may carry several heads of the same tokens (`heads`, select): rows of all heads of a token lie side by side in
-/// NHD order, and only walking them together reads memory in a stream (bench/NOTES.md).
+/// The fragment can process several kv heads of the same tokens together (`heads`, select). In NHD order the rows
+/// of all heads of a token are adjacent, and only processing them together reads memory sequentially (bench/NOTES.md).
 template <class Machine, class T, int R>
 class SimdFragment : public SimdRows<Machine, T, R> {
   using Base = SimdRows<Machine, T, R>;
@@ -94,8 +95,8 @@ class SimdFragment : public SimdRows<Machine, T, R> {
   static constexpr bool any_query  = true;
   static constexpr bool many_heads = true;
   static constexpr int lane_rows   = R;
-  /// Heads that are walked together have keys of at most so many bytes a token: this tile and the next, keys and
-  /// values, are to stay in a second-level cache of 1 MB.
+  /// Limit on the bytes of keys for each token of heads that are processed together. It keeps this tile and the
+  /// next, keys and values, in a second-level cache of 1 MB.
   static constexpr int walked_bytes           = Machine::walked_bytes;
   static constexpr int scratch_alignment      = 64;
   static constexpr DType probability_type     = dtype_v<Acc>;
@@ -108,7 +109,7 @@ class SimdFragment : public SimdRows<Machine, T, R> {
   template <class Rows>
   void load_queries(const Rows& rows_of, Acc scale) {
     scale_           = scale;
-    const int length = pairs_ ? 2 * width : width;  // of a vector of queries
+    const int length = pairs_ ? 2 * width : width;  // dims in a vector of queries
     for (int r = 0; r < R; ++r)
       for (int d = 0; d < head_dim_; d += length) {
         Acc x[2 * width] = {};  // zeros beyond the last dim
@@ -145,8 +146,8 @@ class SimdFragment : public SimdRows<Machine, T, R> {
       for (int r = 0; r < R; ++r) change(r, turn(n, count), s_[n * R + r]);
   }
 
-  /// As PortableFragment does it, but in vectors throughout: the running (max, sum) are kept a lane each; the lanes of
-  /// a row hold the same maximum, and their sums are added in the end.
+  /// The same as in PortableFragment, with vectors throughout. Each lane keeps a running maximum and sum. The lanes
+  /// of a row hold the same maximum; their sums are added at the end.
   void softmax(bool hides) {
     if (hides) note_hidden();
     const int n    = vectors();
@@ -171,7 +172,7 @@ class SimdFragment : public SimdRows<Machine, T, R> {
   template <class Where>
   void multiply_values(const Where&, int, int, bool hides) {
     if constexpr (scaled)
-      if (args_.v_scale.per_token()) weigh(v_scale_);  // behind their sum
+      if (args_.v_scale.per_token()) weigh(v_scale_);  // after the softmax has summed the probabilities
     if (!hides) return values_from<value_block>(0);
     for (int d = 0; d < head_dim_v_; d += width) value_block_at<1, true, true>(d);
   }
@@ -191,7 +192,7 @@ class SimdFragment : public SimdRows<Machine, T, R> {
   }
 
  private:
-  /// Before the softmax: a token that a row does not see has a score of -infinity.
+  /// Records hidden tokens before the softmax. A token that a row does not see has a score of -infinity.
   [[gnu::noinline]] void note_hidden() {
     for (int r = 0; r < R; ++r) {
       hidden_[r] = 0;
@@ -199,8 +200,8 @@ class SimdFragment : public SimdRows<Machine, T, R> {
     }
   }
 
-  /// The tile's scores or probabilities, each times the scale of its token. Those behind the tile's tokens are
-  /// nobody's.
+  /// Multiplies the tile's scores or probabilities by the scales of their tokens. Scores behind the tile's tokens
+  /// are not used.
   void weigh(const Acc* scales) {
     for (int n = 0; n < count_; n += width) weigh_from<0>(s_ + n * R, Vec::load(scales + n));
   }
@@ -231,7 +232,7 @@ class SimdFragment : public SimdRows<Machine, T, R> {
     if constexpr (units > 1) trees.template step<units - 1, 0, unit>();
   }
 
-  /// Products of a unit: of the vector of scores for tokens from n and rows from r on, the Unit-th.
+  /// Computes the products of unit number Unit, for the vector of scores of tokens from n on and rows from r on.
   template <int Unit, bool Part, bool Pairs>
   void score_unit(int n, int r, Trees<Pairs>& trees) {
     constexpr int dims        = Pairs ? 2 * width : width;
@@ -241,7 +242,7 @@ class SimdFragment : public SimdRows<Machine, T, R> {
                       k_blocks_ + n * blocks_stride(head_dim_)};
     Vec sum[unit];
     for_constants<unit>([&](auto i) { sum[i] = Vec::all(0); });
-    constexpr int before = units > 1 ? 1 - Unit : 0;  // whose tree is worked meanwhile
+    constexpr int before = units > 1 ? 1 - Unit : 0;  // unit whose tree is interleaved
     int d                = 0;
     if constexpr (units > 1) {
       if ((Part ? padded(head_dim_, dims) : head_dim_) >= unit * width) {
@@ -260,8 +261,8 @@ class SimdFragment : public SimdRows<Machine, T, R> {
   }
 
   struct UnitRows {
-    const T* const* key;   ///< of the vector's tokens; see Rows
-    const T* const* near;  ///< of the vector to come
+    const T* const* key;   ///< rows of the vector's tokens; see Rows
+    const T* const* near;  ///< rows of the next vector's tokens
     const Acc* q;
     const Acc* blocks;  ///< block scales of the vector's tokens
   };
@@ -281,11 +282,11 @@ class SimdFragment : public SimdRows<Machine, T, R> {
   void add_products(const UnitRows& of, int d, Vec* sum) {
     constexpr int dims  = Pairs ? 2 * width : width;
     constexpr int first = unit_rows < vector_rows ? 0 : Unit * unit_tokens;
-    // From the second-level cache, where it is: its latency would show.
+    // Prefetches into the first-level cache: otherwise the latency of the second level would be exposed.
     if constexpr (first > 0 || Unit == 0)
       if (d % line_dims == 0)
         for (int t = 0; t < unit_tokens; ++t) Machine::prefetch_near(of.near[first + t] + d / per_element);
-    // The units of a vector share what is due with it.
+    // Each unit of a vector issues its part of the vector's prefetches.
     for (int t = vector_tokens * Unit / units; t < vector_tokens * (Unit + 1) / units; ++t)
       Base::template prefetch_dims<dims>(of.key[tile_tokens + t] + d / per_element, d);
     Vec x[unit_tokens];
@@ -318,7 +319,7 @@ class SimdFragment : public SimdRows<Machine, T, R> {
     });
   }
 
-  /// most becomes the maximum over the lanes of its row, in all of them.
+  /// Sets every lane of `most` to the maximum over the lanes of its row.
   template <int H>
   static void raise_to_turned(ScoreVec& most) {
     if constexpr (H >= R) {
@@ -335,8 +336,8 @@ class SimdFragment : public SimdRows<Machine, T, R> {
     if constexpr (B > 1) values_from<B / 2>(d);
   }
 
-  /// Part: the dims may not fill the last vector. Hiding: some rows do not see all tokens of the tile. Their
-  /// probability is 0, but 0 times a value that is NaN would be NaN.
+  /// Part: the dims may not fill the last vector. Hiding: some rows do not see all tokens of the tile. Hidden
+  /// tokens are skipped: their probability is 0, but 0 times a NaN value is NaN.
   template <int B, bool Part, bool Hiding>
   [[gnu::noinline, gnu::flatten]] void value_block_at(int d) {
     const T* const* row = rows_->value;
@@ -367,7 +368,7 @@ class SimdFragment : public SimdRows<Machine, T, R> {
       }
       p += R;
     }
-    // A tile is summed apart and then added, so rounding grows with the number of tiles, not of tokens.
+    // A tile is summed separately and then added, so rounding grows with the number of tiles, not of tokens.
     for_constants<R * B>([&](auto i) {
       Acc* const o = o_ + i / B * stride + d + i % B * width;
       sum[i].add_product_at(correction_ + i / B, Vec::load(o));

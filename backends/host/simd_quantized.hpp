@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <cstring>
 
-/// Rows of quantized caches as vectors of floats, a register at a time, on machines that have instructions for it:
-/// AVX-512, or AVX2 with F16C. Both 8-bit formats are halves in disguise: E5M2 is the upper byte of one; E4M3, moved to
-/// the half's exponent and mantissa, is one that is 2^8 too small, subnormal numbers included.
+/// Loads rows of quantized caches as vectors of floats, one register at a time, on machines with instructions for
+/// it (AVX-512, or AVX2 with F16C). Both 8-bit formats convert through fp16. E5M2 is the upper byte of an fp16 number.
+/// E4M3, moved to the exponent and mantissa of fp16, is the number divided by 2^8, subnormal numbers included.
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 #define PAGODA_SIMD_QUANTIZED
 #include <immintrin.h>
@@ -30,17 +30,17 @@ inline __m512 load_quantized(const fp8_e5m2_t* from) {
 
 inline __m512 load_quantized(const fp8_e4m3_t* from) {
   const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)), most = _mm_set1_epi8(0x7f);
-  // Extended by its sign, then without the copy of it that comes to lie where the half's exponent begins.
+  // Sign-extends each byte, then clears the copy of the sign that falls on the top bit of the fp16 exponent.
   const __m256i half = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(x), 7), _mm256_set1_epi16(-0x4080));
   const __mmask16 is = _mm_cmpneq_epi8_mask(_mm_and_si128(x, most), most);
   const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000)), factor = _mm512_set1_ps(256);
   return _mm512_mask_mul_ps(nan, is, _mm512_maskz_cvtph_ps(0xffff, half), factor);
 }
 
-/// Numbers of 4 bits, by a table of all 16.
+/// Converts 4-bit numbers with a table of all 16 values.
 inline __m512 load_from_table(const void* from, __m512 table) {
   const __m128i x = _mm_loadl_epi64(static_cast<const __m128i*>(from));
-  // Every byte twice, of which the second is moved down: the low four bits choose from the table.
+  // Duplicates each byte and shifts the second copy right by 4 bits: the low four bits are the table index.
   const __m512i twice = _mm512_maskz_cvtepu8_epi32(0xffff, _mm_unpacklo_epi8(x, x));
   const __m512i which = _mm512_maskz_srlv_epi32(0xffff, twice, _mm512_set1_epi64(std::int64_t(4) << 32));
   return _mm512_maskz_permutexvar_ps(0xffff, which, table);
@@ -76,7 +76,7 @@ inline __m256 load_quantized(const fp8_e5m2_t* from) {
 
 inline __m256 load_quantized(const fp8_e4m3_t* from) {
   const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)), most = _mm_set1_epi8(0x7f);
-  // Extended by its sign, then without the copy of it that comes to lie where the half's exponent begins.
+  // Sign-extends each byte, then clears the copy of the sign that falls on the top bit of the fp16 exponent.
   const __m128i half = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(x), 7), _mm_set1_epi16(-0x4080));
   const __m256i nan  = _mm256_cvtepi8_epi32(_mm_cmpeq_epi8(_mm_and_si128(x, most), most));
   return _mm256_or_ps(_mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256)), _mm256_castsi256_ps(nan));
@@ -86,7 +86,7 @@ inline __m256 load_quantized(const int4x2_t* from) {
   int bytes;
   std::memcpy(&bytes, from, sizeof(bytes));
   const __m128i x = _mm_cvtsi32_si128(bytes);
-  // Every byte twice; the four bits that count move to the top, and down again with their sign.
+  // Duplicates each byte, shifts the wanted four bits to the top, and shifts them back with sign extension.
   const __m256i twice = _mm256_cvtepu8_epi32(_mm_unpacklo_epi8(x, x));
   const __m256i top   = _mm256_sllv_epi32(twice, _mm256_set1_epi64x((std::int64_t(24) << 32) | 28));
   return _mm256_cvtepi32_ps(_mm256_srai_epi32(top, 28));
@@ -96,8 +96,8 @@ inline __m256 load_quantized(const E2M1x2* from) {
   int bytes;
   std::memcpy(&bytes, from, sizeof(bytes));
   const __m128i x = _mm_cvtsi32_si128(bytes);
-  // Every byte twice, of which the second is moved down: the low three bits choose from a table, the fourth is the
-  // sign.
+  // Duplicates each byte and shifts the second copy right by 4 bits: the low three bits are the table index, and the
+  // fourth is the sign.
   const __m256i twice = _mm256_cvtepu8_epi32(_mm_unpacklo_epi8(x, x));
   const __m256i which = _mm256_srlv_epi32(twice, _mm256_set1_epi64x(std::int64_t(4) << 32));
   const __m256i sign  = _mm256_slli_epi32(_mm256_srli_epi32(which, 3), 31);

@@ -17,8 +17,8 @@
 
 namespace pagoda::detail {
 
-/// The tile of tokens that SimdFragment works on: scratch memory, where the rows of keys and values lie, and what is
-/// prefetched; scales of tokens and blocks.
+/// The tile of tokens that SimdFragment processes: its scratch memory, the addresses of the rows of keys and
+/// values, prefetching, and the scales of tokens and blocks.
 template <class Machine, class T, int R>
 class SimdRows : public FragmentDefaults<T> {
  public:
@@ -28,7 +28,7 @@ class SimdRows : public FragmentDefaults<T> {
   using FragmentDefaults<T>::block_dims;
   static constexpr int rows  = R;
   static constexpr int width = simd_bytes / int(sizeof(Acc));
-  /// Twice as many are faster but where memory is all that counts: less of it is under way.
+  /// A tile of 32 tokens is faster, except if memory limits the kernel (R = 1): it keeps fewer loads in flight.
   static constexpr int tile_tokens = R == 1 ? 16 : 32;
   static constexpr int score_width = width > R ? width : R;
   using Vec                        = SimdVec<Acc, width>;
@@ -73,7 +73,7 @@ class SimdRows : public FragmentDefaults<T> {
     }
   }
 
-  /// The head that the calls to come are about.
+  /// Selects the head for the following calls.
   void select(int head) {
     head_    = head;
     q_       = base_ + head * head_elements_;
@@ -84,18 +84,18 @@ class SimdRows : public FragmentDefaults<T> {
     k_scale_ = sum_ + score_width, v_scale_ = k_scale_ + scale_tokens;
   }
 
-  /// Tokens of a whole tile of 32 take turns in an order without steps that repeat: a processor that found the distance
-  /// of one row to the next would fetch more of them, from beyond the page, and no decode needs that memory.
+  /// A whole tile of 32 tokens is processed in a permuted order without repeating strides. With a regular stride
+  /// the hardware prefetcher would also fetch rows beyond the page, which the decode does not read.
   static constexpr std::int8_t turns[32]    = {9, 24, 14, 10, 28, 1,  5, 3,  22, 21, 13, 12, 23, 16, 27, 6,
                                                7, 29, 8,  25, 0,  26, 2, 30, 20, 31, 19, 11, 4,  17, 18, 15};
   static constexpr std::int8_t place_of[32] = {20, 5,  22, 7,  28, 6, 15, 16, 18, 0,  3,  27, 11, 10, 2,  31,
                                                13, 29, 30, 26, 24, 9, 8,  12, 1,  19, 21, 14, 4,  17, 23, 25};
-  /// Which of a tile's `count` tokens is the n-th, and the reverse.
+  /// turn: the token that is processed n-th of `count`. place_in_turn: the inverse.
   static int turn(int n, int count) { return count == 32 ? turns[n] : n; }
   static int place_in_turn(int token, int count) { return count == 32 ? place_of[token] : token; }
 
-  /// Where the rows of the tile from token u on lie, and of the tile behind it, which is worked out only once: tiles of
-  /// an item come one after another.
+  /// Computes where the rows of the tile from token u on lie, and those of the next tile. The tiles of an item come
+  /// in order, so each tile is located only once.
   template <class Where>
   void locate(const Where& where, int u, int end) {
     const int count = std::min(tile_tokens, end - u);
@@ -134,24 +134,25 @@ class SimdRows : public FragmentDefaults<T> {
 
  protected:
   static constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>;
-  /// A vector of scores has vector_tokens tokens by vector_rows rows.
+  /// A vector of scores covers vector_tokens tokens and vector_rows rows.
   static constexpr int vector_rows   = R < width ? R : width;
   static constexpr int vector_tokens = width / vector_rows;
-  /// Units of sums that make up a vector of scores.
+  /// Units of partial sums in a vector of scores.
   static constexpr int units       = simd_registers >= 32 && width >= 8 ? 2 : 1;
   static constexpr int unit        = width / units;
   static constexpr int unit_rows   = std::min(vector_rows, units > 1 ? 4 : width);
   static constexpr int unit_tokens = unit / unit_rows;
   static constexpr int per_element = dims_per_element_v<T>;
-  static constexpr int line_dims   = 64 / int(sizeof(T)) * per_element;  ///< of a cache line
+  static constexpr int line_dims   = 64 / int(sizeof(T)) * per_element;  ///< dims in a cache line
   static_assert(tile_tokens % vector_tokens == 0, "a tile is whole vectors of scores");
-  /// There are products of pairs in bfloat16. Their queries stay as they are: scores are scaled instead.
+  /// Keys and queries are multiplied by pairs of bfloat16. These queries are stored unscaled, and the scores are
+  /// scaled.
 #if defined(__AVX512BF16__)
   static constexpr bool paired = std::is_same_v<T, bfloat16_t> && std::is_same_v<Acc, float>;
 #else
   static constexpr bool paired = false;
 #endif
-  /// Half of the registers hold sums; the other half is left to operands.
+  /// Half of the registers hold sums, the other half operands.
   static constexpr int value_block = std::max(1, std::min(8, simd_registers / 2 / R));
 
   static constexpr int scale_tokens = scaled ? tile_tokens : 0;
@@ -165,13 +166,14 @@ class SimdRows : public FragmentDefaults<T> {
 
   int vectors() const { return (count_ * R + score_width - 1) / score_width; }
 
-  /// The selected head's rows of the tile, then those that are prefetched while it is at work.
+  /// The rows of the tile for the selected head, then the rows to prefetch while the head is processed.
   struct Rows {
     const T *key[2 * tile_tokens], *value[2 * tile_tokens];
   };
 
-  /// Prefetched are the next so many rows in the order of memory, all heads of a token, then the next token. Where
-  /// there are none, a row at hand.
+  /// Collects the selected head's rows and the next tile_tokens rows to prefetch. Rows are prefetched in memory
+  /// order: all heads of a token, then the next token. If fewer rows are left, the first row of the tile fills the
+  /// list.
   void line_up() {
     const T* const k     = static_cast<const T*>(args_.k);
     const T* const v     = static_cast<const T*>(args_.v);
@@ -196,7 +198,7 @@ class SimdRows : public FragmentDefaults<T> {
     std::fill(values + end, values + 2 * tile_tokens, values[0]);
   }
 
-  /// The lines of a row that begin at its dims d .. d + Dims.
+  /// Prefetches the cache lines that begin within dims d .. d + Dims of a row.
   template <int Dims>
   [[gnu::always_inline]] static void prefetch_dims(const T* row, int d) {
     if constexpr (Dims >= line_dims) {
@@ -206,8 +208,8 @@ class SimdRows : public FragmentDefaults<T> {
     }
   }
 
-  /// Where the scale of a token lies, of the item's first head. The lines of all heads are asked for: most scales lie
-  /// head by head.
+  /// Computes the offset of a token's scale for the item's first head, and prefetches it. Also prefetches the last
+  /// head's scale: in most caches the scales of different heads are far apart.
   std::int64_t locate_scale(const ScaleArray& scale, const PagePlace& place, int kv_head) const {
     if (!scale.per_token()) return 0;
     const std::int64_t at = scale.offset(place.page, place.slot) + std::int64_t(kv_head) * scale.head;
@@ -216,7 +218,7 @@ class SimdRows : public FragmentDefaults<T> {
     return at;
   }
 
-  /// Where the block scales of a row lie; prefetches them as well.
+  /// Computes the offset of a row's block scales, and prefetches them.
   std::int64_t locate_scale(const BlockScaleArray& scales, const PagePlace& place, int kv_head) const {
     const std::int64_t at   = scales.offset(place.page, place.slot, kv_head);
     const auto* const first = static_cast<const char*>(scales.at) + at;
@@ -224,7 +226,7 @@ class SimdRows : public FragmentDefaults<T> {
     Machine::prefetch_line(first + std::int64_t(heads_ - 1) * scales.head);
     return at;
   }
-  /// What locate_scale is asked for.
+  /// The scales that locate_scale takes for this type.
   const auto& k_scales() const {
     if constexpr (block_dims > 0) {
       return args_.k_blocks;
@@ -240,8 +242,8 @@ class SimdRows : public FragmentDefaults<T> {
     }
   }
 
-  /// Block scales of the tile's tokens, of the selected head, as floats. Rows beyond the tokens have some, too: their
-  /// scores are not used.
+  /// Converts the block scales of the tile's tokens, for the selected head, to floats. Rows behind the last token
+  /// repeat its scales; their scores are not used.
   void convert_blocks(const BlockScaleArray& scales, const std::int64_t* at, int dims, Acc* to) const {
     using Scale      = block_scale_t<T>;
     const int blocks = blocks_of(dtype_v<T>, dims), stride = blocks_stride(dims);
@@ -258,7 +260,7 @@ class SimdRows : public FragmentDefaults<T> {
     }
   }
 
-  /// Scales of the tile's tokens, for every head; to: where the first head's belong.
+  /// Loads the scales of the tile's tokens for all heads. to: destination of the first head's scales.
   void load_scales(const ScaleArray& scale, const std::int64_t* at, int count, Acc* to) const {
     if (!scale.per_token()) return;
     for (int n = 0; n < count; ++n)
@@ -267,30 +269,30 @@ class SimdRows : public FragmentDefaults<T> {
 
   const KernelArgsOf<T>& args_;
   int head_dim_, head_dim_v_, count_ = 0;
-  int next_ = 0;          ///< tokens of the tile behind this one whose rows are known
-  int heads_, head_ = 0;  ///< and which of them is selected
-  bool pairs_ = false;    ///< queries are kept in bfloat16, by pairs of dims
+  int next_ = 0;          ///< tokens of the next tile whose rows are located
+  int heads_, head_ = 0;  ///< number of heads, and the selected one
+  bool pairs_ = false;    ///< queries are stored as pairs of bfloat16
   Acc scale_  = 1;
   int value_stride_;  ///< elements of a row of o_
   std::int64_t k_head_, v_head_;
-  std::int64_t k_first_ = 0, v_first_ = 0;  ///< where the selected head's rows lie behind the first's
-  int coming_token_ = 0, coming_head_ = 0;  ///< the row to prefetch next, of the tile behind this one
+  std::int64_t k_first_ = 0, v_first_ = 0;  ///< offset of the selected head's rows from the first head's
+  int coming_token_ = 0, coming_head_ = 0;  ///< next row to prefetch, in the next tile
   Acc* base_;
   Acc* q_;                     ///< [R][key_stride], of the selected head; zeros beyond head_dim
   Acc* o_;                     ///< [R][value_stride], of the selected head
   Acc *max_, *sum_;            ///< [score_width], of the selected head
-  Acc *k_scale_, *v_scale_;    ///< [tile_tokens], of the selected head; quantized types alone
+  Acc *k_scale_, *v_scale_;    ///< [tile_tokens], of the selected head; quantized types only
   Acc* s_;                     ///< [tile_tokens][R]
   Acc* correction_;            ///< [score_width]
-  Acc *k_blocks_, *v_blocks_;  ///< [tile_tokens][blocks_stride], of the selected head; with block scales alone
+  Acc *k_blocks_, *v_blocks_;  ///< [tile_tokens][blocks_stride], of the selected head; only with block scales
   Rows* rows_;
-  std::int64_t *k_offset_, *v_offset_;      ///< [2][tile_tokens]: of this tile and of the next
-  std::int64_t *k_scale_at_, *v_scale_at_;  ///< the same of scales; quantized types alone
+  std::int64_t *k_offset_, *v_offset_;      ///< [2][tile_tokens]: this tile, then the next
+  std::int64_t *k_scale_at_, *v_scale_at_;  ///< offsets of scales in the same order; quantized types only
   RowState<Acc>* states_;                   ///< [heads][R]
-  // Behind the others: members that the loops read at small offsets keep their code short.
+  // Last, so that the members that loops read have small offsets, which keeps their code short.
   int key_stride_;                ///< elements of a row of q_
-  int head_elements_;             ///< of a head's part of the scratch memory
-  std::uint32_t hidden_[R] = {};  ///< for each row a bit for each token, in their order in s_, that it does not see
+  int head_elements_;             ///< elements of scratch memory for each head
+  std::uint32_t hidden_[R] = {};  ///< for each row: a bit for each token in the order of s_, set if hidden
 };
 
 }  // namespace pagoda::detail

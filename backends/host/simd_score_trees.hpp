@@ -5,16 +5,16 @@
 
 namespace pagoda::detail {
 
-/// The trees that add up sums into scores. Each level halves how many vectors there are; a unit's has all levels but
-/// the one that joins two units.
+/// The trees that add up partial sums into scores. Each level halves the number of vectors. The tree of one unit
+/// has all levels except the one that joins two units.
 template <class Acc, int Width, int Units, int UnitRows, int VectorRows, bool Pairs>
 struct ScoreTrees {
   using Vec                 = SimdVec<Acc, Width>;
   static constexpr int unit = Width / Units;
   Vec scale;
-  Vec sum[unit];  ///< of the unit whose tree is being worked
-  Vec first;      ///< what became of a vector's first unit
-  Acc* to;        ///< where the vector's scores belong
+  Vec sum[unit];  ///< vectors of the unit whose tree is in progress
+  Vec first;      ///< result of a vector's first unit
+  Acc* to;        ///< destination of the vector's scores
 
   static constexpr int joining = Units == 1 ? 0 : UnitRows < VectorRows ? VectorRows : Width;
   static constexpr int level(int lanes) { return lanes == joining ? lanes / 2 : lanes; }

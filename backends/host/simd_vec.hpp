@@ -38,7 +38,8 @@ template <int N, class F>
   }(std::make_integer_sequence<int, N>{});
 }
 
-/// Copies the first `count` of N elements, with zeros behind them. Reads no other memory: the row may end there.
+/// Copies the first `count` of N elements and sets the rest to zero. Reads no other memory, because the row may end
+/// there.
 template <class T, int N>
 [[gnu::always_inline]] inline void copy_part(const T* from, int count, T (&to)[N]) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
@@ -58,7 +59,7 @@ template <class T, int N>
     return;
   }
 #endif
-  // By halves of the rest: copies of a constant size are a load and a store each.
+  // Copies halves of the rest: a copy of constant size is one load and one store.
   std::memset(static_cast<void*>(to), 0, sizeof(to));
   int at = 0;
   for_constants<std::bit_width(unsigned(N))>([&](auto i) {
@@ -72,14 +73,14 @@ template <class T, int N>
 
 template <class Element, int W>
 struct RegisterType {
-  // GCC takes an attribute of dependent size in a typedef only.
+  // GCC accepts an attribute of dependent size only in a typedef.
   typedef Element type __attribute__((vector_size(W * sizeof(Element))));  // NOLINT(modernize-use-using)
 };
 template <class Element, int W>
 using RegisterOf = typename RegisterType<Element, W>::type;
 
-/// W numbers in vector registers, by the vector extension of GCC and Clang: the compiler picks SSE, AVX2, AVX-512 or
-/// NEON by its target flags. Interface: ArrayVec.
+/// W numbers in vector registers, with the vector extension of GCC and Clang. The target flags determine whether
+/// the compiler uses SSE, AVX2, AVX-512 or NEON. Interface: ArrayVec.
 template <class Acc, int W>
 struct SimdVec {
   using Register = RegisterOf<Acc, W>;
@@ -115,14 +116,15 @@ struct SimdVec {
     }
     return r;
   }
-  /// The first `count` (1 to W) of W consecutive dims, at any address, and zeros behind them. No others are read.
+  /// Loads the first `count` (1 to W) of W consecutive dims, at any address, and sets the rest to zero. Reads no
+  /// other dims.
   template <class T>
   static SimdVec load_part(const T* from, int count) {
     T part[W / dims_per_element_v<T>];
     copy_part(from, count / dims_per_element_v<T>, part);
     return load(part);
   }
-  /// The bits of the first `count` of as many elements as fill the registers, and zeros behind them.
+  /// Loads the bits of the first `count` elements, at most a full register, and sets the rest to zero.
   template <class T>
   static SimdVec load_bits_of_part(const T* from, int count) {
     T part[sizeof(Register) / sizeof(T)];
@@ -139,7 +141,7 @@ struct SimdVec {
   }
   void add_product(const SimdVec& x, const SimdVec& y) {
 #if defined(__AVX512F__)
-    // By name, sums in place: GCC 12 picks other forms, and copies and spills sums to make room for them.
+    // Inline assembly updates sums in place: GCC 12 chooses other forms, which copy and spill sums.
     if constexpr (std::is_same_v<Register, RegisterOf<float, 16>>) {
       Register sum = v;
       asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x.v), "v"(y.v));
@@ -164,7 +166,7 @@ struct SimdVec {
   }
   void multiply(const SimdVec& x) { v *= x.v; }
 #if defined(__AVX512BF16__)
-  /// Both are twice as many numbers in bfloat16: their products, exact, by pairs.
+  /// x and y hold pairs of bfloat16 numbers. Adds the exact products of each pair to one lane.
   void add_pairs(const SimdVec& x, const SimdVec& y) {
     Register sum = v;
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x.v), "v"(y.v));
@@ -185,7 +187,7 @@ struct SimdVec {
     }
   }
 
-  /// Keeps a vector that has several uses in a register: GCC would rather load it again for each.
+  /// Keeps a vector that is used several times in a register. Otherwise GCC reloads it for each use.
   void keep() {
 #if defined(__AVX512F__)
     if constexpr (sizeof(v) == simd_bytes) {
@@ -207,7 +209,7 @@ struct SimdVec {
   SimdVec turned() const {
     return turned<H>(std::make_integer_sequence<int, W>{});
   }
-  /// Lanes from First on, each so many times, as many as fill a vector of V.
+  /// A vector of V lanes: the lanes from First on, each repeated Copies times.
   template <int V, int Copies, int First>
   SimdVec<Acc, V> spread() const {
     return spread<V, Copies, First>(std::make_integer_sequence<int, V>{});
@@ -215,13 +217,13 @@ struct SimdVec {
   /// 0 where a lane is -infinity.
   SimdVec finite_or_zero() const { return {v == Register{} - std::numeric_limits<Acc>::infinity() ? Register{} : v}; }
 
-  /// Of each run of G lanes of a and of b: its two halves added, a's result beside b's.
+  /// Adds the two halves of each run of G lanes, for a and for b. The result of a comes first, then that of b.
   template <int G>
   static SimdVec halves_added(const SimdVec& a, const SimdVec& b) {
     return halves_added<G>(a, b, std::make_integer_sequence<int, W>{});
   }
 
-  /// A dot product in the making: W partial sums.
+  /// Accumulates a dot product in W partial sums.
   struct Dot {
     Register sum{};
     void add_product(const SimdVec& x, const SimdVec& y) { sum += x.v * y.v; }
@@ -243,12 +245,12 @@ struct SimdVec {
   SimdVec<Acc, V> spread(std::integer_sequence<int, J...>) const {
     return {__builtin_shufflevector(v, v, (First + J / Copies)...)};
   }
-  /// Half of the lanes stay in place (a blend, cheaper than a shuffle).
+  /// Half of the lanes stay in place: a blend, which is cheaper than a shuffle.
   template <int G, int... J>
   static SimdVec halves_added(const SimdVec& a, const SimdVec& b, std::integer_sequence<int, J...>) {
     const Register moved = __builtin_shufflevector(a.v, b.v, (J % G < G / 2 ? J + G / 2 : W + J - G / 2)...);
 #if defined(__AVX512F__)
-    // By name: GCC makes shuffles of most blends, and the units for those are few.
+    // Uses the intrinsic: GCC turns most blends into shuffles, which fewer execution units support.
     if constexpr (sizeof(Register) == simd_bytes && std::is_same_v<Acc, float>) {
       constexpr unsigned from_b = (0u | ... | (J % G < G / 2 ? 0u : 1u << J));
       __m512 x, y;
@@ -264,7 +266,7 @@ struct SimdVec {
   }
 
 #if defined(__AVX512BW__)
-  /// One permutation that leaves zeros in the lower halves, where widening and shifting are two steps.
+  /// Widens and shifts with one permutation that sets the lower halves to zero.
   static SimdVec load_bfloat16(const bfloat16_t* from) {
     static constexpr std::uint16_t upper[32] = {0, 0, 0, 1, 0, 2,  0, 3,  0, 4,  0, 5,  0, 6,  0, 7,
                                                 0, 8, 0, 9, 0, 10, 0, 11, 0, 12, 0, 13, 0, 14, 0, 15};
@@ -312,7 +314,8 @@ struct SimdVec {
 
   /// x becomes 2^x, for x <= 0, to about one unit in the last place; below 2^-126 it is 0, and NaN stays NaN. With x =
   /// n + f, |f| <= 1/2: a polynomial within 1e-8 of 2^f, and n goes into the exponent.
-  static void exp2_nonpositive(Register& x) {  // by reference: vectors by value have an ABI per target flag
+  static void exp2_nonpositive(
+      Register& x) {  // by reference: the ABI of vectors passed by value depends on target flags
 #if defined(__AVX512F__)
     if constexpr (W == 16) {
       __m512 y;

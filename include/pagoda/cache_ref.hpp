@@ -9,8 +9,8 @@
 #include <cstdint>
 
 /// @file
-/// Plain descriptions of Views and caches. Every call turns its Views into these, checks them once and passes them to a
-/// backend. Pointers point to memory of the execution space. Strides are in elements.
+/// Plain descriptions of Views and caches. Every call converts its Views to these, checks them once and passes them to
+/// a backend. Pointers point to memory of the execution space. Strides are in elements.
 namespace pagoda {
 
 /// Order of the token and head axes in a View of keys or values.
@@ -22,10 +22,10 @@ enum class KVOrder {
 /// Pointer, element type, shape and strides (in elements) of a strided array of up to four axes.
 struct TensorRef {
   void* data = nullptr;                  ///< the first element
-  DType type = DType::fp32;              ///< of an element
+  DType type = DType::fp32;              ///< type of the elements
   int rank   = 0;                        ///< number of axes
-  std::array<std::int64_t, 4> extent{};  ///< of each axis
-  std::array<std::int64_t, 4> stride{};  ///< of each axis, in elements
+  std::array<std::int64_t, 4> extent{};  ///< extent of each axis
+  std::array<std::int64_t, 4> stride{};  ///< stride of each axis, in elements
 };
 
 /// Describes a View; a View without data gives a TensorRef without data.
@@ -47,9 +47,9 @@ TensorRef tensor_ref(const View& view) {
 /// Scales of the keys or the values of a quantized cache: floats, block scales, or both.
 struct ScaleRef {
   const float* data            = nullptr;  ///< null: 1 throughout
-  std::int64_t stride[3]       = {};       ///< of (page, token in page, kv head), in floats; 0 where one serves all
-  const void* blocks           = nullptr;  ///< of the type that the cache's elements ask for; null: there are none
-  std::int64_t block_stride[4] = {};       ///< of (page, token in page, kv head, block), in block scales
+  std::int64_t stride[3]       = {};       ///< strides (page, token in page, kv head), in floats; 0: one for all
+  const void* blocks           = nullptr;  ///< block scales, of the type that the cache's elements require; null: none
+  std::int64_t block_stride[4] = {};       ///< strides (page, token in page, kv head, block), in block scales
 
   /// The scale of a KV row.
   KOKKOS_FUNCTION float operator()(std::int64_t page, int token, int head) const {
@@ -63,13 +63,13 @@ struct ScaleRef {
   }
 };
 
-/// A cache of keys and values. Axes of `k` and `v` are always (page, token in page, kv head, dim), whatever the
-/// order in memory. A contiguous cache is the case of one page per sequence: no table, page = sequence.
+/// A cache of keys and values. Axes of `k` and `v` are always (page, token in page, kv head, dim), for any order in
+/// memory. A contiguous cache has one page for each sequence and no table: page = sequence.
 struct CacheRef {
   TensorRef k;                               ///< keys
   TensorRef v;                               ///< values
-  ScaleRef k_scale;                          ///< of a quantized cache
-  ScaleRef v_scale;                          ///< of a quantized cache
+  ScaleRef k_scale;                          ///< scales of keys of a quantized cache
+  ScaleRef v_scale;                          ///< scales of values of a quantized cache
   const int* seq_lens            = nullptr;  ///< [sequences] tokens held, on the device
   const int* sequence_ids        = nullptr;  ///< [batch] the sequence each batch entry reads; null: entry b reads b
   bool paged                     = false;    ///< pages come from a table; otherwise page = sequence

@@ -15,7 +15,7 @@ namespace detail {
 template <class ExecutionSpace>
 void check_decode(const Plan<ExecutionSpace>& plan, const Problem& problem);
 
-/// Checks the problem against the plan and launches. The one entry behind every binding.
+/// Checks the problem against the plan and launches. Every interface calls this function.
 template <class ExecutionSpace>
 PAGODA_EXPORT void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem);
 

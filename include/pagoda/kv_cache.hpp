@@ -12,9 +12,9 @@
 #include <cstdint>
 
 /// @file
-/// Memory for keys and values, allocated in the way that decodes read fastest:
-///  - LayoutRight, so that the dims of a row lie side by side. A plain View<T****> is LayoutLeft on a GPU, and decodes
-///    then read one element at a time.
+/// Memory for keys and values, allocated for the fastest decodes:
+///  - LayoutRight, so that the dims of a row are adjacent. A plain View<T****> is LayoutLeft on a GPU, and decodes then
+///    read one element at a time.
 ///  - The first row is aligned to 1024 bytes.
 ///  - On hosts, huge pages are requested, and each thread of the execution space is the first to write its part of the
 ///    memory, so that the memory is spread over the NUMA nodes of the threads.
@@ -24,13 +24,13 @@
 ///   const pagoda::PagedKV kv{cache.k, cache.v, block_table, seq_lens, cache.order};
 namespace pagoda {
 
-/// Shape of a paged cache. Zero selects the default that stands beside the field.
+/// Shape of a paged cache. Zero selects the default given beside the field.
 struct PagedCacheShape {
   int num_pages    = 0;             ///< required
   int page_size    = 0;             ///< required: tokens in a page
   int num_kv_heads = 0;             ///< required
   int head_dim     = 0;             ///< required; even where an element holds two dims
-  int head_dim_v   = 0;             ///< of values; default: head_dim
+  int head_dim_v   = 0;             ///< dims of a value; default: head_dim
   KVOrder order    = KVOrder::NHD;  ///< order of the token and head axes
 };
 
@@ -40,7 +40,7 @@ struct ContiguousCacheShape {
   int max_seq_len   = 0;             ///< required: tokens that a sequence can hold
   int num_kv_heads  = 0;             ///< required
   int head_dim      = 0;             ///< required; even where an element holds two dims
-  int head_dim_v    = 0;             ///< of values; default: head_dim
+  int head_dim_v    = 0;             ///< dims of a value; default: head_dim
   KVOrder order     = KVOrder::NHD;  ///< order of the token and head axes
 };
 
@@ -58,15 +58,15 @@ struct KVCache {
   Memory k_memory;  ///< owns what k refers to
   Memory v_memory;  ///< owns what v refers to
 
-  /// Used by make_paged_cache and make_contiguous_cache. (An aggregate would not do: GCC 12 does not construct the
-  /// Views of one.)
+  /// Used by make_paged_cache and make_contiguous_cache. (Not an aggregate, because GCC 12 does not construct the Views
+  /// of one.)
   KVCache(const Rows& keys, const Rows& values, KVOrder kv_order, const Memory& memory_of_k, const Memory& memory_of_v)
       : k(keys), v(values), order(kv_order), k_memory(memory_of_k), v_memory(memory_of_v) {}
 };
 
 namespace detail {
 
-/// Allocates bytes + 1024 zeros on exec, so that `bytes` fit behind the first multiple of 1024.
+/// Allocates bytes + 1024 zeros on exec, so that `bytes` fit after the first multiple of 1024.
 template <class ExecutionSpace>
 PAGODA_EXPORT Kokkos::View<std::byte*, typename ExecutionSpace::memory_space> allocate_cache(const ExecutionSpace& exec,
                                                                                              const char* label,

@@ -13,7 +13,7 @@
 #include <limits>
 
 /// @file
-/// The two cache layouts. A layout knows where the KV row of (sequence, kv head, token) lies. Both layouts are small
+/// The two cache layouts. A layout computes where the KV row of (sequence, kv head, token) lies. Both layouts are small
 /// and made of Views, can be copied to a device, and satisfy the concept KVLayout, so that one kernel serves both.
 ///
 /// Ownership: a layout shares ownership of lengths, ids and tables. It does not own the keys, the values and their
@@ -44,7 +44,7 @@ constexpr void check_kv_types() {
                 "k and v must lie in one memory space");
 }
 
-/// Any rank-4 View of keys or values as (page, token, head, dim), whatever its order in memory.
+/// Any rank-4 View of keys or values as (page, token, head, dim), for any order in memory.
 template <class T, class MemorySpace, class View>
 CacheView<T, MemorySpace> as_cache_view(const View& view, KVOrder order) {
   static_assert(View::rank() == 4, "keys and values are Views of rank 4: (page or sequence, token, head, dim) or HND");
@@ -117,9 +117,9 @@ KOKKOS_FUNCTION NumberOf<T> number_of(const CacheView<T, MemorySpace>& cache, co
 
 }  // namespace detail
 
-// Kokkos 5 works offsets out in the widest type among the indices: int alone would overflow in large caches.
+// Kokkos 5 computes offsets in the widest type among the indices: int alone would overflow in large caches.
 
-/// Requirements of kernels and references on a layout: the numbers of a KV row, and the length of a sequence.
+/// Requirements of kernels and references on a layout: the elements of a KV row, and the length of a sequence.
 template <class L>
 concept KVLayout = requires(const L& kv, int b, int h, int t) {
   typename L::value_type;
@@ -142,12 +142,12 @@ concept KVLayout = requires(const L& kv, int b, int h, int t) {
 template <class T, class MemorySpace>
 struct ContiguousKV {
   using value_type   = T;            ///< element type of keys and values
-  using memory_space = MemorySpace;  ///< of all Views
+  using memory_space = MemorySpace;  ///< space of all Views
 
   detail::CacheView<T, MemorySpace> k;        ///< (sequence, token, kv head, head_dim), whatever the order in memory
   detail::CacheView<T, MemorySpace> v;        ///< (sequence, token, kv head, head_dim_v)
-  ScaleRef k_scale;                           ///< of a quantized cache
-  ScaleRef v_scale;                           ///< of a quantized cache
+  ScaleRef k_scale;                           ///< scales of keys of a quantized cache
+  ScaleRef v_scale;                           ///< scales of values of a quantized cache
   detail::IntView<MemorySpace> seq_lens;      ///< [sequences] tokens
   detail::IntView<MemorySpace> sequence_ids;  ///< [batch], or empty: batch entry b is sequence b
 
@@ -189,8 +189,8 @@ struct ContiguousKV {
   ContiguousKV with_scales(const KVScales<MemorySpace>& scales) const {
     return detail::with_scales("pagoda::ContiguousKV::with_scales", *this, scales);
   }
-  /// Returns the same cache with block scales. Throws InvalidArgument if the elements do not ask for scales of type S,
-  /// if an extent is not that of the cache's blocks, or if the elements need floats beside them and there are none.
+  /// Returns the same cache with block scales. Throws InvalidArgument if the elements do not require scales of type S,
+  /// if an extent is not that of the cache's blocks, or if the elements also require float scales and there are none.
   template <class S>
   ContiguousKV with_scales(const KVBlockScales<S, MemorySpace>& scales) const {
     return detail::with_block_scales("pagoda::ContiguousKV::with_scales", *this, scales);
@@ -211,8 +211,8 @@ struct ContiguousKV {
 };
 
 /// A paged cache. k_pages: (page, token in page, kv head, head_dim), v_pages: the same axes with head_dim_v, or HND
-/// order, in any strides, with page_size >= 1. Token t of sequence s lies in page table(s, t / page_size) at
-/// t % page_size. Every alignment gives right results; align the first row to 256 bytes for speed (make_paged_cache
+/// order, in any strides, with page_size >= 1. Token t of sequence s lies in page table(s, t / page_size) at t %
+/// page_size. Results are correct for every alignment; align the first row to 256 bytes for speed (make_paged_cache
 /// does; the data of a managed View starts 128 bytes behind its allocation, which costs 4 to 6% on an H200).
 ///
 /// The table is dense (block_table: [sequences, max_pages]; entries behind a sequence's pages are not read) or CSR
@@ -221,13 +221,13 @@ struct ContiguousKV {
 template <class T, class MemorySpace>
 struct PagedKV {
   using value_type   = T;            ///< element type of keys and values
-  using memory_space = MemorySpace;  ///< of all Views
+  using memory_space = MemorySpace;  ///< space of all Views
   using TableView    = Kokkos::View<const int**, Kokkos::LayoutStride, MemorySpace>;  ///< (sequence, page of it)
 
   detail::CacheView<T, MemorySpace> k;       ///< (page, token in page, kv head, head_dim), whatever the order in memory
   detail::CacheView<T, MemorySpace> v;       ///< (page, token in page, kv head, head_dim_v)
-  ScaleRef k_scale;                          ///< of a quantized cache
-  ScaleRef v_scale;                          ///< of a quantized cache
+  ScaleRef k_scale;                          ///< scales of keys of a quantized cache
+  ScaleRef v_scale;                          ///< scales of values of a quantized cache
   TableView block_table;                     ///< dense, or empty
   detail::IntView<MemorySpace> page_indptr;  ///< CSR, or empty
   detail::IntView<MemorySpace> page_indices;  ///< CSR, or empty
@@ -253,8 +253,8 @@ struct PagedKV {
                     " entries, and the two must agree");
   }
 
-  /// With CSR page lists. max_seq_len: length of the longest sequence that the lists will hold; the lists themselves
-  /// are on the device. Throws InvalidArgument if extents do not agree.
+  /// With CSR page lists, which are on the device. max_seq_len: length of the longest sequence that the lists will
+  /// hold. Throws InvalidArgument if extents do not agree.
   template <class KView, class VView>
   PagedKV(const KView& k_pages, const VView& v_pages, const detail::IntView<MemorySpace>& indptr,
           const detail::IntView<MemorySpace>& indices, const detail::IntView<MemorySpace>& lengths, int max_seq_len,

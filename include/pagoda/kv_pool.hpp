@@ -17,8 +17,8 @@
 #include <vector>
 
 /// @file
-/// Pools: memory for the keys and values of many sequences, the bookkeeping of who holds which part of it, and decodes
-/// over it.
+/// Pools: memory for the keys and values of many sequences, tables of the pages that each sequence holds, and decodes
+/// over them.
 ///
 ///   pagoda::PagedPool<pagoda::half_t> pool(exec, {.num_kv_heads = 8, .head_dim = 128, .max_seq_len = 4096,
 ///                                                 .max_sequences = 64, .num_pages = 8192, .num_q_heads = 32});
@@ -31,17 +31,17 @@
 /// behind one interface); Kwon et al., PagedAttention, sections 4.2 to 4.4 (pages, sharing, copy on write).
 namespace pagoda {
 
-/// Shape of a pool. Zero selects the default that stands beside the field. Lengths are in tokens.
+/// Shape of a pool. Zero selects the default given beside the field. Lengths are in tokens.
 struct PoolOptions {
   int num_kv_heads  = 0;   ///< required
   int head_dim      = 0;   ///< required
-  int head_dim_v    = 0;   ///< of values; default: head_dim
+  int head_dim_v    = 0;   ///< dims of a value; default: head_dim
   int max_seq_len   = 0;   ///< required: the longest sequence
   int max_sequences = 0;   ///< required: slots, the most sequences held at a time
   int page_size     = 16;  ///< paged only: tokens in a page
   int num_pages     = 0;   ///< paged only; default: enough for max_sequences of max_seq_len, which never runs out
   KVOrder order     = KVOrder::NHD;  ///< order of the token and head axes
-  int num_q_heads   = 0;  ///< of the plan made at construction; default: no plan is made, call prepare before decode
+  int num_q_heads   = 0;  ///< for the plan made at construction; default: no plan, call prepare before decode
 };
 
 namespace detail {
@@ -52,13 +52,14 @@ struct SlotSelection;
 }  // namespace detail
 
 /// The interface of both pools. A pool consists of its storage (allocated once, at construction), a table on the host
-/// that lists the pages of each sequence, and a copy of that table on the device, which kernels read. A contiguous pool
-/// is the case of one page of max_seq_len tokens for each sequence.
+/// that lists the pages of each sequence, and a copy of that table on the device, which kernels read. In a contiguous
+/// pool each sequence has one page of max_seq_len tokens.
 ///
-/// Execution: Every call that takes exec is asynchronous on it and leaves the device's tables right for all sequences.
-/// Use one instance for all calls of a pool, or order the instances yourself. The caller's rows are read when the
-/// kernel runs. Changes of the tables travel through a ring of host memory that the device can read; exec is fenced
-/// when the ring is full, about once in 64 steps of a full batch. decode and kv never fence, allocate or copy.
+/// Execution: Every call that takes exec is asynchronous on it. Afterwards the device's tables are correct for all
+/// sequences. Use one instance for all calls of a pool, or order the instances yourself. The caller's rows are read
+/// when the kernel runs. Changes of the tables are passed through a ring of host memory that the device can read; exec
+/// is fenced when the ring is full, about once in 64 steps of a full batch. decode and kv never fence, allocate or
+/// copy.
 ///
 /// T: double, float, half_t or bfloat16_t. There are no pools of quantized elements: the kernel that writes them must
 /// choose their scales.
@@ -75,14 +76,14 @@ class PAGODA_EXPORT KVPool {
 
  public:
   using value_type      = T;                                      ///< element type of keys and values
-  using execution_space = ExecutionSpace;                         ///< of all kernels
-  using memory_space    = typename ExecutionSpace::memory_space;  ///< of all memory on the device
+  using execution_space = ExecutionSpace;                         ///< space of all kernels
+  using memory_space    = typename ExecutionSpace::memory_space;  ///< space of all device memory
 
   virtual ~KVPool();
   KVPool(const KVPool&)            = delete;
   KVPool& operator=(const KVPool&) = delete;
 
-  // ---- sequences come and go
+  // ---- sequences are added and removed
 
   /// Adds a sequence that holds these rows, and returns its slot. One kernel copies the rows. k: (token, kv head,
   /// head_dim), v: the same with head_dim_v; any strides, 0 to max_seq_len tokens, fp64, fp32, fp16 or bf16 (converted
@@ -134,12 +135,13 @@ class PAGODA_EXPORT KVPool {
   // ---- decode
 
   /// Makes the plan of later decodes. The default of options.max_batch is max_sequences here. Throws what pagoda::plan
-  /// throws, and InvalidArgument for programmatic_launch: the kernel before the decode is the pool's own, and writes
-  /// lengths, sequence ids and pages that such a decode reads before it waits for that kernel. See LayoutPool::kv.
+  /// throws. Throws InvalidArgument for programmatic_launch, because the kernel before the decode is the pool's own and
+  /// writes lengths, sequence ids and pages, which such a decode reads before it waits for that kernel. See
+  /// LayoutPool::kv.
   void prepare(const ExecutionSpace& exec, const DecodeOptions<memory_space>& options);
-  /// Decodes these sequences, at most max_sequences, in this order. q, out, lse and exceptions: see pagoda::decode. One
-  /// small kernel more is launched if the slots differ from those of the last decode. All arguments are checked before
-  /// anything is launched. To capture a graph, call kv outside of the capture, and capture pagoda::decode.
+  /// Decodes these sequences, at most max_sequences, in this order. q, out, lse and exceptions: see pagoda::decode. If
+  /// the slots differ from those of the last decode, one small kernel is launched first. All arguments are checked
+  /// before anything is launched. To capture a graph, call kv outside of the capture, and capture pagoda::decode.
   template <class Q, class Out, class Lse>
   void decode(const ExecutionSpace& exec, std::span<const int> slots, const Q& q, const Out& out, const Lse& lse) {
     static_assert(Q::rank() == 3 && Out::rank() == 3 && Lse::rank() == 2,
@@ -161,7 +163,7 @@ class PAGODA_EXPORT KVPool {
   /// The plan that decode uses. Throws InvalidArgument if there is none.
   const Plan<ExecutionSpace>& plan() const;
 
-  // ---- what is where
+  // ---- tables
 
   /// The options that the pool was made with, and their defaults.
   const PoolOptions& options() const;
@@ -177,22 +179,22 @@ class PAGODA_EXPORT KVPool {
   /// Positions of the tokens from `first` to first + count - 1 of a sequence: entries of a slot mapping, on the host.
   std::vector<std::int64_t> slot_mapping(int slot, int first, int count) const;
 
-  // ---- how full
+  // ---- capacity
 
   int free_slots() const;  ///< sequences that could be added now, given the pages
   int page_size() const;   ///< contiguous: max_seq_len
   int num_pages() const;   ///< contiguous: max_sequences
-  int free_pages() const;  ///< that no sequence holds
+  int free_pages() const;  ///< pages that no sequence holds
   /// True if admit(exec, num_tokens) would succeed now.
   bool can_admit(int num_tokens) const;
   /// Sum of the lengths of all sequences.
   std::int64_t tokens_held() const;
-  /// Tokens whose rows are stored: those of a page that several sequences share count once. Takes time in num_pages.
+  /// Tokens whose rows are stored. Tokens in a page that several sequences share count once. Takes time in num_pages.
   std::int64_t tokens_stored() const;
-  std::int64_t bytes_per_token() const;  ///< of a key and a value for each kv head
+  std::int64_t bytes_per_token() const;  ///< size of a key and a value for each kv head
   std::int64_t bytes_allocated() const;  ///< keys and values of all pages
-  std::int64_t bytes_reserved() const;   ///< of the pages that sequences hold
-  std::int64_t bytes_used() const;       ///< of tokens_stored
+  std::int64_t bytes_reserved() const;   ///< size of the pages that sequences hold
+  std::int64_t bytes_used() const;       ///< size of tokens_stored
   /// Unused fraction of bytes_reserved, 0 if nothing is reserved. Source: Heidari et al., section I.b (fragmentation).
   double waste() const;
 
@@ -225,15 +227,15 @@ class PAGODA_EXPORT LayoutPool final : public KVPool<T, ExecutionSpace> {
   /// Allocates the pool on exec. Throws InvalidArgument for options that are not allowed, and what Kokkos throws if
   /// there is not enough memory.
   LayoutPool(const ExecutionSpace& exec, const PoolOptions& options);
-  /// Returns the cache in which batch entry b is the sequence in slots[b], for pagoda::decode or kernels of your own.
+  /// Returns the cache in which batch entry b is the sequence in slots[b], for pagoda::decode or your own kernels.
   /// Columns of the block table behind a sequence's pages are -1. The Views refer to the pool's memory and must not
-  /// outlive it. Their lengths and tables are always the current ones. The next call of kv changes the selected
-  /// sequences of all layouts that kv has returned; decode does not.
+  /// outlive it. Their lengths and tables are always current. The next call of kv changes the selected sequences of all
+  /// layouts that kv has returned; decode does not.
   ///
-  /// A plan of your own with programmatic_launch: its decode reads lengths, ids and tables while the kernel before it
-  /// on exec may still run. So that kernel must not be the pool's (admit, fork, append, reserve, write, and a kv that
-  /// selects other sequences than the last launch one), and it must start only after the pool's last kernel has ended.
-  /// A kernel launched in the usual way between the pool's last call and the decode sees to both, for instance the one
+  /// With your own plan and programmatic_launch, the decode reads lengths, ids and tables while the previous kernel on
+  /// exec may still run. So that kernel must not be the pool's (admit, fork, append, reserve, write, and a kv that
+  /// selects other sequences launch one), and it must start only after the pool's last kernel has ended. A kernel
+  /// launched in the usual way between the pool's last call and the decode meets both conditions, for example the one
   /// that writes the queries.
   Layout kv(const ExecutionSpace& exec, std::span<const int> slots);
 
@@ -243,8 +245,8 @@ class PAGODA_EXPORT LayoutPool final : public KVPool<T, ExecutionSpace> {
   Plan<ExecutionSpace> make_plan(const ExecutionSpace&, const DecodeOptions<memory_space>&) const override;
 };
 
-/// A pool that reserves memory for max_seq_len tokens for every sequence from admission to release. There is no page
-/// table to read, and what a sequence does not use is wasted. Source: Heidari et al., section III.C, "ContiguousPool".
+/// A pool that reserves memory for max_seq_len tokens of every sequence, from admission to release. Kernels read no
+/// page table, but the unused memory of a sequence is wasted. Source: Heidari et al., section III.C, "ContiguousPool".
 template <class T, class ExecutionSpace = Kokkos::DefaultExecutionSpace>
 using ContiguousPool = LayoutPool<ContiguousKV, T, ExecutionSpace>;
 

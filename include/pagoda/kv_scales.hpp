@@ -25,7 +25,7 @@
 /// read by every decode, so they may change on the device between calls. Scales of tokens that no query sees, and of
 /// heads whose sequences are all empty, may hold anything.
 ///
-/// Elements like mxfp4x2_t have block scales: one for every 32 dims of a row (the number of dims stands in
+/// Elements like mxfp4x2_t have block scales: one for every 32 dims of a row (the number of dims is in
 /// detail/type_table.hpp).
 ///
 /// @code
@@ -47,7 +47,7 @@ namespace pagoda {
 /// The scales of a quantized cache: see per_tensor_scales, per_head_scales and per_token_and_head_scales.
 template <class MemorySpace>
 struct KVScales {
-  using memory_space = MemorySpace;                                                      ///< of the scales
+  using memory_space = MemorySpace;                                                      ///< space of the scales
   using ScaleView    = Kokkos::View<const float***, Kokkos::LayoutStride, MemorySpace>;  ///< scales of all KV rows
 
   /// (page or sequence, token in page, kv head), as the cache's first three axes in NHD order; an axis of extent 1
@@ -63,7 +63,7 @@ struct KVScales {
 /// Scales of blocks of dims. S: the block scale type of the cache's elements (detail/type_table.hpp).
 template <class S, class MemorySpace>
 struct KVBlockScales {
-  using memory_space = MemorySpace;                                                   ///< of the scales
+  using memory_space = MemorySpace;                                                   ///< space of the scales
   using BlockView    = Kokkos::View<const S****, Kokkos::LayoutStride, MemorySpace>;  ///< scales of all blocks
 
   /// (page or sequence, token in page, kv head, block): the extents of the cache's first three axes in NHD order, then
@@ -72,7 +72,7 @@ struct KVBlockScales {
   BlockView v;                       ///< as k, for the values
   KVScales<MemorySpace> per_tensor;  ///< one float for all keys and one for all values, beside the blocks; or empty
 
-  /// Block scales alone. (No aggregate, as KVScales.)
+  /// Only block scales. (Not an aggregate, like KVScales.)
   KVBlockScales(const BlockView& keys, const BlockView& values) : k(keys), v(values) {}
   /// Block scales, and floats for all keys and all values.
   KVBlockScales(const BlockView& keys, const BlockView& values, const KVScales<MemorySpace>& tensor)

@@ -67,7 +67,7 @@ PAGODA_C_EXPORT void pagoda_version(int32_t* major, int32_t* minor, int32_t* pat
 /** The version of the linked library as text, such as "0.1.0". */
 PAGODA_C_EXPORT const char* pagoda_version_string(void);
 
-/** Initializes Kokkos if nobody has. Kokkos reads its settings from the environment (KOKKOS_NUM_THREADS,
+/** Initializes Kokkos if it is not initialized. Kokkos reads its settings from the environment (KOKKOS_NUM_THREADS,
     KOKKOS_DEVICE_ID, KOKKOS_MAP_DEVICE_ID_BY). Calls may be repeated; each needs a pagoda_finalize. */
 PAGODA_C_EXPORT pagoda_status pagoda_initialize(void);
 /** Undoes one pagoda_initialize. The last one finalizes Kokkos if pagoda_initialize initialized it. Returns

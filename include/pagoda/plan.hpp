@@ -16,9 +16,9 @@
 
 namespace pagoda {
 
-/// What a decode computes, besides the cache itself. Zero or empty selects the default that stands beside each field.
-/// The Views live in memory of the execution space. Each decode reads their contents on the device, so they may change
-/// between decodes. The plan keeps its own copy of each View, so managed Views stay alive as long as the plan.
+/// What a decode computes, besides the cache itself. Zero or empty selects the default given beside each field. The
+/// Views are in memory of the execution space. Each decode reads their contents on the device, so they may change
+/// between decodes. The plan keeps its own copy of each View, so managed Views live as long as the plan.
 template <class MemorySpace>
 struct DecodeOptions {
   int num_q_heads   = 0;  ///< required; a multiple of the cache's num_kv_heads
@@ -48,9 +48,9 @@ struct DecodeOptions {
   Kokkos::View<const float*, MemorySpace> sinks{};         ///< [num_q_heads], logit of one extra token with value 0
 
   /// "tuned" (hand-written CUDA kernels; a cooperative launch, so a decode starts when all of its blocks can run) or
-  /// "generic" (Kokkos kernels, all backends). A problem that the named backend does not support is refused with the
-  /// reason. Default: the environment variable PAGODA_BACKEND, or else tuned if it supports the problem and is not
-  /// slower for equal lengths near max_seq_len, and generic otherwise.
+  /// "generic" (Kokkos kernels, all execution spaces). A problem that the named backend does not support is refused
+  /// with the reason. Default: the environment variable PAGODA_BACKEND, or else tuned if it supports the problem and is
+  /// not slower for equal lengths near max_seq_len, and generic otherwise.
   std::string backend{};
   /// Lets a tuned decode on sm_90 start while the kernel before it on the stream still runs (CUDA's programmatic
   /// dependent launch). That kernel allows the start with cudaTriggerProgrammaticLaunchCompletion(); otherwise the
@@ -59,8 +59,8 @@ struct DecodeOptions {
   ///  - The kernel before the decode may write the queries and the keys and values of the newest 16 tokens of each
   ///    sequence. The decode waits until that kernel has completed and its writes are visible before it reads these,
   ///    and before it writes outputs or workspace.
-  ///  - The decode reads lengths, page tables, sequence ids and older tokens without waiting. Kernels that completed
-  ///    before the kernel before the decode began must have written them.
+  ///  - The decode reads lengths, page tables, sequence ids and older tokens without waiting. The kernels that write
+  ///    these must have completed before the kernel before the decode starts.
   ///  - The decode waits for that one kernel only. If that kernel was itself launched programmatically, it must call
   ///    cudaGridDependencySynchronize(), at the latest before it ends: otherwise it may complete before its own
   ///    predecessor does, and the predecessor's writes are not ordered before the decode. Every tuned decode makes this
@@ -78,17 +78,17 @@ class PlanMemory;
 
 /// Made once per shape by pagoda::plan, used by every decode of that shape.
 ///
-/// A plan owns device memory for what must persist between decodes (persistent_bytes()). It allocates a workspace
-/// unless the caller gives one. A workspace is scratch: between decodes anything may be written into it, and plans may
-/// share one if their decodes do not run at the same time.
+/// A plan owns device memory for data that persists between decodes (persistent_bytes()). It allocates a workspace
+/// unless the caller passes one. A workspace is scratch: between decodes it may be overwritten, and plans may share one
+/// if their decodes do not run at the same time.
 ///
 /// One decode may be in flight on a plan at a time; make one plan for each stream that decodes concurrently. Copies of
 /// a plan share its memory and workspace. Decodes may be queued on any instance of the plan's device.
 template <class ExecutionSpace>
 class Plan {
  public:
-  using execution_space = ExecutionSpace;                          ///< of the decodes
-  using memory_space    = typename ExecutionSpace::memory_space;   ///< of cache, queries and outputs
+  using execution_space = ExecutionSpace;                          ///< space of the decodes
+  using memory_space    = typename ExecutionSpace::memory_space;   ///< memory space of cache, queries and outputs
   using Options         = DecodeOptions<memory_space>;             ///< what a decode computes
   using Workspace       = Kokkos::View<std::byte*, memory_space>;  ///< scratch
 
@@ -104,7 +104,7 @@ class Plan {
   /// The name of the backend that will run, if queries and outputs are dense and of the cache's type (fp16 for a
   /// quantized cache): "tuned" or "generic".
   std::string backend() const { return schedule_.backend.name; }
-  /// One line to read: shape, tiles, bounds, and the reason if the plan cannot run at full speed.
+  /// One line of text: shape, tiles, bounds, and the reason if the plan cannot run at full speed.
   std::string describe() const { return detail::describe(schedule_); }
   /// The options that the plan was made with.
   const Options& options() const { return options_; }
@@ -150,10 +150,10 @@ std::size_t workspace_bytes(const ExecutionSpace& exec, const KV& kv,
 ///
 ///  - exec: decodes run on this instance or on another one of its device. If they run on another one, the first of them
 ///    waits on the device for the plan's initialization. On an instance that may use only some of the device's
-///    multiprocessors (a CUDA green context), the plan counts on those, and decodes need as many.
-///  - kv: a cache of the shape, types and strides to come. Decodes may pass other caches of the same shape.
-///  - workspace: at least workspace_bytes(exec, kv, options) bytes, aligned to 16. An empty View: the plan allocates
-///  it.
+///    multiprocessors (a CUDA green context), the plan counts on those, and decodes need at least that number.
+///  - kv: a cache with the shape, types and strides of the decodes. Decodes may pass other caches of the same shape.
+///  - workspace: at least workspace_bytes(exec, kv, options) bytes, aligned to 16. If the View is empty, the plan
+///    allocates it.
 ///
 /// Throws InvalidArgument if the problem is not supported, std::runtime_error with the runtime's message if a CUDA or
 /// HIP call fails, and what Kokkos throws if there is not enough memory.

@@ -26,7 +26,7 @@ struct RowOptions {
   int window_left        = -1;    ///< tokens before `position` that are visible; -1: all
   int num_initial_tokens = 0;     ///< first tokens that stay visible besides the window
   double logit_soft_cap  = 0.0;   ///< 0: off
-  double alibi_slope     = 0.0;   ///< of the row's query head
+  double alibi_slope     = 0.0;   ///< slope of the row's query head
   double sink            = -std::numeric_limits<double>::infinity();  ///< logit of an extra token with value 0
 };
 

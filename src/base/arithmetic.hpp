@@ -43,7 +43,7 @@ KOKKOS_INLINE_FUNCTION int quotient(int a, int b) {
 #if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
   const float inverse = reciprocal(static_cast<float>(b));
   int q               = static_cast<int>(static_cast<float>(a) * inverse);
-  int rest            = a - q * b;  // what rounding left, of either sign
+  int rest            = a - q * b;  // remainder of the rounded quotient, of either sign
   const int more      = static_cast<int>(static_cast<float>(rest) * inverse);
   q += more, rest -= more * b;
   return q + (rest >= b) - (rest < 0);

@@ -9,7 +9,7 @@
 
 namespace pagoda::detail {
 
-/// Calls f with a null pointer of the C++ type that `type` stands for, among those this build has kernels for.
+/// Calls f with a null pointer of the C++ type of `type`, among the types for which this build has kernels.
 template <class F>
 void by_type(DType type, F&& f) {
   switch (type) {

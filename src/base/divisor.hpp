@@ -8,9 +8,9 @@
 
 namespace pagoda::detail {
 
-/// Division of a non-negative int by a constant that only the host knows, as a multiplication (Granlund and Montgomery,
-/// "Division by invariant integers using multiplication", 1994). It has two words only, because kernel arguments are
-/// read one line after another; the shift follows from the value.
+/// Division of a non-negative int by a constant known only on the host, as a multiplication (Granlund and Montgomery,
+/// "Division by invariant integers using multiplication", 1994). It has only two words, because kernel arguments are
+/// loaded one line after another; the shift follows from the value.
 struct Divisor {
   int value;
   std::uint32_t factor;

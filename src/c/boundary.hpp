@@ -11,10 +11,10 @@
 #include <type_traits>
 #include <utility>
 
-/// What every C function does: stop exceptions, read structs of other versions, choose the execution instance.
+/// Common to all C functions: stops exceptions, reads structs of other versions, and selects the execution instance.
 namespace pagoda::c {
 
-/// Thrown where Kokkos is needed and not initialized.
+/// Thrown if a call needs Kokkos and it is not initialized.
 class NotInitialized : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -54,7 +54,7 @@ T& not_null(const char* who, const char* name, T* pointer) {
 
 void require_kokkos(const char* who);
 
-/// Handles that hold memory of Kokkos or use its instances.
+/// Handles of objects that hold memory of Kokkos or use its instances.
 inline std::atomic<int> live_handles{0};
 
 template <class Handle, class... Args>
@@ -70,8 +70,8 @@ void destroy_handle(Handle* handle) noexcept {
   --live_handles;
 }
 
-/// Checks the struct_size of a struct: at least `least` (what the first version must have), and zeros behind what this
-/// version knows. Returns how many bytes both versions have.
+/// Checks the struct_size of a struct: at least `least` (the size in the first version), and zeros after the fields
+/// that this version knows. Returns the number of bytes that both versions have.
 template <class T>
 std::size_t common_bytes(const char* who, const char* name, const T* given, std::size_t least) {
   static_assert(std::is_trivially_copyable_v<T> && std::is_standard_layout_v<T>);

@@ -17,8 +17,8 @@
 #include <type_traits>
 #include <variant>
 
-/// The C interface's way to the library's type-erased boundary: every name from there that the other files of this
-/// folder use, and the variants behind its opaque handles.
+/// The part of the library that the C interface uses: all names of its type-erased boundary that the other files of
+/// this folder need, and the variants behind its opaque handles.
 namespace pagoda::c {
 
 using pagoda::CacheRef;
@@ -31,13 +31,12 @@ using detail::scale_ref;
 template <class Space>
 using Options = DecodeOptions<typename Space::memory_space>;
 
-/// A TensorRef in the place of a View: the public templates that only describe their Views (decode, merge, check,
-/// pools) take it. Its element type is known at run time alone; value_type stands for the types that the templates
-/// allow.
+/// Passes a TensorRef as a View to public templates that only describe their Views (decode, merge, check, pools). Its
+/// element type is known only at run time; value_type is a type that the templates allow.
 template <int Rank>
 struct Array {
   using value_type   = float;
-  using memory_space = Kokkos::AnonymousSpace;  // assignable everywhere: reach is checked where tensors are read
+  using memory_space = Kokkos::AnonymousSpace;  // assignable everywhere: access is checked where tensors are read
   static constexpr int rank() { return Rank; }
 
   TensorRef ref;
@@ -47,7 +46,7 @@ struct Array {
   std::size_t stride(int axis) const { return static_cast<std::size_t>(ref.stride[axis]); }
 };
 
-/// A CacheRef in the place of a layout: plan, decode and check take it. Its elements are for kernels alone.
+/// Passes a CacheRef as a layout to plan, decode and check. Only kernels read its elements.
 struct Cache {
   using value_type   = float;
   using memory_space = Kokkos::AnonymousSpace;
@@ -56,7 +55,7 @@ struct Cache {
 
   int batch() const { return described.batch; }
   CacheRef ref() const { return described; }
-  // What the concept KVLayout asks for and no call of this interface uses.
+  // Members that the concept KVLayout requires and this interface never uses.
   int seq_len(int b) const;
   float key(int b, int t, int head, int d) const;
   float value(int b, int t, int head, int d) const;
@@ -101,7 +100,7 @@ using Instance = Space;
 
 namespace pagoda {
 
-/// What `tensor_ref` makes of an Array is the Array.
+/// tensor_ref returns the Array itself.
 template <>
 inline TensorRef tensor_ref(const c::Array<2>& view) {
   return view.ref;

@@ -13,7 +13,7 @@ using namespace pagoda::c;
 
 namespace {
 
-/// Calls f with the pool behind the handle, whatever its type and space.
+/// Calls f with the pool behind the handle, for any type and space.
 template <class Handle, class F>
 void with_pool(const char* who, Handle* handle, F&& f) {
   const auto call = [&]<class Pool>(Pool& pool) {
@@ -22,7 +22,7 @@ void with_pool(const char* who, Handle* handle, F&& f) {
   std::visit([&](auto& in_space) { std::visit(call, in_space); }, not_null(who, "pool", handle).pool);
 }
 
-/// The same, with the pool's instance behind exec, and what its space can reach.
+/// The same, with the pool's instance behind exec, and the memory that its space can access.
 template <class F>
 void with_pool(const char* who, const pagoda_exec* exec, pagoda_pool* handle, F&& f) {
   with_pool(who, handle, [&]<class T, class Space>(pagoda::KVPool<T, Space>& pool) {

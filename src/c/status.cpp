@@ -18,7 +18,7 @@ pagoda_status keep(const char* text, pagoda_status status) noexcept {
   return status;
 }
 
-/// How often pagoda_initialize was called, and whether the first call initialized Kokkos.
+/// Number of calls of pagoda_initialize, and whether the first call initialized Kokkos.
 std::mutex initialization;
 int initializations = 0;
 bool owns_kokkos    = false;

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <string>
 
-/// From the structs of pagoda.h to the library's type-erased descriptions, and back. Messages begin with the call
+/// Converts the structs of pagoda.h to the library's type-erased descriptions, and back. Messages begin with the call
 /// (`who`) and name the field.
 namespace pagoda::c {
 
-/// What an execution space can reach.
+/// The memory that an execution space can access.
 struct Reach {
   bool host, device;
   const char* space;
@@ -43,7 +43,7 @@ Array<Rank> lse_array(const char* who, const char* name, const pagoda_tensor* gi
           "; allowed: PAGODA_FP32 or PAGODA_FP64");
   return lse;
 }
-/// The same, or an empty one where the caller gives none.
+/// The same, or an empty one if the caller passes none.
 template <int Rank>
 Array<Rank> optional_lse(const char* who, const char* name, const pagoda_tensor* given, const Reach& reach) {
   if (!given || !given->data) {

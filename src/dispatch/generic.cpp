@@ -151,7 +151,7 @@ class GenericBackend : public Backend<ExecutionSpace> {
     const int counters = static_cast<int>(CounterLayout(s).bytes / sizeof(int));
     Kokkos::parallel_for("Pagoda::plan::clear_counters", Kokkos::RangePolicy<ExecutionSpace>(exec, 0, counters),
                          ClearInts{reinterpret_cast<int*>(persistent)});
-    // An empty batch: teams find no work items and return at once.
+    // For an empty batch, teams find no work items and return at once.
     const AllKernelArgs args = kernel_args(s, Problem{}, plan.workspace().data(), persistent);
     for (const bool general : {false, true}) launch(exec, s, args, general);
   }

@@ -18,7 +18,7 @@ namespace pagoda::detail {
 
 namespace {
 
-/// Says once in a process, on standard error, that a plan cannot run at full speed.
+/// Reports once in a process, on standard error, that a plan cannot run at full speed.
 void warn_once_if_slow(const Schedule& s) {
   static std::atomic<bool> said{false};
   if (!s.kernel.slow_because) return;

@@ -28,21 +28,22 @@ class PlanMemory {
 
   std::byte* data() const { return bytes_.data(); }
 
-  /// All of the initialization has been queued on exec, which may use as many multiprocessors as the plan counts on.
+  /// Called when all of the initialization has been queued on exec, which may use the number of multiprocessors that
+  /// the plan counts on.
   void initialized_by(const ExecutionSpace& exec) {
     event_.record(exec);
     entered_ = entry(Stream::handle(exec), true);
   }
 
-  /// Orders what is queued on exec from now on after the initialization. Returns whether exec may use as many
-  /// multiprocessors as the plan counts on. Once the initialization has ended, this costs a comparison if the last call
-  /// was for the same stream. Throws InvalidArgument if exec is on another device.
+  /// Orders work that is queued on exec from now on after the initialization. Returns whether exec may use the number
+  /// of multiprocessors that the plan counts on. After the initialization has ended, a call for the same stream as the
+  /// last one costs one comparison. Throws InvalidArgument if exec is on another device.
   bool enter(const ExecutionSpace& exec, int multiprocessors) {
     require(Stream::device(exec) == device_, "pagoda::decode: exec is an instance of device ", Stream::device(exec),
             "; allowed: instances of device ", device_, ", which the plan was made on");
     if (!passed_.load(std::memory_order_relaxed)) {
-      // A graph may be launched on any stream, and a capture must not depend on work outside of it. So the host waits
-      // there, once, for microseconds.
+      // A graph may be launched on any stream, and a capture must not depend on work outside of it. So during a capture
+      // the host waits, once, for microseconds.
       const bool capturing = Stream::capturing(exec);
       if (capturing) event_.synchronize();
       if (capturing || event_.passed()) {
@@ -54,7 +55,7 @@ class PlanMemory {
     const std::uintptr_t stream = Stream::handle(exec);
     for (const bool enough : {true, false})
       if (entered_.load(std::memory_order_relaxed) == entry(stream, enough)) return enough;
-    if (Stream::capturing(exec)) return true;  // a capture permits no questions about its stream
+    if (Stream::capturing(exec)) return true;  // a capture allows no queries of its stream
     const bool enough = Stream::multiprocessors(exec) >= multiprocessors;
     entered_          = entry(stream, enough);
     return enough;

@@ -9,7 +9,7 @@
 
 namespace pagoda::detail {
 
-/// W numbers that one lane works on together, in plain code. A machine with vector registers has a type of its own with
+/// W numbers that one lane processes together, in plain code. A machine with vector registers has its own type with
 /// this interface (backends/host/simd_vec.hpp).
 template <class Acc, int W>
 struct ArrayVec {
@@ -59,7 +59,7 @@ struct ArrayVec {
     return v;
   }
 
-  /// A dot product in the making: two sums, since one would be a single chain of dependent, rounded additions.
+  /// Accumulates a dot product in two sums; one sum would be a single chain of dependent, rounded additions.
   struct Dot {
     Acc even = Acc(0), odd = Acc(0);
     KOKKOS_FUNCTION void add_product(const ArrayVec& x, const ArrayVec& y) {

@@ -17,9 +17,9 @@
 
 namespace pagoda::detail {
 
-/// The generic decode kernel: one launch for a decode. Every team computes from the entries which work items are its
-/// own. Its workers take an item's tiles of tokens in turn and meet at the end of the item. The splits of a row are
-/// joined by the last of their teams to arrive, so no team waits for one that may not be running.
+/// The generic decode kernel: one launch for a decode. Every team computes its own work items from the entries. Its
+/// workers take an item's tiles of tokens in turn and synchronise at the end of the item. The last team to arrive joins
+/// the splits of a row, so no team waits for one that may not be running.
 ///
 /// FragmentType: how rows are read and multiplied (machine.hpp). General: the instance for all problems. The other
 /// instance is for one query token in each entry, no score options, and queries of a type that the fragment takes
@@ -35,9 +35,9 @@ struct DecodeKernel {
 
   /// All workers multiply each tile of tokens together, and a team has one state.
   static constexpr bool shared_tiles = Fragment::shared_tiles;
-  /// Splits are dealt out in rounds of the workers.
+  /// Splits interleave rounds of the workers.
   static constexpr bool deals_tiles = Machine::deals_tiles && !shared_tiles;
-  /// The fragment takes a tile of tokens through several kv heads.
+  /// The fragment can multiply a tile of tokens for several kv heads.
   static constexpr bool many_heads = Fragment::many_heads;
   /// Partial states that are joined at once, and quads of each that a lane joins.
   static constexpr int join_block = [] {
@@ -57,7 +57,7 @@ struct DecodeKernel {
   }
 
   KOKKOS_FUNCTION void operator()(const Member& team) const {
-    // Taken once for all items, as each call takes more scratch.
+    // Allocated once for all items, because each call takes more scratch.
     const int bytes = static_cast<int>(
         Fragment::scratch_bytes(args.head_dim, args.head_dim_v, team.team_size(), args.heads_per_item));
     char* const memory = static_cast<char*>(
@@ -68,7 +68,7 @@ struct DecodeKernel {
     PAGODA_UNROLL(1)
     for (bool again = false;; again = true) {
       {
-        // Work that does not depend on the lengths is done while these are being loaded.
+        // Work that does not depend on the lengths overlaps with their loading.
         Share<Machine, General, deals_tiles> share(team, args, again ? &notes->plan : nullptr);
         Fragment fragment(team, args, memory);
         WorkItem item;
@@ -107,11 +107,11 @@ struct DecodeKernel {
       *args.team_counters = {0, 0};
   }
 
-  /// Whether this is the one lane that acts for the team. (Kokkos::single would make the lanes of the warp reconverge,
-  /// which is not needed here, as a barrier follows.)
+  /// Whether this is the one lane that acts for the team. (Kokkos::single would also make the lanes of the warp
+  /// reconverge, which is not needed before a barrier.)
   KOKKOS_FUNCTION static bool leads(const Member& team) { return team.team_rank() == 0 && Machine::lane(team) == 0; }
 
-  /// The fragment can start before the lengths are known. The start is dropped if the batch is not even.
+  /// The fragment can start before the lengths are known. If the batch is not even, this work is discarded.
   static constexpr bool starts_speculatively =
       Share<Machine, General, deals_tiles>::has_grid && Fragment::starts_speculatively;
 
@@ -123,7 +123,7 @@ struct DecodeKernel {
   KOKKOS_FUNCTION SpeculativeStart start_speculatively(const Member& team, const WorkItem& item,
                                                        Fragment& fragment) const {
     SpeculativeStart f;
-    if (args.paged && !args.page_indptr) {  // with a view of its own, so that only these caches load the sequence's id
+    if (args.paged && !args.page_indptr) {  // makes its own view, so that only these caches load the sequence's id
       const int tile =
           (Machine::lane(team) * args.grid_splits.value + item.split) * team.team_size() + team.team_rank();
       const EntryView entry = args.template entry<General>(item.batch);
@@ -177,7 +177,7 @@ struct DecodeKernel {
         const int r = first_row + row;
         if (last) return store_row(rows, r, d, step, s, x);
         PAGODA_UNROLL_ALL
-        for (int q = 0; q < Quads; ++q)  // this lane alone has read what is overwritten here
+        for (int q = 0; q < Quads; ++q)  // only this lane has read what is overwritten here
           to.value(0, r, d + step * q) = {{x[q][0], x[q][1], x[q][2], x[q][3]}};
         if (d == 0) to.state(0, r) = s;
       };
@@ -190,7 +190,7 @@ struct DecodeKernel {
     }
   }
 
-  /// Joins the states of several teams, with as many loads in flight as there are registers for.
+  /// Joins the states of several teams, with as many loads in flight as registers allow.
   KOKKOS_FUNCTION void join_splits(const Member& team, const WorkItem& item, const StateArray<Acc>& from, int count,
                                    bool last, const StateArray<Acc>& to) const {
     if constexpr (!shared_tiles)
@@ -201,8 +201,8 @@ struct DecodeKernel {
     join<join_block, join_quads>(team, item, from, count, last, to);
   }
 
-  /// Stores the team's result as the partial state of a split, or as outputs. `noted` is read only after the fragment
-  /// has finished: that waits for the team, so that the notes are visible to all.
+  /// Stores the team's result as the partial state of a split, or as outputs. `noted` is read only after
+  /// fragment.finish, which synchronises the team and so makes the notes visible to all.
   KOKKOS_FUNCTION void finish(const Member& team, const WorkItem& noted, Fragment& fragment) const {
     if constexpr (shared_tiles) {
       PAGODA_UNROLL(1)
@@ -218,8 +218,8 @@ struct DecodeKernel {
     }
   }
 
-  /// Processes the item's tokens: each worker takes tiles of its own, or all workers share each tile. noted: the same
-  /// item in the team's notes, where it takes no registers meanwhile.
+  /// Processes the item's tokens: each worker takes its own tiles, or all workers share each tile. noted: the same item
+  /// in the team's notes, where it occupies no registers.
   KOKKOS_FUNCTION void attend(const Member& team, Fragment& fragment, const WorkItem& item,
                               [[maybe_unused]] const SpeculativeStart& started, const WorkItem& noted) const {
     const EntryView entry = args.template entry<General>(item.batch);
@@ -273,7 +273,7 @@ struct DecodeKernel {
     fragment.multiply_values(where, u, end, hides);
   }
 
-  /// Every step-th partial state from a slot on. level 0: those of splits; 1: those of groups of splits.
+  /// Every step-th partial state from a slot on. level 0: states of splits; 1: states of groups of splits.
   KOKKOS_FUNCTION StateArray<Acc> partials(int slot, int level, int step) const {
     const int tile = args.row_tile.value, rows = tile * heads(), at = slot * rows;
     return {static_cast<RowState<Acc>*>(args.partial_state) + (level * args.slots * rows + at),

@@ -7,13 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 
-/// What the generic kernel needs to know of a fragment: how tiles of queries, keys and values are multiplied on a
-/// machine. PortableFragment is the one to read first.
+/// What the generic kernel requires of a fragment. A fragment multiplies tiles of queries, keys and values on a
+/// machine. Read PortableFragment first.
 namespace pagoda::detail {
 
 struct FragmentShape;
 
-/// Base of the fragments for caches of T. A fragment defines those of these members in which it differs.
+/// Base of the fragments for caches of T. A fragment redefines the members in which it differs.
 template <class T>
 struct FragmentDefaults {
   /// The cache has scales, and scales of blocks of dims: the kernel takes more arguments.
@@ -21,20 +21,20 @@ struct FragmentDefaults {
   static constexpr int block_dims = block_dims_v<T>;
   /// Type of queries that the instance without options takes as they are.
   static constexpr DType query_type = dtype_v<T>;
-  /// There is no instance without options: the general one is used throughout.
+  /// There is no instance without options: the general instance is always used.
   static constexpr bool general_only = false;
-  /// All workers of a team take each tile together, so a team has one state. finish(first) then returns part_rows rows
-  /// at a time, and the fragment defines join_block, join_quads, part_rows, part_quads and RowQuads.
+  /// All workers of a team multiply each tile together, so a team has one state. finish(first) then returns part_rows
+  /// rows at a time, and the fragment defines join_block, join_quads, part_rows, part_quads and RowQuads.
   static constexpr bool shared_tiles = false;
-  /// A tile of tokens is taken through several kv heads: locate() and select().
+  /// The fragment can multiply a tile of tokens for several kv heads: locate() and select().
   static constexpr bool many_heads = false;
   /// Values are a prefix of the keys, in the same memory.
   static constexpr bool values_in_keys = false;
-  /// Queries can be loaded and page ids be asked for before the lengths are known; see begin() and forget_queries().
+  /// Queries can be loaded and page ids requested before the lengths are known; see begin() and forget_queries().
   static constexpr bool starts_speculatively = false;
-  /// Number of splits that are joined at once where a row has many; 0: as few as the machine says.
+  /// Number of splits that are joined at once if a row has many; 0: the machine's join_block.
   static constexpr int many_joined = 0;
-  /// Teams of max_workers on a multiprocessor, for the launch bounds of the kernel; 0: it has none.
+  /// Teams of max_workers on a multiprocessor, for the launch bounds of the kernel; 0: no launch bounds.
   static constexpr int teams_per_sm = 0;
 };
 

@@ -6,14 +6,14 @@ namespace pagoda::detail {
 template <class FirstFragment, class... Fragments>
 struct FragmentList {
   using First = FirstFragment;
-  /// f(index, null pointer of the fragment's type) for each.
+  /// Calls f(index, null pointer of the fragment's type) for each fragment.
   template <class F>
   static void for_each(const F& f) {
     int i = 0;
     f(i++, static_cast<First*>(nullptr));
     (f(i++, static_cast<Fragments*>(nullptr)), ...);
   }
-  /// f(null pointer of the type) for the index-th.
+  /// Calls f(null pointer of the fragment's type) for the fragment at the index.
   template <class F>
   static void at(int index, const F& f) {
     for_each([&]<class Fragment>(int i, Fragment* which) {
@@ -22,7 +22,7 @@ struct FragmentList {
   }
 };
 
-/// The list with more in front.
+/// The list with more fragments in front.
 template <class List, class... First>
 struct Prepend;
 template <class... Rest, class... First>

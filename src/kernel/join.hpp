@@ -57,7 +57,7 @@ KOKKOS_INLINE_FUNCTION void join_states(const Member& team, const StateArray<Acc
     Acc x[Quads][4] = {};
     PAGODA_UNROLL(1)
     for (int first = 0; first < n; first += Block) {
-      // Loads have no condition, or they would wait for each other. Beyond the last state, that one is loaded again.
+      // Loads are unconditional, so that they do not wait for each other. Behind the last state, it is loaded again.
       RowState<Acc> s[Block];
       Pack<Acc, 4> v[Block][Quads];
       PAGODA_UNROLL_ALL

@@ -16,12 +16,12 @@ namespace pagoda::detail {
 
 /// One item of work: the query rows of one tile, over one split of their visible tokens.
 struct WorkItem {
-  int batch;              ///< which entry of the decode: KernelArgs::entry
+  int batch;              ///< index of the entry: KernelArgs::entry
   int kv_head;            ///< the first of KernelArgs::heads_per_item kv heads
-  int row_tile;           ///< which tile of the entry's query rows (query token x head of the group)
+  int row_tile;           ///< index among the tiles of the entry's query rows (query token x head of the group)
   int begin, end;         ///< visible-token indices
-  int step;               ///< workers take a tile each from begin on, then from begin + step on, up to end
-  int split, num_splits;  ///< which of the row's splits this is; num_splits == 1: results go to the output
+  int step;               ///< workers take one tile each from begin, then from begin + step, and so on, up to end
+  int split, num_splits;  ///< index of this split of the row; if num_splits == 1, results go to the output
   int slot;               ///< slot of the row's first split; those of the others follow
 };
 
@@ -102,7 +102,7 @@ KOKKOS_INLINE_FUNCTION void store_element(void* data, DType type, std::int64_t i
 /// functors of up to 4096 bytes as plain kernel arguments. Without it functors of 512 bytes or more, policy included,
 /// go through constant memory, which costs a wait and does not work under graph capture.
 struct KernelArgs {
-  // Fields that every team needs before its first copy are adjacent: constants are loaded in lines, one wait for each.
+  // Fields that every team needs before its first copy are adjacent: each line of constants takes one load latency.
   const int* seq_lens;
   const int* sequence_ids;  ///< null: batch entry b is sequence b
   const int* table;         ///< null: contiguous, page = sequence
@@ -190,7 +190,7 @@ struct KernelArgs {
 #endif
     return tokens;
   }
-  /// begin: the first query token of entry b.
+  /// begin: first query token of entry b.
   KOKKOS_FUNCTION int query_len(int b, [[maybe_unused]] int begin) const {
     const int queries =
         options.cu_seqlens_q ? options.cu_seqlens_q[b + 1] - options.cu_seqlens_q[b] : options.uniform_query_len;

@@ -7,12 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 
-/// The machine trait of an execution space. The generic kernels know their machine only through it.
-/// backends/machines.hpp selects the machine of each execution space.
+/// The machine trait of an execution space. Generic kernels access their machine only through it. backends/machines.hpp
+/// selects the machine of each execution space.
 namespace pagoda::detail {
 
-/// The streams of an execution space whose kernels have ended when their launch returns. There is nothing to order.
-/// CudaStream and HipStream have the same members.
+/// The stream interface of execution spaces whose kernels have completed when their launch returns, so there is nothing
+/// to order. CudaStream and HipStream have the same members.
 struct NoStream {
   template <class ExecutionSpace>
   static int device(const ExecutionSpace&) {
@@ -58,7 +58,7 @@ concept Stream = requires(const ExecutionSpace& exec, typename S::Event& event) 
   event.synchronize();
 };
 
-/// Base of the machines. A machine defines those of these members in which it differs.
+/// Base of the machines. A machine redefines the members in which it differs.
 template <class ExecutionSpaceType>
 struct MachineDefaults {
   using ExecutionSpace = ExecutionSpaceType;
@@ -83,14 +83,14 @@ struct MachineDefaults {
 ///   lane, lanes_of, lane_sum, lane_max,
 ///   lane_scan, first_lane, broadcast     collectives over the lanes of a worker (OneLane has those of one lane)
 ///   sync_worker, arrive, exp2            order scratch within a worker, count arrivals of teams, arithmetic
-/// The portable fragment also reads Vec, key_width, value_width, score_width and tile_tokens: what a lane processes
-/// together, and how wide.
+/// The portable fragment also reads Vec, key_width, value_width, score_width and tile_tokens: the widths and numbers of
+/// elements that a lane processes together.
 template <class M>
 concept Machine = requires(const typename M::ExecutionSpace& exec, std::size_t bytes) {
-  typename M::Member;                     // of the teams that policy launches
-  typename M::template Fragments<float>;  // FragmentList in order of preference: a plan takes the first that can
+  typename M::Member;                     // member type of the teams that policy launches
+  typename M::template Fragments<float>;  // FragmentList in order of preference
   requires Stream<typename M::Stream, typename M::ExecutionSpace>;
-  requires M::max_workers > 0;  // of a team
+  requires M::max_workers > 0;  // workers of a team
   requires M::min_split_tokens > 0;
   requires M::max_split_tokens >= M::min_split_tokens;
   requires M::even_waves > 0 && M::waves > 0;
@@ -98,7 +98,7 @@ concept Machine = requires(const typename M::ExecutionSpace& exec, std::size_t b
   { M::deals_tiles } -> std::convertible_to<bool>;
   { M::scratch_level } -> std::convertible_to<int>;
   { M::scratch_limit() } -> std::convertible_to<std::size_t>;  // bytes of a team
-  // A policy of `league` teams: of any kernel, and of the decode kernel of a fragment.
+  // A policy of `league` teams: for any kernel, and for the decode kernel of a fragment.
   M::policy(exec, int(), int(), bytes);
   M::template policy_of<typename M::template Fragments<float>::First>(exec, int(), int(), bytes);
   // Teams of a fragment that run at the same time, for this many workers and bytes of scratch.

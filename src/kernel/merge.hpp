@@ -16,8 +16,8 @@ namespace pagoda::detail {
 /// States are taken in index order, so the result does not depend on who computes it.
 /// Source: Dao et al., "Flash-Decoding for long-context inference" (the final reduction).
 ///
-/// A team per row on a GPU, a thread per row on a host. A host's thread needs no team: Kokkos would allocate scratch
-/// for its teams at the first launch on an instance, and whenever a launch wants more of it. States tells, for a row:
+/// A GPU uses a team for each row, a host a thread. Host threads use no team, because Kokkos allocates scratch for
+/// teams at the first launch on an instance, and again when a launch needs more. Interface of States, for a row:
 /// bind(row) -> false if there is nothing to do; count(); lse(i); value(i, d); extra(); store(d, x); store_lse(x).
 template <class ExecutionSpace, class States>
 struct MergeKernel {
@@ -34,14 +34,14 @@ struct MergeKernel {
     while (workers > 1 && scratch_bytes(dims, workers) > Machine::scratch_limit()) workers /= 2;
     return workers;
   }
-  /// Asynchronous on exec; rows: how many rows `states` may be bound to.
+  /// Asynchronous on exec. rows: number of rows to which `states` may be bound.
   static void launch(const char* label, const ExecutionSpace& exec, std::int64_t rows, const States& states, int dims) {
     if constexpr (in_teams) {
       const int workers = workers_for(dims);
       Kokkos::parallel_for(label, Machine::policy(exec, static_cast<int>(rows), workers, scratch_bytes(dims, workers)),
                            MergeKernel{states, dims});
     } else {
-      // With a chunk size: to choose one, Kokkos 4 makes an execution space, which allocates.
+      // The chunk size is given: to choose one, Kokkos 4 makes an execution space, which allocates.
       const Kokkos::RangePolicy<ExecutionSpace> policy(exec, 0, static_cast<int>(rows), Kokkos::ChunkSize(1));
       Kokkos::parallel_for(label, policy, MergeKernel{states, dims});
     }
@@ -51,9 +51,9 @@ struct MergeKernel {
 
   /// NaN is not empty.
   KOKKOS_FUNCTION static bool is_empty(Acc lse) { return lse == -infinity; }
-  /// The largest log-sum-exp, as a number that others can be subtracted from.
+  /// The largest log-sum-exp, or 0 if it is -infinity, so that it can be subtracted from others.
   KOKKOS_FUNCTION static Acc base_of(Acc most) { return is_empty(most) ? Acc(0) : most; }
-  /// Of a row whose weights sum to `sum`: 0 where all states are empty, NaN where one of them is.
+  /// Output of a row whose weights sum to `sum`: 0 if all states are empty, NaN if one of them is NaN.
   KOKKOS_FUNCTION static Acc normalised(Acc value, Acc sum) { return sum == Acc(0) ? Acc(0) : value / sum; }
   KOKKOS_FUNCTION static Acc lse_of(Acc base, Acc sum) { return sum == Acc(0) ? -infinity : base + Kokkos::log(sum); }
 
@@ -96,7 +96,7 @@ struct MergeKernel {
         Kokkos::TeamVectorRange(team, s.count()), [&](int i, Acc& m) { m += Kokkos::exp(s.lse(i) - base); }, sum);
     sum += Kokkos::exp(s.extra() - base);
 
-    // Workers take states in turn, lanes take dims; their sums meet in scratch.
+    // Workers take states in turn, lanes take dims; partial sums are added in scratch.
     const int workers = team.team_size();
     Acc* const sums   = static_cast<Acc*>(team.team_scratch(int(Machine::scratch_level))
                                               .get_shmem_aligned(static_cast<int>(sizeof(Acc)) * dims * workers, 16));
@@ -118,8 +118,8 @@ struct MergeKernel {
   }
 };
 
-/// States that a caller holds: row (token, head) of `count` arrays, the first apart from the rest (so that two separate
-/// arrays are two states without a copy).
+/// States in arrays of the caller: row (token, head) of `count` arrays. The first array is separate from the rest, so
+/// that two separate arrays are two states without a copy.
 template <class AccType>
 struct CallerStates {
   using Acc = AccType;

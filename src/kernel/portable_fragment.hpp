@@ -16,8 +16,8 @@
 
 namespace pagoda::detail {
 
-/// Dims d .. d + W of a row. Wide: rows are dense and aligned and head_dim is a multiple of W; otherwise element by
-/// element, with zeros past head_dim.
+/// Loads dims d .. d + W of a row. Wide: rows are dense and aligned, and head_dim is a multiple of W. Otherwise loads
+/// element by element, with zeros past head_dim.
 template <class Vec, int W, bool Wide, class T>
 KOKKOS_INLINE_FUNCTION Vec load_dims(const T* row, int d, std::int64_t dim_stride, int head_dim) {
   if constexpr (Wide) {
@@ -30,14 +30,13 @@ KOKKOS_INLINE_FUNCTION Vec load_dims(const T* row, int d, std::int64_t dim_strid
   }
 }
 
-/// The fragment in plain code: how a tile of queries meets a tile of keys, and probabilities a tile of values, with
-/// nothing but nested Kokkos ranges and scratch memory. A worker (a team thread with its vector lanes) owns its scores,
-/// its (max, sum) and its output; lanes are spread over tokens for the scores and over dims for the values, so no lane
-/// ever needs another's registers, and nothing depends on how many lanes there are.
+/// The fragment in plain code. It multiplies a tile of queries by a tile of keys, and probabilities by a tile of
+/// values, with only nested Kokkos ranges and scratch memory. A worker (a team thread with its vector lanes) owns its
+/// scores, its (max, sum) and its output. Lanes are distributed over tokens for the scores and over dims for the
+/// values, so lanes never exchange registers, and the code works with any number of lanes.
 ///
-/// Machine gives the widths; R is the number of query rows that share one pass over the keys. What other fragments (of
-/// matrix instructions, of SIMD) have to offer instead is the public interface of this class: their accumulators may be
-/// laid out in any way.
+/// Machine defines the widths; R is the number of query rows that share one pass over the keys. Other fragments (with
+/// matrix instructions or SIMD) have the public interface of this class; their accumulators may have any layout.
 template <class Machine, class T, int R, bool Wide>
 class PortableFragment : public FragmentDefaults<T> {
  public:
@@ -45,7 +44,7 @@ class PortableFragment : public FragmentDefaults<T> {
   using Member = typename Machine::Member;
   template <bool>
   using Instance                     = PortableFragment;
-  static constexpr bool general_only = !Wide;  ///< one instance will do: the slower path
+  static constexpr bool general_only = !Wide;  ///< compiled in the general instance only: the slower path
   static constexpr bool any_query    = true;   ///< queries of any type, in the instance without score options too
   using FragmentDefaults<T>::scaled;
   using FragmentDefaults<T>::block_dims;
@@ -76,10 +75,10 @@ class PortableFragment : public FragmentDefaults<T> {
     return sizeof(Acc) * R * padded(head_dim, key_width) + workers * ((worker + 15) / 16 * 16) + 16;
   }
 
-  /// What probabilities are rounded to before they meet the values.
+  /// Type to which probabilities are rounded before they are multiplied by the values.
   static constexpr DType probability_type     = dtype_v<Acc>;
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
-  /// Bytes on which rows must begin for vectors of them to be read; 0: elements are read one by one, of any strides.
+  /// Alignment in bytes that vector loads of rows require; 0: elements are read one by one, with any strides.
   static constexpr int row_alignment = Wide ? 16 : 0;
   static bool can_run(const FragmentShape& s) { return !Wide || s.aligned_vectors<T>(); }
 
@@ -101,16 +100,16 @@ class PortableFragment : public FragmentDefaults<T> {
     for (int r = 0; r < R; ++r) max_[r] = -Kokkos::Experimental::infinity_v<Acc>, sum_[r] = Acc(0);
   }
 
-  /// Which of the tile's rows the lane's j-th is.
+  /// Index in the tile of the lane's j-th row.
   KOKKOS_FUNCTION static constexpr int lane_row(int j) { return j; }
 
-  /// Team-wide, after load_queries. This worker's tiles of tokens begin at u, u + step ... before end: whoever loads
-  /// ahead may begin. A fragment that `starts_speculatively` may get the queries before the lengths are known, and page
-  /// ids here.
+  /// Team-wide, after load_queries. This worker's tiles of tokens begin at u, u + step ... before end. Fragments that
+  /// load ahead start here. A fragment that `starts_speculatively` may get the queries before the lengths are known,
+  /// and page ids here.
   template <class Where>
   KOKKOS_FUNCTION void begin(const Where&, int, int, int) {}
 
-  /// Team-wide. Scores are to be multiplied with scale.
+  /// Team-wide. Loads the queries. Scores must be multiplied by scale.
   template <class Rows>
   KOKKOS_FUNCTION void load_queries(const Rows& rows_of, Acc scale) {
     const int stride = q_stride(), dims = head_dim_;
@@ -121,7 +120,7 @@ class PortableFragment : public FragmentDefaults<T> {
     team_.team_barrier();
   }
 
-  /// Scores of all rows with the tile of tokens that begins at u; those from `end` on score -infinity.
+  /// Computes the scores of all rows with the tile of tokens that begins at u. Tokens from `end` on get -infinity.
   template <class Where>
   KOKKOS_FUNCTION void multiply_keys(const Where& where, int u, int end) {
     const int stride = q_stride(), dims = head_dim_, count = end - u;
@@ -167,7 +166,7 @@ class PortableFragment : public FragmentDefaults<T> {
     });
   }
 
-  /// change(j, n, score) for every row (the lane's j-th) and the first `count` tokens of the tile.
+  /// Calls change(j, n, score) for every row (the lane's j-th) and the first `count` tokens of the tile.
   template <class Change>
   KOKKOS_FUNCTION void for_each_score(int count, const Change& change) {
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, count), [&](int n) {
@@ -175,10 +174,10 @@ class PortableFragment : public FragmentDefaults<T> {
     });
   }
 
-  /// One step of the online softmax (Milakov and Gimelshein, "Online normalizer calculation for softmax"), in base 2:
-  /// scores become probabilities relative to the running maximum; the output's rescaling waits for multiply_values.
-  /// hides: some row may not see some token of the tile. Its score is -infinity then, and multiply_values must leave
-  /// the token's value out, since 0 times NaN is NaN.
+  /// One step of the online softmax (Milakov and Gimelshein, "Online normalizer calculation for softmax"), in base 2.
+  /// Scores become probabilities relative to the running maximum; multiply_values rescales the output. hides: some row
+  /// may not see some token of the tile. The score of such a token is -infinity, and multiply_values must skip its
+  /// value, because 0 times NaN is NaN.
   KOKKOS_FUNCTION void softmax(bool hides) {
     constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>;
     if (hides)
@@ -211,7 +210,7 @@ class PortableFragment : public FragmentDefaults<T> {
         },
         ScoreReducer<false>(total));
     for (int r = 0; r < R; ++r) {
-      Acc tile = Acc(0);  // apart, so that rounding grows with the number of tiles only
+      Acc tile = Acc(0);  // summed separately, so that rounding grows with the number of tiles only
       for (int j = r; j < score_width; j += R) tile += total[j];
       sum_[r] = sum_[r] * correction_[r] + tile;
     }
@@ -227,7 +226,7 @@ class PortableFragment : public FragmentDefaults<T> {
     if constexpr (scaled) weigh(count);
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, chunks), [&](int chunk) {
       const int d = chunk * value_width;
-      // A tile is summed apart and then added, so rounding grows with the number of tiles, not of tokens.
+      // A tile is summed separately and then added, so rounding grows with the number of tiles, not of tokens.
       ValueVec o[R];
       for (int r = 0; r < R; ++r) o[r] = ValueVec::all(0);
       const auto add = [&](int n, unsigned hidden) {
@@ -250,7 +249,7 @@ class PortableFragment : public FragmentDefaults<T> {
     });
   }
 
-  /// Team-wide, once, at the end: the workers' states.
+  /// Team-wide, called once at the end: returns the states of all workers.
   KOKKOS_FUNCTION StateArray<Acc> finish() {
     Kokkos::single(Kokkos::PerThread(team_), [&] {
       RowState<Acc>* const state = state_of(team_.team_rank());
@@ -262,7 +261,8 @@ class PortableFragment : public FragmentDefaults<T> {
   }
 
  private:
-  /// Probabilities times the scales of their tokens' values, where those differ. Their sum is taken already.
+  /// Multiplies probabilities by the scales of their tokens' values, if tokens have scales. The sum of probabilities is
+  /// already computed.
   KOKKOS_FUNCTION void weigh(int count) {
     if (!args_.v_scale.per_token()) return;
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, count), [&](int n) {
@@ -296,10 +296,11 @@ class PortableFragment : public FragmentDefaults<T> {
   };
 
   static constexpr int scale_tokens = scaled ? tile_tokens : 0;
-  /// Of the tile's tokens: where their values lie, and where the values' block scales do.
+  /// Offset arrays for each token of the tile: of its value row and, if there are any, of its block scales.
   static constexpr int offset_arrays = block_dims > 0 ? 2 : 1;
 
-  /// Dims d and on of a row, times the block scale that they share. row: where its block scales lie.
+  /// Loads dims from d on of a row and multiplies them by their common block scale. row: offset of the row's block
+  /// scales.
   template <class Vec, int W, class Args>
   KOKKOS_FUNCTION static Vec load_scaled(const T* from, int d, std::int64_t dim_stride, int dims,
                                          [[maybe_unused]] const Args& blocks, [[maybe_unused]] std::int64_t row) {

@@ -17,7 +17,7 @@
 /// Addresses of the rows of one work item: keys and values, queries and outputs.
 namespace pagoda::detail {
 
-/// Where a token lies: its page, and its slot in the page.
+/// Location of a token: its page, and its slot in the page.
 struct PagePlace {
   int page, slot;
 };
@@ -27,8 +27,8 @@ struct TokenRow {
   std::int64_t k, v;
 };
 
-/// The tokens of a work item: finds the row of visible token u. place() and row() are separate steps, so that a machine
-/// can load from the page table while it does something else. General: as in DecodeKernel.
+/// The tokens of a work item. It finds the row of visible token u in two steps, place() and row(), so that a machine
+/// can load from the page table ahead of its use. General: as in DecodeKernel.
 template <bool General>
 struct ItemRows {
   const KernelArgs& args;
@@ -36,7 +36,7 @@ struct ItemRows {
   int sequence, kv_head;
   const int* pages;  ///< the sequence's row of the table
 
-  /// entry: that of the item.
+  /// entry: the item's entry.
   KOKKOS_FUNCTION ItemRows(const KernelArgs& a, const EntryView& entry, int first_kv_head)
       : args(a),
         visible(a.options, entry),
@@ -67,7 +67,7 @@ struct TileRows {
   const KernelArgs& args;
   int query_begin, first, count, head0;
 
-  /// entry: that of the item; h: which of the item's kv heads.
+  /// entry: the item's entry; h: index of the kv head in the item.
   KOKKOS_FUNCTION TileRows(const KernelArgs& a, const EntryView& entry, const WorkItem& item, int h = 0)
       : args(a),
         query_begin(entry.query_begin),
@@ -80,8 +80,8 @@ struct TileRows {
   /// The query token of row r, counted in the entry.
   KOKKOS_FUNCTION int query(int r) const { return General ? args.group.divide(first + r) : 0; }
   KOKKOS_FUNCTION int head(int r) const { return head0 + first + r - query(r) * args.group.value; }
-  /// Distance of an element from the first one. Queries and outputs of the instance without options are small, so that
-  /// an int will do.
+  /// Distance of an element from the first one. In the instance without options, queries and outputs are small enough
+  /// for an int.
   using Offset = std::conditional_t<General, std::int64_t, int>;
   KOKKOS_FUNCTION static Offset dims(const DeviceArray& a, int d) { return d * static_cast<Offset>(a.stride2); }
   KOKKOS_FUNCTION Offset offset(const DeviceArray& a, int r) const {
@@ -95,7 +95,8 @@ struct TileRows {
     if (!valid(r)) return Acc(0);
     return load_element<Acc>(args.q.data, args.q.type, query_offset(r, d));
   }
-  /// Dims d .. d + n of query row r, or zeros if the row is not valid. For hosts: the type is looked at once for all.
+  /// Loads dims d .. d + n of query row r, or zeros if the row is not valid. For hosts: the type is checked once for
+  /// all dims.
   template <class Acc>
   void load_query_dims(int r, int d, int n, Acc* to) const {
     const std::int64_t at = valid(r) ? std::int64_t(query_offset(r, d)) : 0;
@@ -121,7 +122,7 @@ struct TileRows {
         return convert(static_cast<const bfloat16_t*>(args.q.data));
     }
   }
-  /// Stores dims d + step q .. d + step q + 4 of an output row, for all q. Dims beyond the last are left out.
+  /// Stores dims d + step q .. d + step q + 4 of an output row, for all q. Dims beyond the last are skipped.
   template <int Quads, class Acc>
   KOKKOS_FUNCTION void store_out(int r, int d, int step, const Acc (&x)[Quads][4]) const {
     const Offset at = offset(args.out, r) + dims(args.out, d);

@@ -19,7 +19,7 @@ KOKKOS_INLINE_FUNCTION typename Fragment::Acc scale_of_queries(const Args& args,
 }
 
 /// Changes scores between the product and the softmax. Kernels work in base 2, so scores are multiplied by log2(e).
-/// Without options this and softmax_scale are one factor of the queries, and there is nothing else to do.
+/// Without options, this factor and softmax_scale are one factor of the queries, and scores are not changed.
 template <class Fragment, bool Scored>
 struct ScoreChange {
   using Acc = typename Fragment::Acc;

@@ -13,14 +13,14 @@
 
 namespace pagoda::detail {
 
-/// Finds the work items of a decode. Items are numbered in the order (entry, kv head, row tile, split), and follow from
-/// the entries as they are when the kernel runs. find() is called with rising numbers. Every worker computes them for
-/// itself, lanes over entries: no worker waits for another, and no list is stored. This code runs before the first load
-/// of every team, so each instruction counts.
+/// Finds the work items of a decode. Items are numbered in the order (entry, kv head, row tile, split) and are computed
+/// from the entries when the kernel runs. Calls of find() must have ascending numbers. Every worker computes its items
+/// itself, with lanes over entries: no worker waits for another, and no list is stored. This code runs before the first
+/// load of every team, so each instruction counts.
 ///
 /// A row that sees no token is one item without tokens, so that its output is written. General: entries may have
-/// several query tokens and see only some of their tokens (see DecodeKernel). Deals: splits are dealt out in rounds of
-/// the workers; otherwise a split is a run of tokens.
+/// several query tokens and see only some of their tokens (see DecodeKernel). Deals: splits interleave rounds of the
+/// workers; otherwise a split is a contiguous run of tokens.
 template <class Machine, bool General, bool Deals>
 class Share {
  public:
@@ -29,7 +29,7 @@ class Share {
   /// loaded.
   static constexpr bool has_grid = Deals && !General;
 
-  /// What is kept from one item to the next: how rows are split, and where the search continues.
+  /// State kept from one item to the next: how rows are split, and where the search continues.
   struct State {
     SplitLimit limit;
     int first_entry, first_item, first_slot;
@@ -37,7 +37,8 @@ class Share {
     bool grid;       ///< rows are even, and items are what guess() returns
   };
 
-  /// state: where an earlier search ended. Null: the constructor starts to load entries, and count() must follow.
+  /// state: where an earlier search ended. Null: the constructor starts to load entries, and the caller must call
+  /// count().
   KOKKOS_FUNCTION Share(const Member& team, const KernelArgs& args, const State* state)
       : args_(args), lane_(Machine::lane(team)), lanes_(Machine::lanes_of(team)), counted_(!state), s_{} {
     if (state) {
@@ -89,7 +90,7 @@ class Share {
     s_.one_round = all_rows + s_.limit.cuts <= args.split.num_teams;
   }
 
-  /// The query rows and the split of item i, should the batch be even. Returns false if there is no such item.
+  /// Computes the query rows and the split of item i, assuming an even batch. Returns false if there is no such item.
   KOKKOS_FUNCTION static bool guess(const KernelArgs& args, int i, WorkItem& item) {
     const int row  = args.grid_splits.divide(i);
     item.split     = i - row * args.grid_splits.value;
@@ -101,7 +102,7 @@ class Share {
 
   KOKKOS_FUNCTION const State& state() const { return s_; }
 
-  /// Item i, which must not be before the last one asked for. Returns false if there are no more.
+  /// Finds item i, which must not precede the last item found. Returns false if there are no more items.
   KOKKOS_FUNCTION bool find(int i, WorkItem& item) {
     if (has_grid && s_.grid) return find_in_grid(i, item);
     PAGODA_UNROLL(1)
@@ -114,7 +115,7 @@ class Share {
       }
       int num_splits  = num_splits_of(e.chunks, s_.limit, args_.split);
       const int items = e.tiles * num_splits;
-      int upto        = items;  // the lane's own included
+      int upto        = items;  // including the lane's own
       if (args_.batch > 1) upto = Machine::lane_scan(items);
       const int owner = Machine::first_lane(i < s_.first_item + upto);
       // Only rows with several splits have slots. Where all items fit one round, the number of an item is its slot.
@@ -136,9 +137,8 @@ class Share {
   }
 
  private:
-  /// Adds up the totals of all lanes. Sums over lanes are of ints, so a lane that has 2^25 chunks or more sets a bit of
-  /// `longest` that no row reaches. Chunks are then counted in units of 2^16, rounded up: a row gets fewer cuts, never
-  /// more.
+  /// Adds up the totals of all lanes. Lane sums are ints, so a lane with 2^25 chunks or more sets a bit of `longest`
+  /// that no row reaches. Chunks are then counted in units of 2^16, rounded up: rows get fewer cuts, never more.
   KOKKOS_FUNCTION static RowTotals sum_over_lanes(const RowTotals& lane) {
     constexpr int many = 1 << 30;
     const bool marks   = lane.chunks >= std::int64_t(1) << 25;
@@ -156,7 +156,7 @@ class Share {
     int tokens, chunks, tiles;
   };
 
-  /// Entries that a lane loads before it waits: in the constructor, and later.
+  /// Entries that a lane loads before it waits: in the constructor, and in later rounds.
   static constexpr int at_first = General ? 1 : 2, at_once = General ? 1 : 4;
 
   KOKKOS_FUNCTION EntryView view(int b) const { return args_.template entry<General>(b); }

@@ -12,13 +12,13 @@
 
 namespace pagoda::detail {
 
-/// What the machines of GPUs share. A worker is one warp (or wave); its lanes are the vector lanes of a team thread.
-/// The number of lanes is known at the launch only.
+/// Common to the machines of GPUs. A worker is one warp (or wave); its lanes are the vector lanes of a team thread. The
+/// number of lanes is known only at launch.
 template <class ExecutionSpace, class Derived>
 struct SimtMachine : MachineDefaults<ExecutionSpace> {
   static constexpr int max_workers = 4;
-  // Kokkos compiles for the largest team otherwise, which leaves too few registers; two such teams leave 128 on CUDA,
-  // so that four teams of 128 lanes fit an SM (teams_resident counts on it).
+  // Without launch bounds Kokkos compiles for the largest team, which leaves too few registers. Two such teams leave
+  // 128 registers on CUDA, so that four teams of 128 lanes fit an SM (teams_resident assumes this).
   using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<max_workers * 64, 2>>;
   using Member = typename Policy::member_type;
 
@@ -27,7 +27,7 @@ struct SimtMachine : MachineDefaults<ExecutionSpace> {
   static constexpr int key_width = sizeof(T) <= 4 ? 16 / static_cast<int>(sizeof(T)) : 4;
   template <class T>
   static constexpr int value_width = 4;
-  /// The scores of one token: a lane's share of a tile.
+  /// A lane's part of a tile: the scores of one token.
   template <int R>
   static constexpr int score_width = R;
   template <class Acc, int W>
@@ -35,7 +35,7 @@ struct SimtMachine : MachineDefaults<ExecutionSpace> {
 
   static constexpr int min_split_tokens = 64;
   static constexpr int max_split_tokens = 1 << 24;
-  static constexpr bool deals_tiles     = true;  ///< so the length of a sequence is not needed to find a split's tiles
+  static constexpr bool deals_tiles     = true;  ///< so a split's tiles can be found without the length
   static constexpr int join_block       = 8;
 
   /// The portable fragments, in order of preference.
@@ -63,8 +63,8 @@ struct SimtMachine : MachineDefaults<ExecutionSpace> {
     return exec.concurrency() / (4 * workers * lanes());
   }
 
-  /// Passes the functor by value as a kernel argument. Constant memory would need a fence, which a graph capture
-  /// refuses.
+  /// Passes the functor by value as a kernel argument. Constant memory would need a fence, which graph capture does not
+  /// allow.
   template <class P>
   static auto light(const P& policy) {
     return Kokkos::Experimental::require(policy, Kokkos::Experimental::WorkItemProperty::HintLightWeight);

@@ -24,17 +24,17 @@ class Backend {
   virtual const char* name() const = 0;
   /// Null if the backend can decode the problem with such a schedule on exec's device, else the reason.
   virtual const char* why_not(const ExecutionSpace& exec, const Schedule& schedule, const Problem& problem) const = 0;
-  /// Null if no backend behind this one in the list is faster; otherwise a text that says for
-  /// which batches one is.
+  /// Null if no later backend in the list is faster; otherwise a text that names the batches for which one is.
   virtual const char* why_slower(const ExecutionSpace&, const Schedule&, const CacheRef&) const { return nullptr; }
-  /// Whether the backend's blocks wait for each other. Then a decode needs as many multiprocessors as the plan.
+  /// Whether the backend's blocks wait for each other. If so, a decode needs all multiprocessors that the plan counts
+  /// on.
   virtual bool needs_all_multiprocessors() const { return false; }
   /// Bytes of device memory that keep their contents between decodes.
   virtual std::size_t persistent_bytes(const ExecutionSpace&, const Schedule&) const { return 0; }
-  /// Initializes these bytes, at `persistent`, and loads all kernels of the plan, so that neither happens in a decode
-  /// or in a graph capture. Asynchronous on exec.
+  /// Initializes these bytes, at `persistent`, and loads all kernels of the plan, so that decodes and graph captures do
+  /// neither. Asynchronous on exec.
   virtual void prepare(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, std::byte* persistent) const = 0;
-  /// Launches. Or returns the reason why it does not support the problem, with nothing launched.
+  /// Launches the decode, or launches nothing and returns the reason why the backend does not support the problem.
   virtual const char* decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem,
                              std::byte* persistent) const = 0;
 };
@@ -47,7 +47,7 @@ using BackendList = std::span<const Backend<ExecutionSpace>* const>;
 template <class ExecutionSpace>
 BackendList<ExecutionSpace> backends();
 
-/// Where a backend's memory begins in the memory that the plan owns. index: in the list.
+/// Offset of a backend's memory in the memory that the plan owns. index: index of the backend in the list.
 inline std::size_t persistent_offset(const Schedule& schedule, int index) {
   return index == schedule.backend.index ? schedule.persistent.chosen : schedule.persistent.last;
 }

@@ -19,7 +19,7 @@ namespace pagoda::detail {
 /// plan is chosen for this problem.
 Problem usual_problem(const Schedule& schedule, const CacheRef& kv);
 
-/// The names of the list, each in quotation marks, for error texts.
+/// The names in the list, each in quotation marks, for error texts.
 template <class ExecutionSpace>
 std::string names_of(BackendList<ExecutionSpace> list) {
   std::string names;
@@ -35,7 +35,7 @@ int index_of(BackendList<ExecutionSpace> list, const std::string& name) {
   return -1;
 }
 
-/// The backend that `option` names, or else the environment variable PAGODA_BACKEND, or else the first of the list that
+/// The backend that `option` names, or else the environment variable PAGODA_BACKEND, or else the first in the list that
 /// supports the problem and is not slower. Throws InvalidArgument if the named backend does not exist or does not
 /// support the problem.
 template <class ExecutionSpace>
@@ -58,7 +58,7 @@ BackendChoice choose_backend(const ExecutionSpace& exec, BackendList<ExecutionSp
   } else {
     for (int i = 0; i < last; ++i) {
       if (list[i]->why_not(exec, schedule, problem)) continue;
-      // Programmatic launches are worth more than the difference, and only these backends know them.
+      // A programmatic launch gains more than the faster backend, and only these backends support it.
       const char* const faster_on = schedule.programmatic_launch ? nullptr : list[i]->why_slower(exec, schedule, kv);
       if (!faster_on) {
         choice.index = i;
@@ -71,7 +71,7 @@ BackendChoice choose_backend(const ExecutionSpace& exec, BackendList<ExecutionSp
   return choice;
 }
 
-/// Memory of the plan's backend and of the last one, which takes the decodes that the plan's backend does not support.
+/// Memory of the plan's backend and of the last one, which runs the decodes that the plan's backend does not support.
 template <class ExecutionSpace>
 PersistentLayout persistent_layout(const ExecutionSpace& exec, BackendList<ExecutionSpace> list,
                                    const Schedule& schedule) {

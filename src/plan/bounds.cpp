@@ -29,7 +29,7 @@ std::int64_t max_row_tiles(const Bounds& bounds, const ProblemShape& shape, cons
 
 void require_countable_items(const Bounds& bounds, const ProblemShape& shape, const KernelChoice& kernel,
                              int max_split_tokens) {
-  // In floating point: absurd bounds would overflow integers.
+  // In floating point, because very large bounds would overflow integers.
   const double row_tiles =
       shape.num_kv_heads *
       (double(bounds.max_query_tokens) * double(shape.group()) / kernel.row_tile + max_entries(bounds));

@@ -11,11 +11,11 @@ namespace pagoda::detail {
 
 /// What a plan knows about later decodes and about the device.
 struct DecodeBounds {
-  DType type{};                              ///< of keys and values
+  DType type{};                              ///< type of keys and values
   int group{}, head_dim{}, max_query_len{};  ///< group: query heads to a kv head
   bool paged{};
   std::int64_t rows{};                            ///< batch entries times kv heads
-  std::int64_t max_seq_len{}, capacity_tokens{};  ///< capacity: what the cache holds for all sequences together
+  std::int64_t max_seq_len{}, capacity_tokens{};  ///< capacity_tokens: of the whole cache, all sequences
   int num_kv_heads{};
   int sm{}, num_sms{};  ///< compute capability (90) and multiprocessors
 };
@@ -32,7 +32,7 @@ constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
   if (d.sm != 90 || d.head_dim != 128 || d.max_query_len > 1 || d.group > 8) return nullptr;
   const std::int64_t batch  = d.rows / std::max(d.num_kv_heads, 1);
   const std::int64_t tokens = std::min(batch * d.max_seq_len, d.capacity_tokens);
-  // If the cache cannot hold max_seq_len tokens of every sequence, lengths are considered uneven.
+  // If the cache cannot hold max_seq_len tokens of every sequence, lengths are assumed to be uneven.
   const bool even          = tokens >= batch * d.max_seq_len * 9 / 10;
   const double sms         = std::max(d.num_sms, 1);
   const double rows_per_sm = static_cast<double>(d.rows) / sms;
@@ -41,7 +41,7 @@ constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
   if (!even) return nullptr;
 
   const bool whole      = rows_per_sm >= 1.5;                    // rows are not split
-  const bool one_round  = rows_per_sm <= 8;                      // all rows at once, in teams of one worker
+  const bool one_round  = rows_per_sm <= 8;                      // all rows run at once, in teams of one worker
   const bool two_rounds = rows_per_sm > 8 && rows_per_sm <= 16;  // the second round waits for the first
   switch (d.type) {
     case DType::fp16:

@@ -30,7 +30,7 @@ struct FragmentShape {
   }
 };
 
-/// What a plan must know of the machine.
+/// The properties of the machine that a plan needs.
 struct MachineFacts {
   std::size_t scratch_limit = 0;  ///< bytes of a team's scratch
   int multiprocessors       = 0;  ///< that the instance may use; 0 on hosts
@@ -48,8 +48,8 @@ struct FragmentChoice {
   MachineFacts machine{};
 };
 
-/// The first fragment of the machine's list that can run the shape, needs as few passes over the keys as any, and fits
-/// the device's scratch memory. Throws InvalidArgument if this build has no kernels for the type. Defined with the
+/// Returns the first fragment in the machine's list that can run the shape, needs the fewest passes over the keys, and
+/// fits the device's scratch memory. Throws InvalidArgument if this build has no kernels for the type. Defined with the
 /// kernels (src/dispatch/generic.cpp).
 template <class ExecutionSpace>
 FragmentChoice choose_fragment(const ExecutionSpace& exec, DType kv_type, const FragmentShape& shape);

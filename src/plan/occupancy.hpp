@@ -7,7 +7,7 @@
 /// C++ Programming Guide, "Compute Capabilities"; the allocation units are those of every capability from 8.0 on.
 namespace pagoda::detail {
 
-/// What one multiprocessor has.
+/// Resources of one multiprocessor.
 struct MultiprocessorLimits {
   int shared_bytes;           ///< shared memory
   int reserved_shared_bytes;  ///< shared memory that the system takes for each team
@@ -16,11 +16,11 @@ struct MultiprocessorLimits {
   int teams;
 };
 
-/// What one team takes.
+/// Resources of one team.
 struct TeamNeeds {
   int shared_bytes;  ///< without the reserved bytes
   int warps;
-  int registers;  ///< of each lane
+  int registers;  ///< registers of each lane
 };
 
 constexpr int teams_per_multiprocessor(const MultiprocessorLimits& limits, const TeamNeeds& team) {
@@ -31,8 +31,8 @@ constexpr int teams_per_multiprocessor(const MultiprocessorLimits& limits, const
                    limits.registers / (registers_of_warp * team.warps)});
 }
 
-/// The most registers of each lane with which `teams` teams of `warps` warps fit a multiprocessor: the limit of a
-/// kernel with these launch bounds.
+/// The largest number of registers for each lane with which `teams` teams of `warps` warps fit a multiprocessor. This
+/// is the limit for a kernel with these launch bounds.
 constexpr int registers_for_teams(const MultiprocessorLimits& limits, int teams, int warps) {
   return std::min(limits.registers / (teams * warps * 32) / 8 * 8, 255);
 }

@@ -11,15 +11,15 @@
 #include <cmath>
 #include <cstdint>
 
-/// How rows (the query rows that share one pass over a kv head's tokens) are split so that the machine is busy whatever
-/// the lengths. Pure functions of the lengths' totals: each team computes its own work items from them, and the host
-/// computes the same.
+/// How rows (the query rows that share one pass over a kv head's tokens) are split so that the machine is busy for all
+/// lengths. These are pure functions of the lengths' totals. Each team computes its own work items with them, and the
+/// host computes the same.
 namespace pagoda::detail {
 
 /// Lengths are counted in chunks of 2^chunk_shift tokens.
 struct RowTotals {
-  std::int64_t chunks;  ///< of all rows of a batch
-  int rows;             ///< that see any token
+  std::int64_t chunks;  ///< chunks of all rows of a batch
+  int rows;             ///< rows that see any token
   int longest;          ///< chunks
 };
 
@@ -36,11 +36,11 @@ KOKKOS_INLINE_FUNCTION bool even(const RowTotals& t) { return even_lengths(t.lon
 
 /// Computes how the rows of a batch are split. The number of cuts never exceeds max_cuts, for which the workspace has
 /// room.
-///  - Even rows (most batches): as many splits as fit `even_waves` rounds of the resident teams. If there are enough
+///  - Even rows (most batches): as many splits as fit in `even_waves` rounds of the resident teams. If there are enough
 ///    rows, they stay whole: a cut costs a join and gains nothing.
 ///  - Uneven rows: splits fill `waves` rounds, so that no long row runs alone at the end.
 ///
-/// Quotients are products with reciprocals: a precise division contains a call on GPUs, and after a call the compiler
+/// Quotients are computed with reciprocals. A precise division contains a call on GPUs, and after a call the compiler
 /// keeps addresses that all lanes share in a register of each lane (2 to 4% of a latent decode of 128 heads).
 KOKKOS_INLINE_FUNCTION SplitLimit limit_splits(const RowTotals& t, const SplitBounds& bounds) {
   const float chunks = static_cast<float>(t.chunks);
@@ -50,11 +50,11 @@ KOKKOS_INLINE_FUNCTION SplitLimit limit_splits(const RowTotals& t, const SplitBo
     const float long_cuts = chunks * reciprocal(static_cast<float>(bounds.max_chunks));
     const float left      = static_cast<float>(bounds.max_cuts - limit.cuts);
     limit.cuts            = long_cuts < left ? limit.cuts + static_cast<int>(long_cuts) : bounds.max_cuts;
-    // Rounded up a little: longer splits make fewer cuts.
+    // Rounded up slightly: longer splits make fewer cuts.
     if (long_cuts > static_cast<float>(bounds.max_cuts))
       limit.max_chunks = static_cast<int>(1.000001f * chunks * reciprocal(static_cast<float>(bounds.max_cuts))) + 1;
   }
-  // Rounded down a little, so that the cuts of all rows never come to more.
+  // Rounded down slightly, so that the cuts of all rows never exceed the limit.
   if (t.chunks > 0) limit.density = static_cast<float>(limit.cuts) * 0.999999f * reciprocal(chunks);
   return limit;
 }
@@ -84,7 +84,7 @@ inline SplitBounds fit_teams_to_rows(std::int64_t rows, const SplitBounds& bound
   return least_idle(bounds);
 }
 
-/// Number of splits of a row: 1 + chunks * density at most, or chunks / max_chunks if that is more.
+/// Number of splits of a row: at most 1 + chunks * density, or chunks / max_chunks if that is larger.
 KOKKOS_INLINE_FUNCTION int num_splits_of(int chunks, const SplitLimit& limit, const SplitBounds& bounds) {
   const int wanted = 1 + static_cast<int>(static_cast<float>(chunks) * limit.density);
   int num_splits   = least(wanted, greatest(chunks >> bounds.split_shift, 1));
@@ -92,9 +92,9 @@ KOKKOS_INLINE_FUNCTION int num_splits_of(int chunks, const SplitLimit& limit, co
   return num_splits;
 }
 
-/// Number of splits of a row of an even batch, on machines that deal out tiles. All rows have the same number of
-/// splits, `grid`, which depends on the number of rows only. Split n takes every grid-th round of a team's workers,
-/// starting with the n-th. A row of fewer than `grid` rounds has one split for each round.
+/// Number of splits of a row of an even batch, on machines whose splits interleave tiles. All rows have the same number
+/// of splits, `grid`, which depends only on the number of rows. Split n takes every grid-th round of a team's workers,
+/// starting with round n. A row of fewer than `grid` rounds has one split for each round.
 KOKKOS_INLINE_FUNCTION int grid_splits_of(int chunks, int grid, const SplitBounds& bounds) {
   return greatest(least((chunks + (1 << bounds.round_shift) - 1) >> bounds.round_shift, grid), 1);
 }
@@ -108,7 +108,7 @@ struct SplitRange {
   int first, count;
 };
 
-/// Range of a split. Splits are of equal length; if the chunks do not divide, the first splits have one more.
+/// Range of a split. Splits have equal lengths; if the chunks do not divide evenly, the first splits have one more.
 KOKKOS_INLINE_FUNCTION SplitRange split_range(int chunks, int num_splits, int split) {
   if (num_splits == 1) return {0, chunks};
   const int length = quotient(chunks, num_splits), longer = chunks - length * num_splits;

@@ -15,7 +15,7 @@ std::int64_t max_splits_of_row(const SplitBounds& split, int max_seq_len) {
   return max_seq_len / (1 << (split.chunk_shift + split.split_shift)) + 1;
 }
 
-/// Resident teams; if there are more row tiles than teams, those of one worker (fit_teams_to_rows).
+/// Number of resident teams; if there are more row tiles than teams, of teams with one worker (fit_teams_to_rows).
 std::int64_t max_resident_teams(const SplitBounds& split, std::int64_t row_tiles) {
   const bool may_be_smaller = split.deals_tiles && row_tiles > split.num_teams;
   return std::int64_t(split.num_teams) << (may_be_smaller ? split.round_shift : 0);
@@ -50,8 +50,8 @@ SplitBounds bound_splits(SplitBounds split, std::int64_t row_tiles, int max_seq_
 }
 
 int max_slots(const SplitBounds& split, std::int64_t row_tiles, int max_seq_len) {
-  // A row of n splits has n - 1 cuts. Where work items are numbered consecutively (State::one_round of share.hpp), an
-  // item's number is its slot, and there are no more items than teams.
+  // A row of n splits has n - 1 cuts. If work items are numbered consecutively (State::one_round of share.hpp), an
+  // item's number is its slot, and there are at most as many items as teams.
   const std::int64_t teams =
       std::min(max_resident_teams(split, row_tiles), row_tiles * max_splits_of_row(split, max_seq_len));
   return std::max(2 * split.max_cuts, static_cast<int>(teams));

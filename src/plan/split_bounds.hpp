@@ -10,14 +10,14 @@
 /// The part of the planner that decides how rows may be split, and for how many splits the workspace has room.
 namespace pagoda::detail {
 
-/// Lengths of splits as the fragment and the machine ask for them. max_cuts is not set yet.
+/// Lengths of splits that the fragment and the machine require. Does not set max_cuts.
 SplitBounds split_lengths(const FragmentChoice& choice);
 
 /// Tokens of the longest split.
 inline int max_split_tokens(const SplitBounds& split) { return split.max_chunks << split.chunk_shift; }
 
 /// The same bounds, with the teams and cuts that this number of row tiles can use. They hold for all lengths
-/// (limit_splits sees to it), and are tight for lengths up to max_seq_len.
+/// (limit_splits ensures this), and are tight for lengths up to max_seq_len.
 SplitBounds bound_splits(SplitBounds split, std::int64_t row_tiles, int max_seq_len);
 
 /// Partial states of a batch, for which the workspace has room.

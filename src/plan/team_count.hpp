@@ -5,19 +5,20 @@
 
 #include <cstdint>
 
-/// Rules that the generic and the tuned kernels share. They need no Kokkos.
+/// Rules that the generic and the tuned kernels share. They do not depend on Kokkos.
 namespace pagoda::detail {
 
-/// Whether no row is much longer than the others. longest: its length; rows: those that see any token; sum: of all
-/// lengths.
+/// Whether no row is much longer than the others. longest: length of the longest row; rows: rows that see any token;
+/// sum: sum of all lengths.
 PAGODA_ANYWHERE bool even_lengths(int longest, int rows, std::int64_t sum) {
   return static_cast<float>(longest) * static_cast<float>(rows) <= 1.25f * static_cast<float>(sum);
 }
 
-/// Number of teams (or blocks) to launch for the work items of an even batch. teams: those that can run at the same
-/// time. Idle teams cost time on a GPU: the system places several of them on one multiprocessor, which then reads
-/// nothing (4 us of 240 with 8 idle teams of 264). So only as many teams as items are launched; except if they were
-/// less than three quarters of the teams, as an uneven batch would then leave much of the machine unused.
+/// Number of teams (or blocks) to launch for the work items of an even batch. teams: teams that can run at the same
+/// time. Idle teams cost time on a GPU: the hardware places several of them on one multiprocessor, which then reads
+/// nothing (4 us of 240 with 8 idle teams of 264). So one team is launched for each item. The exception is fewer items
+/// than three quarters of the teams: then all teams are launched, because an uneven batch would otherwise leave much of
+/// the machine unused.
 constexpr int teams_launched(std::int64_t items, int teams) {
   return 4 * items >= 3 * std::int64_t(teams) && items < teams ? static_cast<int>(items) : teams;
 }

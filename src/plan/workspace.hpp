@@ -11,7 +11,7 @@ namespace pagoda::detail {
 /// Every part begins on a multiple of this many bytes.
 constexpr std::size_t workspace_alignment = 16;
 
-/// Gives out consecutive aligned parts. What it has given out in the end is the size.
+/// Allocates consecutive aligned parts. The total is the size of the workspace.
 struct Allocator {
   std::size_t used = 0;
   std::size_t take(std::size_t bytes) {
@@ -23,7 +23,7 @@ struct Allocator {
 
 constexpr int padded_to_quads(int dims) { return (dims + 3) / 4 * 4; }
 
-/// Partial states of the generic kernel. Throws InvalidArgument if they are too many.
+/// Layout of the partial states of the generic kernel. Throws InvalidArgument if there are too many.
 WorkspaceLayout workspace_layout(const ProblemShape& shape, const Bounds& bounds, const KernelChoice& kernel,
                                  int max_slots);
 

@@ -11,9 +11,8 @@
 
 namespace pagoda::detail {
 
-/// Asks the system to back host memory that is not yet written by large pages (2 MiB on x86). A decode reads all of a
-/// cache, and shuffled cache pages miss the TLB at every step (a tenth of its time, bench/NOTES.md). If the system
-/// refuses, nothing changes.
+/// Asks the system to back unwritten host memory with large pages (2 MiB on x86). A decode reads the whole cache, and
+/// shuffled cache pages cause TLB misses (a tenth of its time, bench/NOTES.md). If the system refuses, nothing changes.
 inline void ask_for_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes) {
 #if defined(__linux__)
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE)), at = reinterpret_cast<std::uintptr_t>(data);

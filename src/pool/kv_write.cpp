@@ -36,7 +36,7 @@ void write_kv(const ExecutionSpace& exec, const TensorRef& k_cache, const Tensor
               const SlotMapping& mapping, const TensorRef& k, const TensorRef& v) {
   require(k_cache.type == v_cache.type, "pagoda::write_kv: v_cache holds ", name_of(v_cache.type),
           "; allowed: ", name_of(k_cache.type), ", as k_cache does");
-  // The caller writes quantized caches, because the writer chooses the scales.
+  // The caller writes quantized caches, because it must choose the scales.
   require_plain("pagoda::write_kv", "k_cache and v_cache hold", k_cache.type);
   check_rows("pagoda", "::write_kv", k, v, mapping.count, k_cache.extent[2], k_cache.extent[3], v_cache.extent[3]);
   const RowShape shape{static_cast<int>(k_cache.extent[2]), static_cast<int>(k_cache.extent[3]),

@@ -17,7 +17,8 @@ struct TokenRun {
   int count;
 };
 
-/// Hands out the numbers 0 .. size-1. The number returned last comes first, as its memory may still be in a cache.
+/// Allocates the numbers 0 .. size-1. The number freed last is reused first, because its memory may still be in a
+/// cache.
 class FreeList {
  public:
   explicit FreeList(int size);
@@ -30,14 +31,15 @@ class FreeList {
   std::vector<int> free_;
 };
 
-/// Slots (sequences), the pages each holds in order, how many sequences share a page, and which rows of the device's
-/// copy of all this are out of date.
+/// Slots (sequences), the pages of each in order, the number of sequences that share each page, and the rows of the
+/// device's copy of these tables that are out of date.
 ///
-/// A contiguous cache is the case of one page of max_seq_len tokens per sequence, held from admission to release and
-/// never shared. Slots and pages then come and go together, in the same order, so slot s always holds page s.
+/// A contiguous cache has one page of max_seq_len tokens for each sequence, held from admission to release and never
+/// shared. Slots and pages are then allocated and freed together, in the same order, so slot s always holds page s.
 ///
-/// A call that throws has changed nothing: it first checks and reserves memory, and then cannot fail. A caller that
-/// fails later reverts a call with undo(). Messages begin with Shape::owner and the call, and name the argument.
+/// If a call throws, nothing has changed: each call first checks its arguments and reserves memory, and then cannot
+/// fail. If the caller fails later, undo() reverts a call. Messages begin with Shape::owner and the call, and name the
+/// argument.
 /// Source: Kwon et al., PagedAttention, sections 4.2 to 4.4; Heidari et al., section III.C.
 class PageTable {
  public:
@@ -52,12 +54,12 @@ class PageTable {
   int admit(int num_tokens);
   /// Throws InvalidArgument unless each slot holds a sequence, occurs once, and has room for its count of tokens.
   void check_extend(const char* call, std::span<const int> slots, std::span<const int> counts);
-  /// Lengthens each of `slots` by its count (counts empty: by one). If a sequence is about to write into a shared page,
-  /// it gets its own copy of that page: the runs to copy are appended to `copies`, and must be copied before the new
+  /// Lengthens each of `slots` by its count (counts empty: by one). If a sequence is about to write to a shared page,
+  /// it gets its own copy of that page: the runs to copy are appended to `copies` and must be copied before the new
   /// tokens are written.
   void extend(const char* call, std::span<const int> slots, std::span<const int> counts, std::vector<TokenRun>& copies);
-  /// Takes a slot for a sequence that begins with the first num_tokens tokens of `slot`. It shares their pages or,
-  /// where pages cannot be shared, gets copies.
+  /// Takes a slot for a sequence that begins with the first num_tokens tokens of `slot`. It shares their pages, or gets
+  /// copies if pages cannot be shared.
   int fork(int slot, int num_tokens, std::vector<TokenRun>& copies);
   /// Ends a sequence. Pages that no other sequence holds become free.
   void release(int slot);
@@ -69,11 +71,11 @@ class PageTable {
   std::span<const int> pages(int slot) const { return sequences_[slot].pages; }
   /// Sequences that hold this page.
   int ref_count(int page) const { return refs_[page]; }
-  /// Where token t of a sequence lies.
+  /// Position of token t of a sequence.
   std::int64_t position(int slot, int t) const {
     return std::int64_t(sequences_[slot].pages[t / shape_.page_size]) * shape_.page_size + t % shape_.page_size;
   }
-  /// Appends the runs that carry rows `from` .. `from + count` to tokens first .. first + count of a sequence.
+  /// Appends the runs that copy rows `from` .. `from + count` to tokens first .. first + count of a sequence.
   void add_runs(int slot, int first, int count, std::int64_t from, std::vector<TokenRun>& runs) const;
 
   const Shape& shape() const { return shape_; }
@@ -83,7 +85,7 @@ class PageTable {
   int used_pages() const { return shape_.num_pages - free_pages(); }
   /// Sum of the lengths of all sequences.
   std::int64_t tokens_held() const { return tokens_held_; }
-  /// Rows in use: a token of a page that several sequences share counts once. Looks at every page.
+  /// Rows in use. A token in a page that several sequences share counts once. Takes time in the number of pages.
   std::int64_t tokens_stored() const;
   bool can_admit(int num_tokens) const;
 
@@ -109,7 +111,7 @@ class PageTable {
   /// State of a sequence before the last call.
   struct Before {
     int slot, length, columns, clean_columns;
-    int copied_page;  ///< that the sequence's copy of its last page replaced; -1: none
+    int copied_page;  ///< page that the sequence's copy of its last page replaced; -1: none
     bool changed;
   };
 
@@ -127,8 +129,8 @@ class PageTable {
   FreeList free_slots_, free_pages_;
   std::int64_t tokens_held_ = 0;
   std::vector<int> changed_;             ///< slots that differ from the device's copy
-  std::vector<Before> undo_;             ///< of the last call, in its order
-  std::int64_t mention_ = 0;             ///< calls of extend so far
+  std::vector<Before> undo_;             ///< sequences before the last call, in its order
+  std::int64_t mention_ = 0;             ///< number of calls of extend
   std::vector<std::int64_t> mentioned_;  ///< [max_sequences] the call that named the slot last
   std::vector<int> copied_;              ///< scratch of extend
 };

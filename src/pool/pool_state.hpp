@@ -32,12 +32,12 @@ struct SelectKernel {
   KOKKOS_FUNCTION void operator()(int i) const { ids[i] = i < num_staged ? staged[i] : values[i - num_staged]; }
 };
 
-/// The sequences that are selected for a cache of the pool. kv and decode have one selection each and do not change the
-/// other's.
+/// The sequences that are selected for a cache of the pool. kv and decode have one selection each and do not change
+/// each other's.
 template <class ExecutionSpace>
 struct SlotSelection {
   Kokkos::View<int*, typename ExecutionSpace::memory_space> ids;  ///< [max_sequences]
-  std::vector<int> held;                                          ///< what ids holds
+  std::vector<int> held;                                          ///< contents of ids
 
   SlotSelection(const ExecutionSpace& exec, int max_sequences)
       : ids(Kokkos::view_alloc(exec, "Pagoda::KVPool::sequence_ids"), max_sequences), held(max_sequences, 0) {}
@@ -46,13 +46,13 @@ struct SlotSelection {
 /// Checks options and fills in the defaults. Every message begins with `owner`.
 PoolOptions checked(const std::string& owner, PoolOptions options, bool contiguous);
 
-/// The state of a pool: the table on the host, the storage, the table's copy on the device, and the staging between
+/// The state of a pool: the table on the host, the storage, the device's copy of the table, and the staging between
 /// them.
 ///
 /// Strong exception guarantee: if a call throws, the table, its copy on the device and all rows of sequences are as
-/// before. Copies and new rows are launched first; they go where no sequence has a token yet. All changes of the
-/// device's tables follow in a single launch, which is the last. If anything fails before it, PageTable::undo reverts
-/// the host's table. Nothing after it can fail.
+/// before. Copies and new rows are launched first; they write only where no sequence has a token yet. All changes of
+/// the device's tables follow in one launch, the last. If anything fails before it, PageTable::undo reverts the host's
+/// table. Nothing after it can fail.
 template <class T, class ExecutionSpace>
 struct PoolState {
   using MemorySpace = typename ExecutionSpace::memory_space;
@@ -94,7 +94,7 @@ struct PoolState {
       block_table =
           decltype(block_table)(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::KVPool::block_table"),
                                 o.max_sequences, columns);
-    // Writes empty tables with the kernel of all later calls, so that Kokkos' allocations at its first launch happen
+    // The kernel of all later calls writes the empty tables, so that Kokkos makes the allocations of its first launch
     // here.
     for (int slot = 0; slot < o.max_sequences; ++slot) {
       updates.push_back({slot, -1, 0});
@@ -116,7 +116,7 @@ struct PoolState {
     check_rows(owner().c_str(), call, new_k, new_v, tokens, options.num_kv_heads, options.head_dim, options.head_dim_v);
   }
 
-  /// Carries out one call: `change` alters the table and lists copies within the cache and runs of the new rows.
+  /// Runs one call: `change` alters the table and lists copies within the cache and runs of the new rows.
   template <class Change>
   void transact(const ExecutionSpace& exec, const TensorRef& new_k, const TensorRef& new_v, const Change& change) {
     copies.clear();
@@ -140,7 +140,7 @@ struct PoolState {
               ", which holds no sequence; allowed: a slot that admit or fork returned");
   }
 
-  /// If the slots differ from the selection, brings them to the device. A single launch changes the selection.
+  /// If the slots differ from the selection, copies them to the device. A single launch changes the selection.
   void select(const ExecutionSpace& exec, std::span<const int> slots, SlotSelection<ExecutionSpace>& selection) {
     using Kernel      = SelectKernel<ExecutionSpace>;
     std::size_t first = 0, end = slots.size();
@@ -176,7 +176,7 @@ struct PoolState {
                    nhd ? o.num_kv_heads : o.page_size, dims);
   }
 
-  /// Room for 64 steps in which every sequence gets a token and a page, and at least for what one call can change.
+  /// Room for 64 steps in which every sequence gets a token and a page, and at least for the changes of one call.
   static std::size_t ring_bytes(const PoolOptions& o, int columns) {
     const std::size_t step  = o.max_sequences * (sizeof(TokenRun) + 2 * sizeof(TableUpdate));
     const std::size_t pages = columns > 0 ? std::size_t(o.num_pages) + columns : 0;  // taken, or shared by a fork
@@ -185,7 +185,7 @@ struct PoolState {
     return std::max(std::clamp<std::size_t>(64 * step, std::size_t(1) << 16, std::size_t(1) << 24), largest + 16);
   }
 
-  /// Launches the copies, then the runs, and last what changed in the table.
+  /// Launches the copies, then the runs, and last the changes of the table.
   void flush(const ExecutionSpace& exec, const RowPair& rows) {
     updates.clear();
     clears.clear();

@@ -9,7 +9,7 @@
 
 namespace pagoda::detail {
 
-/// A ring of memory that host and device share, in which the host leaves small lists for kernels. Nothing is copied.
+/// A ring of memory that host and device share. The host writes small lists there for kernels, so nothing is copied.
 /// When the ring is full, exec is fenced and the ring starts again.
 template <class ExecutionSpace>
 class StagingRing {
@@ -21,11 +21,11 @@ class StagingRing {
   explicit StagingRing(std::size_t bytes)
       : memory_(Kokkos::view_alloc(Kokkos::WithoutInitializing, "Pagoda::KVPool::staging"), bytes) {}
 
-  /// Bytes to take at once if a list can be divided: a quarter of the ring, so that little of its end stays unused.
+  /// Bytes to take at once if a list can be divided: a quarter of the ring, so that little of its end is left unused.
   std::size_t limit() const { return memory_.extent(0) / 4; }
 
-  /// Returns memory aligned to 16 bytes that is kept until the kernels launched next on exec have run. At most the size
-  /// of the ring.
+  /// Returns memory aligned to 16 bytes that stays valid until the kernels launched next on exec have run. bytes: at
+  /// most the size of the ring.
   std::byte* take(const ExecutionSpace& exec, std::size_t bytes) {
     const std::size_t rounded = (bytes + 15) / 16 * 16;
     if (used_ + rounded > memory_.extent(0)) {

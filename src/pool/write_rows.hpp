@@ -43,7 +43,7 @@ inline PagedRows caller_rows(const TensorRef& t) {
   return {t.data, t.type, std::numeric_limits<std::int64_t>::max(), 0, t.stride[0], t.stride[1], t.stride[2]};
 }
 
-/// Keys and values on one side of a copy.
+/// Keys and values at the source or the destination of a copy.
 struct RowPair {
   PagedRows k, v;
 };
@@ -57,7 +57,7 @@ struct RowShape {
 /// A changed integer of the device tables.
 struct TableUpdate {
   int slot;
-  int column;  ///< of the block table; -1: the sequence's length
+  int column;  ///< column of the block table; -1: the sequence's length
   int value;
 };
 
@@ -89,8 +89,8 @@ struct MappedRuns {
   KOKKOS_FUNCTION TokenRun operator()(int i) const { return {i, slot_mapping[i * stride], 1}; }
 };
 
-/// Teams: first one for each run, then one for each `updates_per_team` updates, then one for each clear. Vector: rows
-/// are dense, of one type, and every row starts and ends on 16 bytes.
+/// Teams: one for each run, then one for each `updates_per_team` updates, then one for each clear. Vector: rows are
+/// dense and of one type, and every row starts and ends at a multiple of 16 bytes.
 template <class ExecutionSpace, class T, class Runs, bool Vector>
 struct WriteRowsKernel {
   using Policy                          = Kokkos::TeamPolicy<ExecutionSpace>;
@@ -178,7 +178,7 @@ struct WriteRowsKernel {
   }
 };
 
-/// Rows can be copied 16 bytes at a time.
+/// Whether rows can be copied 16 bytes at a time.
 template <class T>
 bool vector_rows(const PagedRows& rows, int dims, const RowShape& shape) {
   const auto aligned = [](std::int64_t elements) { return elements * static_cast<int>(sizeof(T)) % 16 == 0; };
@@ -192,7 +192,7 @@ void launch_write(const std::string& label, const ExecutionSpace& exec, const Ru
   using Kernel    = WriteRowsKernel<ExecutionSpace, T, Runs, Vector>;
   const int teams = Kernel::teams(num_runs, updates);
   if (teams == 0) return;
-  // Enough lanes for a row, enough threads for several rows at a time.
+  // Enough lanes for one row, and enough threads for several rows at a time.
   int lanes = 1, threads = 1;
   if constexpr (!std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>) {
     const int wanted = std::max(shape.head_dim, shape.head_dim_v) / Kernel::elements;
@@ -205,7 +205,7 @@ void launch_write(const std::string& label, const ExecutionSpace& exec, const Ru
                        Kernel{runs, num_runs, shape, from, to, updates});
 }
 
-/// Carries out the runs and updates, asynchronously on exec. Types may differ: elements are converted.
+/// Copies the runs and writes the updates, asynchronously on exec. Types may differ: elements are converted.
 template <class T, class ExecutionSpace, class Runs>
 void write_rows(const std::string& label, const ExecutionSpace& exec, const Runs& runs, int num_runs,
                 const RowShape& shape, const RowPair& from, const RowPair& to, const TableUpdates& updates = {}) {

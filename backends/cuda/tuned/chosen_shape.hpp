@@ -9,7 +9,7 @@ namespace pagoda::tuned {
 /// The shape that `decode` chooses.
 LaunchShape choose_shape(const Problem& problem, const Device& device);
 
-/// `decode` with another shape: any that the cost model can choose for the problem on a device of whatever speed.
+/// Decodes with another shape: any shape that the cost model can choose for the problem, on a device of any speed.
 bool decode_with(const LaunchShape& shape, const Problem& problem, const Device& device, void* workspace,
                  CUstream_st* stream);
 

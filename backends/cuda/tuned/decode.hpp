@@ -26,7 +26,7 @@ constexpr int bytes_of(Type type) { return type == Type::fp32 ? 4 : is_eight_bit
 struct Cache {
   const void* data;
   std::int64_t page, token, head;
-  const float* scale;       ///< of 8-bit elements; null: 1
+  const float* scale;       ///< scales of 8-bit elements; null: 1
   std::int64_t scale_head;  ///< from one kv head's scale to the next, in floats; 0: one for all
 };
 
@@ -38,7 +38,7 @@ struct Heads {
 };
 
 struct Problem {
-  Type type;  ///< of keys and values
+  Type type;  ///< type of keys and values
   int batch, num_q_heads, num_kv_heads, head_dim, head_dim_v;
   int page_size;                       ///< tokens; contiguous: capacity of one sequence
   std::int64_t max_seq_len;            ///< bound on every length; used for tuning only
@@ -79,19 +79,20 @@ struct Problem {
 
 /// What the kernels are tuned to.
 struct Device {
-  int sm;  ///< 80, 86, 90: of the card, or what the code was compiled for if that is older
+  int sm;  ///< 80, 86, 90: the card's, or the one that the code was compiled for if that is older
   int num_sms;
   int shared_per_sm, shared_per_block;  ///< bytes
-  bool sm90a = false;  ///< there is code for sm_90a, which runs on cards of sm_90 alone, and this is one
-  Speed speed{};       ///< built in or measured; only the choice of launch shapes depends on it
+  bool sm90a = false;                   ///< there is code for sm_90a, which runs only on sm_90 cards, and this is one
+  Speed speed{};                        ///< built in or measured; only the choice of launch shapes depends on it
   static Device current();
 };
 
-/// Null if `decode` takes the problem on the device, else the reason, for people. Looks at nothing behind pointers.
+/// Returns null if `decode` supports the problem on the device, else the reason as text. Does not read through
+/// pointers.
 const char* why_not(const Problem& problem, const Device& device);
 
-/// Bytes of device memory that decodes of such heads and query tokens write beside their outputs, whatever the batch.
-/// Of the problem only type, num_q_heads, num_kv_heads, head_dim, head_dim_v and max_q_tokens count, here and below.
+/// Bytes of device memory that decodes of such heads and query tokens write besides their outputs, for any batch. Here
+/// and below, only the problem's type, num_q_heads, num_kv_heads, head_dim, head_dim_v and max_q_tokens count.
 std::size_t workspace_bytes(const Problem& problem, const Device& device);
 
 /// Sets a workspace up, once, and loads the kernels. Every decode leaves the workspace as it was; one decode may be in

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-/// Checks what holds for all kernels, and hands problems to the wgmma kernels or to the warp kernels.
+/// Checks what all kernels require, and passes problems to the wgmma kernels or to the warp kernels.
 namespace pagoda::tuned {
 
 namespace {
@@ -23,7 +23,7 @@ bool can_be_mapped(const Problem& p, const Cache& c) {
          p.num_pages > 0;
 }
 
-/// Tells for which architecture this file was compiled, as the kernels were.
+/// Reports the architecture for which this file, and so the kernels, were compiled.
 __global__ void probe() {}
 
 }  // namespace
@@ -42,7 +42,7 @@ Device Device::current() {
 #if defined(PAGODA_HAS_SM90A)
   d.sm90a = d.sm == 90;
 #endif
-  // Code for an older card runs on a newer one too, but has nothing that the older one lacks.
+  // Code for an older card also runs on a newer one, but has only the features of the older one.
   cudaFuncAttributes compiled{};
   check(cudaFuncGetAttributes(&compiled, probe), "cudaFuncGetAttributes");
   if (compiled.ptxVersion >= 80) d.sm = std::min(d.sm, compiled.ptxVersion);

@@ -6,27 +6,27 @@
 
 namespace pagoda::tuned {
 
-/// What the cost model takes a device's speed to be: data that chooses among launch shapes and never changes a result
-/// beyond its rounding. Bytes are those of keys and values, times are microseconds. The defaults are an H200's,
-/// measured (bench/NOTES.md). pagoda-tune measures all of them on a device.
+/// The speed of a device, for the cost model. It determines the choice of launch shapes and never changes a result
+/// beyond its rounding. Bytes are those of keys and values, times are microseconds. The defaults were measured on an
+/// H200 (bench/NOTES.md). pagoda-tune measures all of them on a device.
 struct Speed {
   double bytes_per_us    = 4.488e6;  ///< read by all multiprocessors together
   double sm_bytes_per_us = 42500;    ///< read by one multiprocessor while about half of them read, in 16 bits
   // Merge of splits, by warps of a block, where 4 query heads share a kv head.
   double merge8_us = 1.5, merge4_us = 2.7, merge2_us = 4.1, merge1_us = 7.5;
   double row8_us       = 0.2;   ///< from one row to the next in a block of 8 warps
-  double stream_us     = 3.5;   ///< a batch cut as one stream, beyond its reading
-  double stream_factor = 1.03;  ///< its reading, over that of whole rows
+  double stream_us     = 3.5;   ///< extra time of a batch divided by stream-K, besides reading
+  double stream_factor = 1.03;  ///< reading time in stream-K over that of whole rows
   // The kernels for many query rows to a kv head.
   double wgmma_merge_us  = 3;    ///< merge of splits
-  double wgmma_stream_us = 3;    ///< a batch cut as one stream, beyond the merge of splits
-  double latent_tile_us  = 1.5;  ///< a tile of 64 tokens of a latent cache in one block, should memory not delay it
-  double grouped_tile_us = 0.6;  ///< the same of the other caches
+  double wgmma_stream_us = 3;    ///< extra time of stream-K, besides the merge of splits
+  double latent_tile_us  = 1.5;  ///< a tile of 64 tokens of a latent cache in one block, if memory does not delay it
+  double grouped_tile_us = 0.6;  ///< the same for other caches
 
   friend constexpr bool operator==(const Speed&, const Speed&) = default;
 };
 
-/// What CUDA tells of a device. Zero: not told.
+/// What CUDA reports about a device. Zero: not reported.
 struct DeviceFacts {
   std::string_view name;
   int sm = 0, num_sms = 0;
@@ -51,7 +51,7 @@ constexpr Speed built_in_speed(const DeviceFacts& d) {
   s.bytes_per_us           = measured          ? like.bytes_per_us
                              : theoretical > 0 ? 0.93 * theoretical
                                                : like.bytes_per_us * d.num_sms / like.num_sms;
-  // What happens within the chip takes as many cycles everywhere.
+  // On-chip work takes the same number of cycles on every device.
   const double clock = d.clock_khz > 0 ? d.clock_khz : like.clock_khz, slower = h200.clock_khz / clock;
   s.sm_bytes_per_us = h200_speed.sm_bytes_per_us / slower;
   using Time        = double Speed::*;

@@ -29,7 +29,7 @@ constexpr TuningKey keys[] = {
     {"grouped_tile_us", &Speed::grouped_tile_us, 0.001, 1000},
 };
 
-constexpr std::size_t most_bytes = 65536;  // of a file
+constexpr std::size_t most_bytes = 65536;  // the largest file that is read
 
 std::string_view trimmed(std::string_view s) {
   constexpr std::string_view blank = " \t\r";

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-/// The file in which pagoda-tune keeps what it measured on a device, and from which the library reads it, once for each
-/// device of a process. Plain text of lines "key = value"; "#" begins a comment:
+/// The file in which pagoda-tune stores what it measured on a device. The library reads it once for each device of a
+/// process. Plain text of lines "key = value"; "#" begins a comment:
 ///
 ///     pagoda-tuning = 1
 ///     device = NVIDIA H100 80GB HBM3
@@ -26,16 +26,16 @@ struct TuningKey {
 };
 std::span<const TuningKey> tuning_keys();
 
-/// Where the device's file is looked for: PAGODA_TUNING in the environment, or else tuning-DEVICE.txt in
-/// $XDG_CACHE_HOME/pagoda or ~/.cache/pagoda, with "-" for every character of the name that is no letter or digit.
-/// Empty: nowhere, because PAGODA_TUNING is empty, or because there is no home.
+/// Path of the device's file: PAGODA_TUNING in the environment, or else tuning-DEVICE.txt in $XDG_CACHE_HOME/pagoda or
+/// ~/.cache/pagoda, with "-" for every character of the name that is not a letter or digit. Empty if PAGODA_TUNING is
+/// empty, or if there is no home directory.
 std::string tuning_path(std::string_view device_name);
 
-/// Sets what the text says. Returns an empty string, or what is wrong, with `speed` as it was.
+/// Applies the text. Returns an empty string, or the error, with `speed` unchanged.
 std::string parse_tuning(std::string_view text, std::string_view device_name, Speed& speed);
 
-/// Reads the device's file into `speed`. Returns an empty string where that was done or no file exists; else the file's
-/// name and what is wrong, with `speed` as it was. A file that PAGODA_TUNING names must exist.
+/// Reads the device's file into `speed`. Returns an empty string on success or if no file exists; else the file's name
+/// and the error, with `speed` unchanged. A file that PAGODA_TUNING names must exist.
 std::string read_tuning_file(std::string_view device_name, Speed& speed);
 
 }  // namespace pagoda::tuned

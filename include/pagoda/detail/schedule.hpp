@@ -93,7 +93,7 @@ struct PersistentLayout {
 /// The backend of a plan. A decode that it does not support goes to the last backend of the list.
 struct BackendChoice {
   int index{};              ///< in the list of backends
-  const char* name{};       ///< of the backend
+  const char* name{};       ///< name of the backend
   bool forced{};            ///< by the option or by PAGODA_BACKEND: no other backend may run a decode
   const char* faster_on{};  ///< batches for which the plan skipped a slower backend; null: it skipped none
 };

@@ -14,12 +14,12 @@ struct PageRow {
   int operator[](int page) const { return ids[page * stride]; }
 };
 
-/// Pages from `from` on that two rows have in common: the first page that differs, or `to`.
+/// Returns the first page from `from` on in which two rows differ, or `to`.
 inline int common_end(const PageRow& a, const PageRow& b, int from, int to) {
   if (a.stride == 1 && b.stride == 1) {
     constexpr int block = 16;
     for (; from + block <= to; from += block) {
-      int differ = 0;  // without an exit inside the block, so that the compiler uses vectors
+      int differ = 0;  // no exit inside the block, so that the compiler vectorizes it
       for (int i = 0; i < block; ++i) differ |= a.ids[from + i] ^ b.ids[from + i];
       if (differ != 0) break;
     }
@@ -35,10 +35,10 @@ inline int common_end(const PageRow& a, const PageRow& b, int from, int to) {
 struct BatchPages {
   int batch               = 0;
   int num_sequences       = 0;
-  int page_size           = 0;        ///< 0 of a contiguous cache
+  int page_size           = 0;        ///< 0 for a contiguous cache
   const int* seq_lens     = nullptr;  ///< [num_sequences]
   const int* sequence_ids = nullptr;  ///< [batch], or null: batch entry b is sequence b
-  int query_len           = 1;        ///< of each batch entry, without cu_seqlens_q
+  int query_len           = 1;        ///< query tokens of each batch entry, without cu_seqlens_q
   const int* cu_seqlens_q = nullptr;  ///< [batch + 1], or null
 
   const int* block_table   = nullptr;  ///< dense
@@ -61,8 +61,8 @@ struct BatchPages {
     if (page_indptr) return {page_indices + page_indptr[s], 1};
     return {block_table + s * row_stride, page_stride};
   }
-  /// Pages that other sequences may share: whole, and older than the sequence's newest tokens, which are this decode's
-  /// query tokens. Every query token sees all of them.
+  /// Pages that other sequences may share. They are full and older than the sequence's newest tokens, which are this
+  /// decode's query tokens. Every query token sees all of them.
   int shareable_pages(int b) const { return paged() ? std::max(seq_len(b) - num_queries(b), 0) / page_size : 0; }
 };
 

@@ -46,7 +46,7 @@ CostModel::CostModel(const DecodeHeads& heads, const DeviceRates& device) {
   check(heads, device);
   const int group = heads.num_q_heads / heads.num_kv_heads, largest = device.tiles.back().rows;
   const double read = heads.num_kv_heads * heads.bytes_per_token / device.cache_bytes_per_us;
-  // A token in the cheapest tile of so many rows: the slower one of reading it and multiplying it.
+  // Cost of a token in the cheapest tile of this many rows: the slower of reading and multiplying.
   const auto pass_of = [&](int rows) {
     double cheapest = std::numeric_limits<double>::infinity();
     for (const RowTile& tile : device.tiles)

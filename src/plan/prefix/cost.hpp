@@ -5,31 +5,31 @@
 #include <cstdint>
 #include <vector>
 
-/// What a list of entries costs. A decode is limited by reading keys and values, so the model counts
-///  - each token once at the rate of memory, and each further reading of it at the rate of the second-level cache;
-///  - products of whole tiles: a tile that is half full costs as much as a full one. A reading that is faster than the
-///    products of its tile is hidden behind them;
+/// Cost model of a list of entries. A decode is limited by reading keys and values, so the model counts
+///  - each token once at the bandwidth of memory, and each further read of it at that of the second-level cache;
+///  - products of whole tiles: a tile that is half full costs as much as a full one. A read that is faster than the
+///    products of its tile is hidden by them;
 ///  - a fixed cost of each work item, which the teams share;
-///  - partial states: written and read again.
+///  - partial states: written once and read once.
 namespace pagoda::detail {
 
-/// Query rows that a kernel multiplies with a tile of keys at once.
+/// Number of query rows that a kernel multiplies with a tile of keys at once.
 struct RowTile {
   int rows;
-  double flops_per_us;  ///< of the whole machine, with tiles of so many rows
+  double flops_per_us;  ///< rate of the whole machine with tiles of this many rows
 };
 
-/// A machine's figures. The defaults are an H200's (bench/NOTES.md): 4543 GB/s from memory. A second reading takes
-/// 9000 GB/s: a fit to plain decodes of 13 trees, which reach 7000 to 12000.
+/// Rates of a machine. The defaults are an H200's (bench/NOTES.md): 4543 GB/s from memory. Further reads take 9000
+/// GB/s, fitted to plain decodes of 13 trees, which reach 7000 to 12000.
 struct DeviceRates {
   double memory_bytes_per_us = 4.543e6;
-  double cache_bytes_per_us  = 9.0e6;  ///< of the second-level cache
-  double cache_bytes         = 50e6;   ///< that it keeps: of longer nodes a part is read from memory again
+  double cache_bytes_per_us  = 9.0e6;  ///< bandwidth of the second-level cache
+  double cache_bytes         = 50e6;   ///< bytes that it keeps; the rest of longer nodes is read again
   double state_bytes_per_us  = 4.543e6;
   std::vector<RowTile> tiles = {{8, 3e8}, {16, 4e8}, {32, 6e8}, {64, 6e8}, {128, 6e8}};  ///< rows ascending
-  int teams                  = 264;                                                      ///< resident
-  double item_us             = 1.0;  ///< of one team: begins a work item, fills the pipeline, writes the rows
-  double list_us             = 3.0;  ///< of a decode that takes a list and merges, beyond a plain one
+  int teams                  = 264;                                                      ///< resident teams
+  double item_us             = 1.0;  ///< overhead of a work item in a team: start, pipeline fill, output
+  double list_us             = 3.0;  ///< extra time of a decode with a list and a merge
 };
 
 /// The heads of a decode.
@@ -39,35 +39,35 @@ struct DecodeHeads {
   double bytes_per_token = 0;  ///< key and value of one KV head, with scales
 };
 
-/// Prices of entries, in microseconds of the whole machine. An entry of l tokens and q query tokens costs
-/// l * pass(q) + item(q), and state() for each partial state of a query token.
+/// Prices of entries, in microseconds of the whole machine. An entry of l tokens and q query tokens costs l * pass(q) +
+/// item(q), and state() for each partial state of a query token.
 class CostModel {
  public:
   /// Throws InvalidArgument if a count or a rate is not positive, or if tiles do not ascend.
   CostModel(const DecodeHeads& heads, const DeviceRates& device);
 
-  /// Query tokens that fill the largest tile. More are split into several entries.
+  /// Query tokens that fill the largest tile. More query tokens are divided into several entries.
   int queries_per_entry() const { return full_; }
   double pass(int queries) const { return price(queries).pass; }
   double item(int queries) const { return price(queries).item; }
-  /// An entry that reads so many tokens, weighted, and writes partial states.
+  /// Cost of an entry that reads `tokens` weighted tokens and writes partial states.
   double entry(double tokens, int queries) const {
     const Price p = price(queries);
     return tokens * p.pass + p.item + queries * state_;
   }
   double state() const { return state_; }
-  /// Reading a token from memory for the first time costs so much more than reading it from the second-level cache.
+  /// Extra cost of the first read of a token, from memory, over a read from the second-level cache.
   double first_read() const { return first_read_; }
   double list() const { return list_; }
-  /// Tokens of a node as they count each time it is read: more, if the second-level cache does not keep all of it.
+  /// Tokens of a node, weighted for each read: more than the actual number if the second-level cache does not keep all.
   double weighted(std::int64_t tokens) const {
     const double kept = kept_in_cache(tokens);
     return kept + (static_cast<double>(tokens) - kept) * from_memory_;
   }
-  /// Tokens of a node that the second-level cache keeps. Their first reading costs first_read() more; the others cost
-  /// as much each time.
+  /// Tokens of a node that the second-level cache keeps. Their first read costs first_read() more; the other tokens
+  /// cost the same at each read.
   double kept_in_cache(std::int64_t tokens) const { return std::min(static_cast<double>(tokens), cached_tokens_); }
-  /// Query counts up to queries_per_entry() at which the next tile begins: the best places to divide a list.
+  /// Query counts up to queries_per_entry() at which the next tile begins. These are the best places to divide a list.
   const std::vector<int>& steps() const { return steps_; }
 
  private:

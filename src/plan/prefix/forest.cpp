@@ -8,12 +8,12 @@
 namespace pagoda::detail {
 
 namespace {
-constexpr std::uint64_t empty_key = ~std::uint64_t(0);  // of no node
+constexpr std::uint64_t empty_key = ~std::uint64_t(0);  // marks an empty place
 constexpr int no_child            = INT32_MIN;
 }  // namespace
 
-/// The child of `node` whose first page is page_id; a new one is no_child. Open addressing: at most two keys for each
-/// batch entry come in, and the table has room for four.
+/// Returns the child of `node` whose first page is page_id; for a new one, no_child. Open addressing: each batch entry
+/// inserts at most two keys, and the table has room for four.
 int& PrefixForest::child(int node, int page_id) {
   const std::uint64_t key =
       std::uint64_t(static_cast<std::uint32_t>(node + 1)) << 32 | static_cast<std::uint32_t>(page_id);
@@ -29,7 +29,7 @@ int PrefixForest::add_node(int first_page, int last_page, int parent, int member
   return static_cast<int>(nodes_.size()) - 1;
 }
 
-/// Follows the pages of batch entry b as far as they are known, and splits the node in which they end. Begins with the
+/// Follows the pages of batch entry b as far as they are known, and splits the node in which they end. Starts with the
 /// nodes that it shares with the last sequence: neighbours in a batch are often neighbours in the tree.
 void PrefixForest::insert(int b) {
   const PageRow row = pages_->row(b);
@@ -53,7 +53,7 @@ void PrefixForest::insert(int b) {
       found = ~b;
       break;
     }
-    if (found < 0) {  // one other sequence: what they share becomes a node
+    if (found < 0) {  // one other sequence: the shared pages become a node
       const int other         = ~found;
       const PageRow other_row = pages_->row(other);
       const int last          = common_end(row, other_row, page + 1, std::min(end, shareable_[other]));

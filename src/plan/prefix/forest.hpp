@@ -9,35 +9,35 @@
 
 namespace pagoda::detail {
 
-/// The radix forest of a batch's page tables: each node is a run of pages that several sequences share, and a node's
-/// children continue it. Two sequences share a page if it has the same id in both rows and all pages before it have,
-/// too.
+/// The radix forest of a batch's page tables. Each node is a run of pages that several sequences share, and its
+/// children continue it. Two sequences share a page if it has the same id in both rows and they share all pages before
+/// it.
 ///
-/// Building takes time linear in the pages that are shared plus the sequences: rows are compared page by page only with
-/// a row that they share, and a hash table finds the child to continue with. A sequence that shares nothing costs one
-/// look-up of its first page id. Memory is kept from one build to the next.
+/// Building takes time linear in the number of shared pages plus the number of sequences: rows are compared page by
+/// page only with a row that shares their pages, and a hash table finds the next child. A sequence that shares nothing
+/// costs one look-up of its first page id. Memory is reused by the next build.
 class PrefixForest {
  public:
   struct Node {
     int first_page, last_page;      ///< pages of the rows of its members
     int parent;                     ///< negative: a root
     int first_child, num_children;  ///< in nodes()
-    int first_group, num_groups;    ///< in groups(): sequences whose other pages nobody shares
+    int first_group, num_groups;    ///< in groups(): sequences whose other pages are not shared
     int member;                     ///< a batch entry that has these pages
     int num_queries;                ///< query tokens of all its members
     int pages() const { return last_page - first_page; }
   };
   /// Sequences that leave the tree at the same node and have the same number of query tokens.
   struct Group {
-    int num_queries;          ///< of each
+    int num_queries;          ///< query tokens of each sequence
     int first_leaf, count;    ///< in leaves()
-    std::int64_t own_tokens;  ///< behind the node, of all of them
+    std::int64_t own_tokens;  ///< tokens after the node, of all sequences
   };
 
   /// Returns whether any page is shared. Batch entries without query tokens are left out.
   bool build(const BatchPages& pages);
 
-  /// Breadth first: a parent stands before its children, and siblings stand together.
+  /// Breadth first: a parent precedes its children, and siblings are adjacent.
   std::span<const Node> nodes() const { return nodes_; }
   int num_roots() const { return num_roots_; }
   std::span<const Group> groups() const { return groups_; }
@@ -49,7 +49,7 @@ class PrefixForest {
  private:
   struct Slot {
     std::uint64_t key;
-    int value;  ///< a node, or ~b: batch entry b alone
+    int value;  ///< a node, or ~b: only batch entry b
   };
   static constexpr int top = -1;  ///< parent of roots
 

@@ -7,14 +7,14 @@
 
 namespace pagoda::detail {
 
-/// Leaves that read `weight` tokens besides their own, with or without partial states.
+/// Cost of leaves that read `weight` tokens besides their own, with or without partial states.
 double PrefixPacking::group_us(const PrefixForest::Group& g, double weight, bool states) const {
   const double tokens = g.count * weight + static_cast<double>(g.own_tokens);
   return tokens * cost_->pass(g.num_queries) +
          g.count * (cost_->item(g.num_queries) + (states ? g.num_queries * cost_->state() : 0));
 }
 
-/// The branches of a node. The costs of its children must be known.
+/// Collects the branches of a node. The costs of its children must be known.
 void PrefixPacking::gather(int node) {
   const PrefixForest::Node& v = forest_->nodes()[node];
   branches_.clear();
@@ -28,7 +28,7 @@ void PrefixPacking::gather(int node) {
   }
 }
 
-/// The cost of the gathered node's branches and entry, if its entries begin `ancestors` nodes above it and read
+/// Returns the cost of the gathered node's branches and entry if its entries begin `ancestors` nodes above it and read
 /// `weight` tokens up to its end. Sets Branch::begins.
 double PrefixPacking::best(int ancestors, double weight, bool at_root) {
   double extended = 0;  // cost without an entry of the node
@@ -72,10 +72,10 @@ double PrefixPacking::try_subsets(double weight, double extended, int queries) {
   return best_us;
 }
 
-/// A knapsack: for each number of query tokens, the branches of so many that save most.
+/// A knapsack: for each total of query tokens, the set of branches that saves most.
 double PrefixPacking::try_totals(double weight, double extended, int queries) {
   double saved[most_knapsack_queries + 1] = {};
-  taken_.clear();  // of each leaf or child: for which totals it is among the best
+  taken_.clear();  // for each leaf or child: the totals whose best set contains it
   int total = 0;
   for (const Branch* b : open_)
     for (int leaf = 0; leaf < b->count; ++leaf) {
@@ -99,8 +99,8 @@ double PrefixPacking::try_totals(double weight, double extended, int queries) {
   return best_us;
 }
 
-/// Takes branches while that pays, those that save most for each query token first. A group may be divided where its
-/// leaves fill tiles.
+/// Takes branches while that reduces the cost, those that save most for each query token first. A group may be divided
+/// where its leaves fill tiles.
 double PrefixPacking::try_in_order(double weight, double extended, int queries) {
   if (open_.size() > 1)
     std::sort(open_.begin(), open_.end(), [](const Branch* a, const Branch* b) {
@@ -165,7 +165,8 @@ void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, 
   packed_us_ = packed + first_read * cost.first_read() + cost.list();
 }
 
-/// Entries of at most queries_per_entry() query tokens each. Their sequences are named when all query tokens are known.
+/// Adds entries of at most queries_per_entry() query tokens each. Their sequences are set when all query tokens are
+/// known.
 void PrefixPacking::add_entries(int first, int last, int query_begin, int queries, int state, EntryList& list) const {
   const int full = cost_->queries_per_entry();
   for (int done = 0; done < queries; done += full)
@@ -173,7 +174,7 @@ void PrefixPacking::add_entries(int first, int last, int query_begin, int querie
   list.max_queries = std::max(list.max_queries, std::min(full, queries));
 }
 
-/// The entries and query tokens of leaves begin to end - 1 of a group. state: of these entries.
+/// Adds the entries and query tokens of leaves begin to end - 1 of a group. state: state of these entries.
 void PrefixPacking::add_leaves(const PrefixForest::Group& g, int begin, int end, int first, int state, int& query,
                                EntryList& list) const {
   for (int leaf = g.first_leaf + begin; leaf < g.first_leaf + end; ++leaf) {
@@ -186,8 +187,8 @@ void PrefixPacking::add_leaves(const PrefixForest::Group& g, int begin, int end,
   }
 }
 
-/// Writes the entries of a node and of its leaves, and tells its children where they stand. Branches that begin new
-/// entries stand first, so that the query tokens of the node's entry are a run.
+/// Writes the entries of a node and of its leaves, and sets the positions of its children. Branches that begin new
+/// entries come first, so that the query tokens of the node's entry are contiguous.
 void PrefixPacking::visit(int node, EntryList& list) {
   const Visit at              = visits_[node];
   const PrefixForest::Node& v = forest_->nodes()[node];

@@ -12,10 +12,10 @@ namespace pagoda::detail {
 
 /// Chooses the entries of a forest.
 ///
-/// Each sequence has an entry of its own at the end of its path from the root, and a path is divided into entries at
-/// nodes. At each node some of the members' branches begin new entries behind it; these share the node's entry. The
-/// other branches extend: their entries read the node's tokens themselves, which saves a partial state of each query
-/// token. If every branch extends as far as the root, the decode is a plain one.
+/// Each sequence has its own entry at the end of its path from the root, and a path is divided into entries at nodes.
+/// At each node, some of the branches begin new entries after it, and share the node's entry. The other branches
+/// extend: their entries read the node's tokens themselves, which saves a partial state of each query token. If every
+/// branch extends to the root, the decode is a plain one.
 ///
 /// A dynamic program from the leaves to the roots finds the cheapest choice. Its state is a node and the number of
 /// ancestors that an entry through it includes, fewer than max_nodes, so time is linear in the nodes times that bound.
@@ -24,27 +24,27 @@ namespace pagoda::detail {
 /// most_knapsack_queries. Otherwise branches are taken in the order of what they save for each query token.
 class PrefixPacking {
  public:
-  static constexpr int max_nodes = 8;  ///< on the path, in one entry
+  static constexpr int max_nodes = 8;  ///< most nodes of a path in one entry
 
-  /// Works out costs. The three objects must outlive the packing.
+  /// Computes costs. The three objects must outlive the packing.
   void choose(const BatchPages& pages, const PrefixForest& forest, const CostModel& cost);
-  double plain_us() const { return plain_us_; }    ///< predicted, of the batch without a list
-  double packed_us() const { return packed_us_; }  ///< predicted, of the list that write() makes
-  /// Writes the list. Its query tokens stand in the order of the tree.
+  double plain_us() const { return plain_us_; }    ///< predicted time of the batch without a list
+  double packed_us() const { return packed_us_; }  ///< predicted time with the list that write() makes
+  /// Writes the list. Its query tokens are in the order of the tree.
   void write(EntryList& list);
 
  private:
   static constexpr int most_knapsack_queries = 63;  ///< bits of a word, less one
-  struct Branch {                                   ///< of a node: a child, or a group of leaves
+  struct Branch {                                   ///< branch of a node: a child, or a group of leaves
     int child;                                      ///< negative: ~group
-    int queries, count;                             ///< of the child, or of one leaf; leaves
-    double begin_us;                                ///< if it begins new entries
-    double slope, states;  ///< of a group: cost of a token in its entries, and of its partial states
-    double saved;          ///< by new entries, without the cost of the node's own
+    int queries, count;                             ///< queries: of the child or of one leaf; count: leaves
+    double begin_us;                                ///< cost if it begins new entries
+    double slope, states;  ///< of a group: cost of a token in its entries, and cost of its partial states
+    double saved;          ///< saved by new entries, without the cost of the node's entry
     int begins;            ///< leaves (or the child) that begin new entries
     double saved_per_query() const { return saved / (queries * count); }
   };
-  struct Visit {  ///< of a node, while the list is written
+  struct Visit {  ///< state of a node while the list is written
     int ancestors, query_begin, state;
   };
   double& us(int node, int ancestors) { return us_[static_cast<std::size_t>(node) * max_nodes + ancestors]; }
@@ -64,7 +64,7 @@ class PrefixPacking {
   const CostModel* cost_      = nullptr;
   std::vector<double> weight_, path_, us_;  ///< path_: weight from the root
   std::vector<Branch> branches_;
-  std::vector<Branch*> open_;  ///< branches that gain by a new entry
+  std::vector<Branch*> open_;  ///< branches that a new entry makes cheaper
   std::vector<std::uint64_t> taken_;
   std::vector<Visit> visits_;
   double plain_us_ = 0, packed_us_ = 0;

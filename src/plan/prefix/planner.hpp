@@ -11,15 +11,15 @@
 
 namespace pagoda::detail {
 
-/// Plans decodes of batches whose sequences begin with the same pages, from block tables and lengths alone. Keeps its
-/// memory from one plan to the next.
+/// Plans decodes of batches whose sequences begin with the same pages, from block tables and lengths only. Memory is
+/// reused by the next plan.
 class PrefixPlanner {
  public:
   PrefixPlanner(const DecodeHeads& heads, const DeviceRates& device) : cost_(heads, device) {}
 
-  /// Returns whether reading shared pages once is predicted to be faster than a plain decode. If so, list() says how.
-  /// If not, the batch has no list, and every batch entry stands for itself. Throws InvalidArgument if lengths,
-  /// sequence ids or offsets are outside of their arrays.
+  /// Returns whether reading shared pages once is predicted to be faster than a plain decode. If so, list() has the
+  /// entries. If not, the batch has no list and is decoded as a plain one. Throws InvalidArgument if lengths, sequence
+  /// ids or offsets are outside of their arrays.
   bool plan(const BatchPages& pages);
   const EntryList& list() const { return list_; }
   /// Predicted times of the last batch that shared anything.
@@ -28,10 +28,10 @@ class PrefixPlanner {
   const PrefixForest& forest() const { return forest_; }
   const CostModel& cost() const { return cost_; }
 
-  /// Returns whether the last plan is still right for these tables: the same sequences with the same query counts, each
+  /// Returns whether the last plan is still valid for these tables: the same sequences with the same query counts, each
   /// with the pages that its entries name, and each shared page still older than the sequence's query tokens. Sequences
-  /// may have grown and may have new pages. It compares pages, so equal answers are never due to a hash. Whether
-  /// another plan would now be faster is not asked: pages do not become shared while the batch stays the same.
+  /// may have grown and may have new pages. The pages themselves are compared, not hashes. The function does not check
+  /// whether another plan would now be faster: pages do not become shared while the batch stays the same.
   bool holds(const BatchPages& pages) const;
 
  private:

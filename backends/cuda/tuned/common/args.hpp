@@ -19,12 +19,11 @@ struct alignas(32) QuadPartial {
   float2 state, unused;
 };
 
-/// Everything a kernel reads, by value. Fields are in the order in which kernels need them: arguments arrive in lines
-/// of 64 bytes, one after another as they are asked for, and each line delays the first copy by a tenth of a
-/// microsecond.
+/// Everything a kernel reads, by value. Fields are in the order in which kernels need them: arguments are loaded in
+/// 64-byte lines, on first use, and each line delays the first copy by a tenth of a microsecond.
 struct Args {
   const int *seq_lens, *block_table;
-  Divisor num_splits;  ///< of each batch head of an even batch
+  Divisor num_splits;  ///< splits of each batch head of an even batch
   Divisor num_kv_heads;
   Divisor copies_per_page;  ///< a copy brings 16 tokens (warp kernels) or 8 (wgmma kernels) of one page
   int batch;

@@ -19,11 +19,11 @@ namespace pagoda::tuned {
 
 /// How a batch is distributed over a device.
 struct LaunchShape {
-  int blocks;      ///< that run at the same time; wgmma: teams of blocks that share a kv head's query rows
-  int num_splits;  ///< of each batch head
+  int blocks;      ///< blocks that run at the same time; wgmma: teams of blocks that share a kv head's query rows
+  int num_splits;  ///< splits of each batch head
   bool stream_k;   ///< the tiles of all batch heads are divided evenly, instead of each batch head into splits
-  int warps = 0;   ///< of a block; wgmma: fixed by the kernel
-  double us = 0;   ///< expected time beyond starting, should all sequences have the given number of tiles
+  int warps = 0;   ///< warps of a block; wgmma: fixed by the kernel
+  double us = 0;   ///< expected time besides the start, if all sequences have the given number of tiles
   friend constexpr bool same_launch(const LaunchShape& a, const LaunchShape& b) {
     return a.blocks == b.blocks && a.num_splits == b.num_splits && a.stream_k == b.stream_k && a.warps == b.warps;
   }

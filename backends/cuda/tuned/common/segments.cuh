@@ -18,15 +18,15 @@ PAGODA_DEVICE int num_tiles(int len) {
   return static_cast<int>(static_cast<unsigned>(len + TileTokens - 1) / TileTokens);
 }
 
-/// The length is still being loaded when a segment is found, so what follows from it is computed when it is needed.
-/// Query tokens are read again at the end of a segment: they would take registers meanwhile.
+/// The length may still be loading when a segment is found, so values that depend on it are computed when they are
+/// needed. Query tokens are read again at the end of a segment, because keeping them would take registers.
 template <int TileTokens>
 struct Segment {
   int batch, head, sequence, len;
   int first_tile, tile_step;    ///< tiles of the warp
   int tile_limit;               ///< tiles from here on belong to other blocks
-  bool has_first_tile;          ///< of the batch head
-  int first_block, last_block;  ///< blocks that have a split; fixed splits: if there is a tile for each
+  bool has_first_tile;          ///< whether it has the first tile of the batch head
+  int first_block, last_block;  ///< blocks that have a split; with fixed splits: if there is a tile for each
 
   PAGODA_DEVICE int end_tile() const { return min(num_tiles<TileTokens>(len), tile_limit); }
   /// Fixed splits: last block that has one. There are no more splits than tiles, and one if there is no tile.
@@ -51,8 +51,8 @@ struct BatchTotals {
   bool even;
 };
 
-/// Reads all lengths of a batch, lanes over batch entries. The constructor starts the first loads: behind the first
-/// copies they would wait for all of these.
+/// Reads all lengths of a batch, with lanes over batch entries. The constructor starts the first loads: issued after
+/// the first copies, they would wait for all of these.
 class SequenceLengths {
  public:
   template <class Args>
@@ -112,7 +112,7 @@ class SegmentWalk {
     w.split_ = block() - w.start_ * args.num_splits.value;
     return w;
   }
-  /// tiles: of all sequences, for one kv head.
+  /// tiles: tiles of all sequences, for one kv head.
   template <class Args>
   PAGODA_DEVICE static SegmentWalk stream_k(const Args& args, int warp, int lane, int tiles) {
     SegmentWalk w(warp);
@@ -209,10 +209,10 @@ class SegmentWalk {
   static constexpr int beyond_all = 1 << 28;  ///< batch heads
 
   int warp_;
-  int start_ = 0;   ///< of the batch head; fixed splits: its index; stream-K: its first tile
+  int start_ = 0;   ///< position of the batch head; fixed splits: its index; stream-K: its first tile
   int split_ = -1;  ///< fixed splits only; negative: stream-K
   // Stream-K. Tiles are counted over all batch heads.
-  int tile_ = 0, end_ = 0;     ///< of the block: next tile, and the one behind its last
+  int tile_ = 0, end_ = 0;     ///< the block's next tile, and the one behind its last
   int tiles_per_block_   = 0;  ///< one more in the first num_longer_blocks_ blocks
   int num_longer_blocks_ = 0;
   int batch_ = 0, head_ = 0;

@@ -12,7 +12,7 @@ struct QuadState {
   float4 values = {0, 0, 0, 0};
   float row_max = initial_max, row_sum = 0;
 
-  /// Adds N states at once: their weights do not wait for each other.
+  /// Adds N states at once, so that their weights do not depend on each other.
   template <int N>
   PAGODA_DEVICE void add(const float4 (&v)[N], const float2 (&states)[N]) {
     float new_max = row_max;
@@ -32,7 +32,7 @@ struct QuadState {
     row_max                = new_max, row_sum *= correction;
     values.x *= correction, values.y *= correction, values.z *= correction, values.w *= correction;
   }
-  /// Adds the states of a group of neighbouring lanes, whose number is a power of two. All get the sum.
+  /// Adds the states of a group of neighbouring lanes, whose number is a power of two. All lanes get the sum.
   PAGODA_DEVICE void add_lanes(int lanes) {
     float new_max = row_max;
     for (int d = lanes / 2; d >= 1; d /= 2) new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, d));

@@ -95,14 +95,14 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   float* const values      = reinterpret_cast<float*>(memory + layout.values);
   float2* const states     = reinterpret_cast<float2*>(memory + layout.states);
 
-  // The first segment, as it is if the batch is even.
+  // The first segment, on the assumption that the batch is even.
   TileProducer<Warps, Stages> producer(args, warp);
   bool stream_k = args.stream_k;
   if (!stream_k) [[likely]]
     producer.next_segment(args, lane);
 
-  // The consumer begins where the producer is. It asks for the queries while lengths and page ids are on their way:
-  // behind the first copies they would wait for all of these.
+  // The consumer begins at the producer's position. It requests the queries while lengths and page ids are being
+  // loaded: requested after the first copies, they would wait for all of these.
   auto walk = producer.walk;
   Segment s = producer.segment;
   bool any  = producer.more;
@@ -115,7 +115,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   Ring<Stages> issued, used;
   if (!stream_k) producer.skip_empty_segments(args, lane);
 
-  // Fills the ring: twice if the batch turns out not to be even. Then what was copied for fixed splits is of no use.
+  // Fills the ring, twice if the batch turns out to be uneven: the copies for fixed splits are then discarded.
 #pragma unroll 1
   for (bool restart = stream_k;; restart = true) {
     if (restart) [[unlikely]] {
@@ -169,7 +169,8 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   if (stream_k) store_empty_sequences<D, Warps>(args, num_quads);
 }
 
-/// An architecture that lacks what a kernel needs gets no code for it, and is never given it (Device, why_not).
+/// An architecture that lacks what a kernel needs gets no code for it, and the host never launches it there (Device,
+/// why_not).
 template <Type T, int D, int QueryRows, class Copies, int Warps, int Stages>
 __global__ void __launch_bounds__(Warps * 32, warps_per_sm / Warps) decode_kernel(const __grid_constant__ Args args) {
 #if defined(__CUDA_ARCH__)

@@ -9,8 +9,8 @@ namespace pagoda::tuned::warp {
 
 using Segment = tuned::Segment<tile_tokens>;
 
-/// Looks page ids up ahead of their use. A lane holds the location of one of the warp's next 32 tiles, and soon that of
-/// one of the 32 after them.
+/// Looks up page ids before their use. Each lane holds the location of one of the warp's next 32 tiles and loads that
+/// of one of the 32 after them.
 class PageLookahead {
  public:
   PAGODA_DEVICE void begin(const Args& a, const Segment& s, int lane) {
@@ -43,10 +43,10 @@ struct TileProducer {
   using Walk = SegmentWalk<Warps, tile_tokens>;
 
   Walk walk;
-  Segment segment;  ///< of the next tile to copy; first_tile is that tile
+  Segment segment;  ///< segment of the next tile to copy; first_tile is that tile
   PageLookahead pages;
-  int tiles_done = 0;      ///< of the segment
-  bool more      = false;  ///< there is such a tile; while lengths are unknown: such a segment
+  int tiles_done = 0;      ///< tiles of the segment that are done
+  bool more      = false;  ///< there is a next tile; while lengths are unknown: a next segment
 
   PAGODA_DEVICE TileProducer(const Args& args, int warp) : walk(Walk::fixed_splits(args, warp)) {}
 

@@ -3,7 +3,7 @@
 
 #include "backends/cuda/tuned/warp/product_mma.cuh"
 
-/// The accumulator of 32-bit keys and values, by plain multiply-adds.
+/// The accumulator for 32-bit keys and values, with plain multiply-adds.
 namespace pagoda::tuned::warp {
 
 /// `row_lanes` lanes read a KV row together, and the other lanes read other rows at the same time. A lane has the same
@@ -21,7 +21,7 @@ class RowAccumulator<Type::fp32, D, QueryRows> {
 
   PAGODA_DEVICE explicit RowAccumulator(int lane) : lane_(lane) {
     part_ = lane % row_lanes, row_ = lane / row_lanes;
-    // Eight lanes that read at the same time need eight different places of a run. Rows r and r ^ 4, with four lanes
+    // Eight lanes that read at the same time need eight different positions of a run. Rows r and r ^ 4, with four lanes
     // each, have them.
     if constexpr (row_lanes == 4) row_ = (row_ >> 1) | (row_ & 1) << 2;
     offset_ = TileShape::offset(row_, part_);
@@ -130,8 +130,8 @@ class RowAccumulator<Type::fp32, D, QueryRows> {
   static constexpr int at_once   = 32 / row_lanes;  ///< KV rows that a warp reads at the same time
   static constexpr int chunks    = D / 4 / row_lanes;
   static constexpr int outs      = QueryRows * chunks * 4;
-  /// Tokens of a tile whose dims a lane reads (they are at_once apart), and scores that it ends up with. Where there
-  /// are fewer scores than lanes, `replicas` lanes hold the same score.
+  /// Tokens per lane in a tile, strided by at_once, and scores per lane after the reduction. If there are fewer scores
+  /// than lanes, `replicas` lanes hold the same score.
   static constexpr int lane_tokens = TileShape::tokens / at_once;
   static constexpr int lane_scores = QueryRows * lane_tokens > row_lanes ? QueryRows* lane_tokens / row_lanes : 1;
   static constexpr int replicas    = row_lanes * lane_scores / (QueryRows * lane_tokens);
@@ -198,10 +198,10 @@ class RowAccumulator<Type::fp32, D, QueryRows> {
 
   int lane_, part_, row_;  ///< which part of which KV row the lane reads
   int token_;              ///< index of the token of the lane's first score among the lane's tokens
-  std::uint32_t offset_;   ///< of the lane's first chunk in a tile
+  std::uint32_t offset_;   ///< offset of the lane's first chunk in a tile
   float4 q_[QueryRows][chunks];
   float out_[outs];
-  float max_, sum_;  ///< of the query row of the lane's scores
+  float max_, sum_;  ///< state of the query row of the lane's scores
 };
 
 }  // namespace pagoda::tuned::warp

@@ -10,11 +10,12 @@ namespace pagoda::tuned::warp {
 using detail::initial_max;
 using detail::rescale_threshold;
 
-/// The accumulator of keys and values of 16 or 8 bits. In the first product queries are operand A of mma.m16n8k16 and
-/// keys are B. Its accumulators are laid out as operand B of the second product, so probabilities never move between
-/// lanes. Values are A, transposed as they are loaded. 8-bit elements become 16-bit ones in registers.
+/// The accumulator for keys and values of 16 or 8 bits. In the first product queries are operand A of mma.m16n8k16 and
+/// keys are operand B. Its accumulators have the layout of operand B of the second product, so probabilities are never
+/// exchanged between lanes. Values are operand A and are transposed by the load. 8-bit elements become 16-bit elements
+/// in registers.
 ///
-/// QueryRows: how many query rows there is room for. product_fma.cuh has the accumulator of 32-bit elements.
+/// QueryRows: the maximum number of query rows. product_fma.cuh has the accumulator of 32-bit elements.
 template <Type T, int D, int QueryRows>
 class RowAccumulator {
  public:
@@ -24,7 +25,7 @@ class RowAccumulator {
   static constexpr bool bf16  = T == Type::bf16;
   static constexpr bool bytes = TileShape::element_bytes == 1;
   static constexpr bool e5m2  = T == Type::fp8_e5m2;
-  static constexpr int steps  = D / 16;  ///< of 16 dims
+  static constexpr int steps  = D / 16;  ///< steps of 16 dims
 
   PAGODA_DEVICE explicit RowAccumulator(int lane) : lane_(lane), row_(lane >> 2), column_(lane & 3) {
     keys_   = TileShape::offset(lane & 7, lane >> 3);
@@ -52,8 +53,8 @@ class RowAccumulator {
     max_ = initial_max, sum_ = 0;
   }
 
-  /// Adds a tile, whose keys and values lie in shared memory. Its first `count` tokens are tokens of the sequence.
-  /// Copies: orders the stores that zero the values of the others.
+  /// Adds a tile whose keys and values are in shared memory. Its first `count` tokens belong to the sequence. Copies:
+  /// orders the stores that zero the values of the other tokens.
   template <class Copies>
   PAGODA_DEVICE void add_tile(std::uint32_t keys, std::uint32_t values, int count, float scale) {
     float s[4][4] = {};  // two accumulators for each eight tokens: shorter chains

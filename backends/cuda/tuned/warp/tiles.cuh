@@ -38,7 +38,7 @@ PAGODA_DEVICE void clear_rows(std::uint32_t tile, int count, int lane) {
   __syncwarp();
 }
 
-/// Copies by tensor maps (sm_90): one lane asks for a whole tile, a barrier in shared memory counts its bytes.
+/// Copies by tensor maps (sm_90): one lane requests a whole tile, and a barrier in shared memory counts its bytes.
 template <class TileShape, int Stages>
 class TensorCopies {
  public:
@@ -50,7 +50,7 @@ class TensorCopies {
     fence_barrier_init();
     __syncwarp();
   }
-  /// Fetches the maps while the locations of tiles are worked out.
+  /// Prefetches the maps while the locations of tiles are computed.
   PAGODA_DEVICE static void prefetch(const Args& args) {
     if (threadIdx.x == 0) {
       prefetch_map(&args.k_map);
@@ -66,7 +66,7 @@ class TensorCopies {
       copy_tensor_box(to + TileShape::bytes, &args_.v_map, from.token, head, from.page, barrier, policy_);
     }
   }
-  /// Stands for a tile where none is left.
+  /// Takes the place of a tile if none is left.
   PAGODA_DEVICE void begin_none() {}
   PAGODA_DEVICE void wait(const Ring<Stages>& at) const { barrier_wait(barriers_ + 8 * at.slot, at.parity); }
   /// Waits for all copies that have begun.

@@ -13,13 +13,13 @@ inline constexpr int tile_tokens = 16;
 
 constexpr bool uses_maps(const Device& d) { return d.sm >= 90; }
 
-/// Warps of all blocks of a multiprocessor, at most: each may take 255 registers.
+/// The most warps of all blocks of a multiprocessor: each may take 255 registers.
 inline constexpr int warps_per_sm = 8;
 
-/// Shared memory of a block on the card that has the most (sm_90).
+/// The most shared memory of a block on any supported card (sm_90).
 inline constexpr int max_shared_per_block = 227 * 1024;
 
-/// Offsets in a block's shared memory: the rings of all warps, then what warps leave for each other, then barriers.
+/// Offsets in a block's shared memory: the rings of all warps, then the states that warps exchange, then barriers.
 struct SharedLayout {
   int values, states, barriers, bytes;
 };
@@ -33,29 +33,29 @@ PAGODA_HOST_DEVICE constexpr SharedLayout shared_layout(int tile_bytes, int head
   return l;
 }
 
-/// What a block needs of a multiprocessor.
+/// The resources that a block takes on a multiprocessor.
 struct Block {
-  int stages;  ///< of each warp's ring
+  int stages;  ///< stages in the ring of each warp
   int shared;  ///< bytes
-  int per_sm;  ///< blocks that run on it at the same time; 0: not even one
+  int per_sm;  ///< blocks that run on a multiprocessor at the same time; 0: no block fits
 };
 
 constexpr Block block_with(int stages, int warps, int tile_bytes, int head_dim, int group_size, const Device& d) {
-  constexpr int reserved = 1024;  // of every block, by the system
+  constexpr int reserved = 1024;  // bytes that the system takes for each block
   const int bytes        = shared_layout(tile_bytes, head_dim, group_size, warps, stages).bytes;
   const int fit          = std::min(warps_per_sm / warps, d.shared_per_sm / (bytes + reserved));
   return {stages, bytes, bytes > d.shared_per_block ? 0 : fit};
 }
 
-/// Stages of a warp's ring. A stage is a tile of keys and one of values. Bytes in flight hide the memory's latency
-/// (24 KB a multiprocessor on an H200), and the next tile is there when one has been used. The longer ring has 24 KB
-/// and at least three stages (sm_90, where tensor maps are), the shorter one 16 KB and at least two.
+/// Stages of a warp's ring. A stage is a tile of keys and one of values. Bytes in flight hide the memory latency (24 KB
+/// for each multiprocessor on an H200), and the next tile is ready when the current one has been used. The longer ring
+/// has 24 KB and at least three stages (sm_90, which has tensor maps), the shorter one 16 KB and at least two.
 constexpr int stages_of(int tile_bytes, bool longer) {
   return std::max((longer ? 24576 : 16384) / (2 * tile_bytes), longer ? 3 : 2);
 }
 
-/// Small blocks have the shorter ring where more of them fit with it: batch heads that all run at the same time are
-/// faster than rounds of them.
+/// Small blocks use the shorter ring if more of them fit with it: running all batch heads at the same time is faster
+/// than running them in rounds.
 constexpr bool may_have_shorter_ring(int warps) { return warps <= 2; }
 
 constexpr Block block_of(int warps, int tile_bytes, int head_dim, int group_size, const Device& d) {
@@ -70,19 +70,19 @@ constexpr int blocks_resident(int warps, int tile_bytes, int head_dim, int group
   return d.num_sms * block_of(warps, tile_bytes, head_dim, group_size, d).per_sm;
 }
 
-/// Elements of other than 16 bits cost more than their bytes: they are converted, or multiplied one by one. Measured on
-/// an H100, like the other numbers below (bench/NOTES.md).
+/// Elements that are not 16 bits wide cost more than their bytes: they are converted, or multiplied one by one.
+/// Measured on an H100, like the other numbers below (bench/NOTES.md).
 constexpr bool has_16_bits(int tile_bytes, int head_dim) { return tile_bytes == tile_tokens * head_dim * 2; }
 
-/// Merge of splits: the time with blocks of 8 warps, and what more and smaller blocks add. Partial results grow with
-/// the group.
+/// Time to merge splits: the time with blocks of 8 warps, and the extra time of more and smaller blocks. Partial
+/// results grow with the group.
 constexpr double merge_us(int warps, int group_size, const Speed& s) {
   const double us = warps == 8 ? s.merge8_us : warps == 4 ? s.merge4_us : warps == 2 ? s.merge2_us : s.merge1_us;
   return s.merge8_us + (us - s.merge8_us) * group_size / 4;
 }
 
-/// Fixed splits with blocks of the given size: several splits of each batch head where there are more blocks than batch
-/// heads, several rounds where there are fewer. No blocks where not even one fits a multiprocessor.
+/// Fixed splits with blocks of the given size. If there are more blocks than batch heads, each batch head has several
+/// splits; if there are fewer, blocks work in several rounds. Returns no blocks if none fits a multiprocessor.
 constexpr LaunchShape fixed_splits(int warps, std::int64_t batch_heads, std::int64_t tiles, int tile_bytes,
                                    int head_dim, int group_size, const Device& d) {
   const std::int64_t blocks = blocks_resident(warps, tile_bytes, head_dim, group_size, d);
@@ -90,8 +90,8 @@ constexpr LaunchShape fixed_splits(int warps, std::int64_t batch_heads, std::int
   const std::int64_t num_splits = splits_that_fit(batch_heads, blocks, tiles / 2);
   const std::int64_t all        = std::max<std::int64_t>(batch_heads * num_splits, 1);
   const std::int64_t rounds     = (all - 1) / blocks + 1;
-  // The time of a round that fills the device, and the share of it that the last one takes. Idle blocks occupy
-  // multiprocessors too, so the busy ones read no faster than as many multiprocessors can.
+  // The time of a round that fills the device, and the fraction of it that the last round takes. Idle blocks occupy
+  // multiprocessors too, so the busy blocks read only at the rate of the multiprocessors that they run on.
   const double round =
       read_us(batch_heads, tiles, 2 * tile_bytes, d) * static_cast<double>(blocks) / static_cast<double>(all);
   const double sm     = d.speed.sm_bytes_per_us * (has_16_bits(tile_bytes, head_dim) ? 1 : 0.8);
@@ -115,9 +115,9 @@ constexpr LaunchShape stream_k(std::int64_t batch_heads, std::int64_t tiles, int
       factor * read_us(batch_heads, tiles, 2 * tile_bytes, d) + d.speed.stream_us * std::max(group_size / 4.0, 1.0)};
 }
 
-/// Chooses the launch shape: whole batch heads where there are enough of them, all at the same time where they fit;
-/// otherwise splits; or stream-K where neither fills the device. Each is fastest with blocks of another size. tiles: of
-/// the longest sequence there may be.
+/// Chooses the launch shape: whole batch heads if there are enough of them, all at the same time if they fit; otherwise
+/// splits; or stream-K if neither fills the device. Each is fastest with another block size. tiles: tiles of the
+/// longest sequence that there may be.
 constexpr LaunchShape choose_shape(std::int64_t batch_heads, std::int64_t tiles, int tile_bytes, int head_dim,
                                    int group_size, const Device& d) {
   LaunchShape best{};
@@ -130,8 +130,8 @@ constexpr LaunchShape choose_shape(std::int64_t batch_heads, std::int64_t tiles,
 }
 
 /// Whether a batch of a paged cache is expected to be uneven: one sequence may fill half of all pages. With fixed
-/// splits blocks read a ring of tiles before they know the lengths, in vain where these are uneven: 8 us of 240 on an
-/// H100.
+/// splits, blocks copy a ring of tiles before they know the lengths. If the lengths are uneven, these copies are
+/// wasted: 8 us of 240 on an H100.
 constexpr bool expects_uneven(std::int64_t batch, std::int64_t max_seq_len, std::int64_t pool_tokens) {
   return batch >= 4 && batch * max_seq_len > 2 * pool_tokens && 2 * max_seq_len >= pool_tokens;
 }

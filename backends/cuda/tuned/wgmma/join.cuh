@@ -7,7 +7,7 @@
 /// Joins the splits of batch heads that several blocks share, through device memory (common/partials.cuh).
 namespace pagoda::tuned::wgmma {
 
-/// What a lane has of a 16 x 16 block of a partial result: two dims of a row (x, y) and of the row eight below (z, w),
+/// A lane's part of a 16 x 16 block of a partial result: two dims of a row (x, y) and of the row eight below (z, w),
 /// the same eight dims further on, and the rows' maxima (base 2) and sums (x, y and z, w).
 struct Block16 {
   float4 a = {0, 0, 0, 0}, b = {0, 0, 0, 0}, state = {initial_max, 0, initial_max, 0};
@@ -58,7 +58,7 @@ PAGODA_DEVICE void join_block16(const Place& place, int first_split, int num_spl
   }
 }
 
-/// Stores a joined 16 x 16 block as outputs of a kv head. index: of the block, [16 rows][16 dims].
+/// Stores a joined 16 x 16 block as outputs of a kv head. index: index of the block, [16 rows][16 dims].
 template <int BlocksPerHead, int DimsV>
 PAGODA_DEVICE void store_block16(const Args& args, int query_begin, int head, const Block16& x, int index, int num_rows,
                                  int lane) {
@@ -76,8 +76,8 @@ PAGODA_DEVICE void store_block16(const Args& args, int query_begin, int head, co
   }
 }
 
-/// Joins a batch head's splits: each of its blocks joins a slice of the 16 x 16 blocks, with as many warps to a 16 x 16
-/// block as there are. memory: shared memory of the block, no longer used.
+/// Joins a batch head's splits: each of its blocks joins a slice of the 16 x 16 blocks. If there are more warps than 16
+/// x 16 blocks, several warps join one. memory: shared memory of the block, no longer used.
 template <int BlocksPerHead, int DimsV, int Threads>
 PAGODA_DEVICE void join_slice(const auto& args, const PendingJoin& join, char* memory, int warp, int lane) {
   constexpr int warps = Threads / 32, across = block16s_per_16_rows(DimsV);
@@ -95,7 +95,7 @@ PAGODA_DEVICE void join_slice(const auto& args, const PendingJoin& join, char* m
   for (int index = begin + which; index - which < end; index += warps / helpers) {
     Block16 x;
     if (index < end) {
-      // The batch head begins in the share of its first block, which has it in its second place.
+      // The batch head begins in the share of its first block, which stores it in its second place.
       const auto place = [&](int p) {
         const int block = (join.first_block + p) * BlocksPerHead + static_cast<int>(blockIdx.x % BlocksPerHead);
         return partials_of(args, block, p == 0) + index * block16_quads;
@@ -108,7 +108,7 @@ PAGODA_DEVICE void join_slice(const auto& args, const PendingJoin& join, char* m
       if (helper == 0)
 #pragma unroll 1
         for (int w = 1; w < helpers; ++w) x.add(shared[threadIdx.x + 32 * w]);
-      sync_block<Threads>();  // before the next are written
+      sync_block<Threads>();  // before the next blocks are written
     }
     if (index >= end || helper != 0) continue;
     store_block16<BlocksPerHead, DimsV>(args, entry.query_begin, join.head, x, index, rows, lane);
@@ -132,8 +132,8 @@ PAGODA_DEVICE void store_empty_sequences(const auto& args) {
   }
 }
 
-/// Does what is left when all of a block's own partial results have been published, by all of its threads. pending:
-/// [2], see PendingJoin.
+/// Runs after all of a block's own partial results have been published, on all of its threads: joins the pending batch
+/// heads. pending: [2], see PendingJoin.
 template <int BlocksPerHead, int DimsV, int Threads>
 PAGODA_DEVICE void finish(const auto& args, const PendingJoin* pending, char* memory, int warp, int lane) {
   sync_block<Threads>();

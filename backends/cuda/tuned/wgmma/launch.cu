@@ -15,7 +15,7 @@ namespace pagoda::tuned::wgmma {
 namespace {
 
 int group_size_of(const Problem& p) { return p.num_q_heads / p.num_kv_heads; }
-/// Query rows of a kv head, at most. Neither the kernel nor the layout of its workspace depends on a call's number.
+/// The most query rows of a kv head. Neither the kernel nor its workspace layout depends on the number in a call.
 std::int64_t max_rows_of(const Problem& p) { return std::int64_t(group_size_of(p)) * p.max_q_tokens; }
 /// Query tokens in q.
 std::int64_t q_tokens_of(const Problem& p) {
@@ -24,11 +24,11 @@ std::int64_t q_tokens_of(const Problem& p) {
 bool is_latent(const Problem& p) { return p.head_dim == latent::head_dim; }
 
 struct Kernel {
-  const void* function;  ///< null where the build has none: it is not for sm_90
+  const void* function;  ///< null if the build has none, because it is not for sm_90
   int threads, shared, blocks_per_head;
   Pace pace;
 };
-/// ragged: the instance for cu_seqlens_q. Instances differ in nothing but the function.
+/// ragged: the instance for cu_seqlens_q. The instances differ only in the function.
 Kernel kernel_for(const Problem& p, const Device& d, [[maybe_unused]] bool ragged = false) {
   const auto all_rows              = static_cast<int>(max_rows_of(p));
   [[maybe_unused]] const bool bf16 = p.type == Type::bf16;

@@ -110,9 +110,9 @@ PAGODA_DEVICE void store_halves(const Args& args, int query_begin, int head, con
   }
 }
 
-/// Stores a segment: outputs if it is whole, else the block's partial result. The code is kept small, as it runs once
-/// and cold. o: accumulators of Count products of Each / 4 times eight dims; row: the lane's, with the one eight below
-/// it; dim_part: which of the DimParts parts of a row's dims these are.
+/// Stores a segment: outputs if it is whole, else the block's partial result. The code is kept small because it runs
+/// once, from a cold instruction cache. o: accumulators of Count products of Each / 4 times eight dims; row: the lane's
+/// first row, the other is eight below; dim_part: index among the DimParts parts of a row's dims.
 template <int BlocksPerHead, int DimParts, class Args, int Count, int Each>
 PAGODA_DEVICE void store_segment(const Args& args, const FinishedSegment& segment, const float (&o)[Count][Each],
                                  const float2 (&state)[2], int dim_part, int row, int lane) {

@@ -21,7 +21,7 @@ PAGODA_DEVICE EntryView entry_of(const Args& args, int batch) {
 PAGODA_DEVICE EntryView entry_of(const RaggedArgs& args, int batch) {
   EntryView entry   = tuned::entry_of(args, batch);
   entry.query_begin = __ldg(args.cu_seqlens_q + batch);
-  // No more than the bound: partial results have no room for more.
+  // Limited by the bound, because partial results have no room for more.
   entry.queries = min(__ldg(args.cu_seqlens_q + batch + 1) - entry.query_begin, args.q_tokens_bound);
   if (entry.queries <= 0) entry.queries = entry.tokens = 0;
   return entry;

@@ -18,7 +18,8 @@ class SegmentCursor {
   bool valid           = false;  ///< `segment` is a segment of the block
   int last_split_block = 0;      ///< last block that has a split of the batch head
 
-  /// Finds the first segment as it is if the batch is even. Its length, and all lengths, are being loaded.
+  /// Finds the first segment, on the assumption that the batch is even. Starts to load its length and all other
+  /// lengths.
   PAGODA_DEVICE SegmentCursor(const auto& args, int lane)
       : lengths_(args, lane), walk_(Walk::fixed_splits(args, 0)), stream_k_(args.stream_k) {
     if (!stream_k_) valid = walk_.next(args, segment);

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstdint>
 
-/// What both kernels for many query rows share, as data and pure functions. These kernels multiply by warpgroups
-/// (sm_90a) where more than 8 query rows (heads of a group times query tokens) share a kv head, and latent caches. The
-/// folders `latent` and `grouped` have the shapes of each.
+/// Common to both kernels for many query rows, as data and pure functions. These kernels multiply with warpgroups
+/// (sm_90a). They are for more than 8 query rows (heads of a group times query tokens) that share a kv head, and for
+/// latent caches. The folders `latent` and `grouped` have the shapes of each.
 namespace pagoda::tuned::wgmma {
 
 inline constexpr int tile_rows   = 64;  ///< query rows of a warpgroup's products
@@ -20,10 +20,10 @@ inline constexpr int run_bytes = 1024;  ///< 64 dims of eight rows, in the tenso
 inline constexpr int copy_tokens = 8;
 PAGODA_HOST_DEVICE constexpr int bytes_of_8_tokens(int head_dim) { return head_dim / 64 * run_bytes; }
 
-/// A partial result in device memory is the products' accumulators as they are, in blocks of 16 rows and 16 dims. A
+/// A partial result in device memory holds the products' accumulators unchanged, in blocks of 16 rows and 16 dims. A
 /// lane has two float4 of each block: dims 2 column and 2 column + 1 of its row and of the row eight below, and the
-/// same eight dims further on. Behind them are the states of the block's rows: each block has its own copy, so that
-/// whoever joins a block reads nothing that another reader resets.
+/// same eight dims further on. The states of the block's rows follow. Each block has its own copy of them, so that no
+/// reader of a block reads words that another reader resets.
 inline constexpr int block16_quads = 2 * 32 + 8;  ///< float4: values, and the states of eight pairs of rows
 PAGODA_HOST_DEVICE constexpr int block16s_per_16_rows(int head_dim_v) { return head_dim_v / 16; }
 /// float4 of a partial result, with rows up to a multiple of 16.
@@ -31,7 +31,7 @@ constexpr std::int64_t partial_quads(int num_rows, int head_dim_v) {
   return std::int64_t((num_rows + 15) / 16) * block16s_per_16_rows(head_dim_v) * block16_quads;
 }
 
-/// What a kernel needs for a tile, should memory not delay it, and how many blocks run on a multiprocessor.
+/// Time of a tile if memory does not delay it, and the number of blocks that run on a multiprocessor.
 struct Pace {
   int tile_bytes;
   double tile_us;

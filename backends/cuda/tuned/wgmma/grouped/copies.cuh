@@ -20,8 +20,8 @@ struct SharedMemory {
   PAGODA_DEVICE std::uint32_t empty(int slot) const { return full(num_stages + slot); }
 };
 
-/// Copies all tiles of a block in the order of their use, across segments, by one warp. Each lane knows the location of
-/// the same eight tokens of every fourth tile, so that page ids are looked up for four tiles at a time.
+/// Copies all tiles of a block in the order of their use, across segments, with one warp. Each lane knows the location
+/// of the same eight tokens of every fourth tile, so page ids are looked up for four tiles at a time.
 template <int D, int Warpgroups>
 PAGODA_DEVICE void copy_tiles(const auto& args, SegmentCursor<1>& cursor, SharedMemory<D, Warpgroups> shared,
                               int lane) {
@@ -31,7 +31,7 @@ PAGODA_DEVICE void copy_tiles(const auto& args, SegmentCursor<1>& cursor, Shared
   for (; cursor.valid; cursor.next(args)) {
     const Segment& s   = cursor.segment;
     const int count    = cursor.tiles();
-    const auto look_up = [&](int first) {  // for tiles first to first + 3, counted in the segment
+    const auto look_up = [&](int first) {  // for tiles first to first + 3 of the segment
       return pages.look_up(
           args, s.sequence,
           (s.first_tile + (first + (lane >> 3)) * s.tile_step) * (tile_tokens / copy_tokens) + (lane & 7));
@@ -61,8 +61,8 @@ PAGODA_DEVICE void copy_tiles(const auto& args, SegmentCursor<1>& cursor, Shared
   }
 }
 
-/// Copies the queries of a segment to shared memory, 16 bytes a thread at a time. Rows beyond the entry's last are
-/// zeros.
+/// Copies the queries of a segment to shared memory; each thread copies 16 bytes at a time. Rows beyond the entry's
+/// last are zeros.
 template <int D, int Warpgroups>
 PAGODA_DEVICE void load_queries(const auto& args, const Segment& s, std::uint32_t to) {
   constexpr int chunks  = D / 8;

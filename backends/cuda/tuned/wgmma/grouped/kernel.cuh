@@ -6,12 +6,12 @@
 #include "backends/cuda/tuned/wgmma/softmax.cuh"
 #include "backends/cuda/wgmma.cuh"
 
-/// Decode attention where up to 128 query rows share a kv head of 64 or 128 dims. A warp copies tiles into a ring; a
-/// warpgroup (two beyond 64 rows) multiplies. Probabilities never leave the registers (FlashAttention-3: Shah et al.,
+/// Decode attention for up to 128 query rows that share a kv head of 64 or 128 dims. One warp copies tiles into a ring,
+/// and one warpgroup (two beyond 64 rows) multiplies. Probabilities stay in registers (FlashAttention-3: Shah et al.,
 /// 2024).
 namespace pagoda::tuned::wgmma::grouped {
 
-/// Adds the infinities and NaNs that clear_non_finite took out of the values of a segment to the rows that see their
+/// Adds the infinities and NaNs that clear_non_finite removed from the values of a segment to the rows that see their
 /// tokens. It reads them from the cache again. Their weights do not matter. o: outputs of the lane's rows, `row` and
 /// the one eight below it.
 template <bool Bf16, int D>
@@ -25,7 +25,7 @@ PAGODA_DEVICE void add_non_finite(const auto& args, const Segment& s, float (&o)
   for (int t = max(s.len - hidden, 0); t < s.len; ++t) {
     const int tile = t / tile_tokens;
     if (tile < s.first_tile || tile >= s.end_tile() || (tile - s.first_tile) % s.tile_step != 0)
-      continue;  // another block's
+      continue;  // tile of another block
     const TokenLocation from = pages.look_up(args, s.sequence, t / copy_tokens);
     const char* const at     = static_cast<const char*>(args.v.data) + from.page * args.v.page +
                            (from.token + t % copy_tokens) * args.v.token + s.head * args.v.head;
@@ -143,8 +143,8 @@ class Multiplier {
     sync_block<num_threads>();
   }
 
-  /// Raises the running maxima, if need be, to those of the tile's scores x, and rescales the sums. correction: what
-  /// outputs must be multiplied by. Returns whether a row's was raised.
+  /// Raises the running maxima to those of the tile's scores x if needed, and rescales the sums. correction: factor of
+  /// the outputs. Returns whether the maximum of a row was raised.
   PAGODA_DEVICE bool update_max(const float (&x)[32], float (&max)[2], float (&sum)[2], float (&correction)[2]) const {
     float largest[2];
     lane_max(x, args_.scale, largest);
@@ -164,9 +164,9 @@ class Multiplier {
   const Args& args_;
   const Shared shared_;
   PendingJoin* const pending_;
-  /// Values were taken out of a tile of the segment. Stored by all threads, or by all lanes of a warp: after a store by
-  /// some of them the compiler keeps the ring's slot in a register of each lane and moves it for every product, which
-  /// costs 6% at 128 query rows.
+  /// Set if values were removed from a tile of the segment. It is stored by all threads, or by all lanes of a warp:
+  /// after a store by some lanes the compiler keeps the ring's slot in a register of each lane and moves it for every
+  /// product, which costs 6% at 128 query rows.
   volatile int* const cleared_;
   const int group_, row_, lane_, column_;
   const bool active_;

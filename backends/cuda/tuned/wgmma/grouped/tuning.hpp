@@ -6,7 +6,7 @@
 /// Keys and values of one head_dim, 64 or 128: block shapes, as data.
 namespace pagoda::tuned::wgmma::grouped {
 
-/// Warpgroups of a block that multiply, each with query rows of its own. One more warp copies.
+/// Warpgroups of a block that multiply, each with its own query rows. One more warp copies.
 constexpr int num_warpgroups(int rows_of_head) { return rows_of_head > tile_rows ? 2 : 1; }
 PAGODA_HOST_DEVICE constexpr int compute_threads(int warpgroups) { return warpgroups * 128; }
 PAGODA_HOST_DEVICE constexpr int threads(int warpgroups) { return compute_threads(warpgroups) + 32; }
@@ -15,15 +15,15 @@ PAGODA_HOST_DEVICE constexpr int blocks_per_sm(int warpgroups) { return 2 / warp
 
 /// Bytes of a tile of keys, or of values.
 PAGODA_HOST_DEVICE constexpr int tile_bytes(int head_dim) { return tile_tokens / 8 * bytes_of_8_tokens(head_dim); }
-/// Stages of a block's ring. A stage is a tile of keys and one of values. The stages of a multiprocessor have 192 KB,
-/// as much as there is room for.
+/// Stages of a block's ring. A stage is a tile of keys and one of values. The stages of a multiprocessor take 192 KB,
+/// the most that fits.
 PAGODA_HOST_DEVICE constexpr int stages(int head_dim, int warpgroups) { return warpgroups * 3 * 128 / head_dim; }
 
 /// Offsets in a block's shared memory. Queries are at 0.
 struct SharedLayout {
   int ring;
   int pending;   ///< PendingJoin [2]
-  int cleared;   ///< int: values were taken out of a tile of the segment
+  int cleared;   ///< int: values were removed from a tile of the segment
   int barriers;  ///< [stages] full, [stages] empty
   int bytes;
 };

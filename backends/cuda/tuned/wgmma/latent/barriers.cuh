@@ -4,25 +4,25 @@
 #include "backends/cuda/tuned/wgmma/latent/tuning.hpp"
 #include "backends/cuda/tuned/wgmma/rows.cuh"
 
-/// How the warps of a block pass data to each other.
+/// Barriers through which the warps of a block pass data to each other.
 namespace pagoda::tuned::wgmma::latent {
 
-/// A block's shared memory and the barriers in it. A warp that waits for a barrier must wait for each of its phases:
-/// had it left one out, it could not tell whether that phase is over.
+/// A block's shared memory and the barriers in it. A warp that waits for a barrier must wait for each of its phases. If
+/// it skipped one, it could not tell whether that phase has completed.
 struct SharedMemory {
   std::uint32_t address;
-  /// To be called by all threads before they use a barrier.
+  /// All threads must call this before they use a barrier.
   PAGODA_DEVICE void begin() const { sync_block_from_anywhere<threads>(); }
   PAGODA_DEVICE std::uint32_t barrier(int i) const { return address + SharedLayout::barriers + 8 * i; }
   PAGODA_DEVICE void wait(int i, int phase) const { barrier_wait(barrier(i), phase & 1); }
-  /// One arrival for each warp, once all its lanes are here.
+  /// One arrival for each warp, after all of its lanes have arrived here.
   PAGODA_DEVICE void arrive(int i, int lane) const {
     __syncwarp();
     if (lane == 0) barrier_arrive(barrier(i));
   }
 };
 
-/// What goes with a tile's probabilities, for the rows of a warp.
+/// Flags stored with a tile's probabilities, for the rows of a warp.
 enum TileFlags { max_raised = 1, first_of_segment = 2, last_of_segment = 4, no_more_tiles = 8 };
 
 }  // namespace pagoda::tuned::wgmma::latent

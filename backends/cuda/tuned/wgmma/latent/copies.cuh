@@ -7,7 +7,7 @@
 
 namespace pagoda::tuned::wgmma::latent {
 
-/// Copies tiles, by one warp: eight tokens by each of eight lanes.
+/// Copies tiles with one warp; each of eight lanes copies eight tokens.
 template <int BlocksPerHead>
 class TileCopies {
  public:
@@ -36,8 +36,8 @@ class TileCopies {
                       shared.barrier(Barriers::q_full), read_once_policy());
     }
   }
-  /// Copies a tile to a slot, where it is the round-th: each quarter as soon as the quarter there has been used.
-  /// next_tile: the tile to copy after it.
+  /// Copies a tile to a slot, as the round-th tile of the slot. Each quarter is copied as soon as the quarter of the
+  /// tile before it has been used. next_tile: the tile to copy after this one.
   PAGODA_DEVICE void copy_tile(const Args& args, const Segment& s, SharedMemory shared, int slot, int round, int tile,
                                int next_tile) {
     const TokenLocation now  = next_;

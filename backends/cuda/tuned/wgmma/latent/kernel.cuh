@@ -7,13 +7,13 @@
 
 /// Decode attention over latent caches, for up to 64 (two blocks: 128) query rows of a kv head. Work is divided among
 /// four warpgroups, nearly as in FlashMLA (DeepSeek) and FlashAttention-3 (Shah et al., 2024):
-///  - Two warpgroups take turns at tiles of 64 tokens: copy, scores, softmax, probabilities to shared memory. Each has
-///    room for one tile. While one computes its softmax the other one's scores keep the matrix units busy.
-///  - Two warpgroups add each tile's values to half of the output's dims each, which fill their registers.
-/// No warp waits for the whole block: barriers in shared memory pass everything on.
+///  - Two warpgroups alternate between tiles of 64 tokens: copy, scores, softmax, probabilities to shared memory. Each
+///    has room for one tile. While one computes its softmax, the scores of the other keep the matrix units busy.
+///  - Two warpgroups each add every tile's values to half of the output's dims, which fill their registers.
+/// No warp waits for the whole block: all data passes through barriers in shared memory.
 namespace pagoda::tuned::wgmma::latent {
 
-/// By one warp.
+/// Called by one warp.
 PAGODA_DEVICE void init_barriers(SharedMemory shared, int lane) {
   const auto init = [&](int i, int arrivals) {
     if (lane == i) barrier_init(shared.barrier(i), arrivals);

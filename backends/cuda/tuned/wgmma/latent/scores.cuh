@@ -9,13 +9,13 @@
 
 namespace pagoda::tuned::wgmma::latent {
 
-/// Scores and probabilities of every other tile, by one of two warpgroups. A lane has two rows, eight apart, and two
-/// tokens of each eight. The running maximum is common to both warpgroups, which pass it on from tile to tile. Each
-/// warpgroup has sums of its own. Tiles of a block are counted across segments; even tiles are those of warpgroup 0.
+/// Computes scores and probabilities of every other tile, with one of two warpgroups. A lane has two rows, eight apart,
+/// and two tokens of each eight. The two warpgroups share the running maximum, which they pass on from tile to tile;
+/// each has its own sums. Tiles of a block are counted across segments; even tiles belong to warpgroup 0.
 template <bool Bf16, int BlocksPerHead, class Args>
 class Scorer {
  public:
-  /// group: warpgroup, 0 or 1; warp: in the warpgroup.
+  /// group: the warpgroup, 0 or 1; warp: index in the warpgroup.
   PAGODA_DEVICE Scorer(const Args& args, SharedMemory shared, char* memory, int group, int warp, int lane)
       : args_(args),
         shared_(shared),
@@ -61,9 +61,9 @@ class Scorer {
   PAGODA_DEVICE std::uint32_t tile_address() const {
     return shared_.address + SharedLayout::tiles + group_ * tile_bytes;
   }
-  /// The lane stores what its row has in common.
+  /// Whether the lane stores the values that are the same for a whole row.
   PAGODA_DEVICE bool stores_row() const { return column_ == 0; }
-  /// The probabilities of the tile before tile n are in use until then.
+  /// Waits until the probabilities of the tile before tile n have been used.
   PAGODA_DEVICE void wait_for_last_probabilities(int n) const {
     shared_.wait(Barriers::p_empty + (group_ ^ 1), (n - 1) / 2);
   }
@@ -128,8 +128,8 @@ class Scorer {
     shared_.arrive(Barriers::p_full, lane_);
   }
 
-  /// Raises the running maximum, if need be, to that of the tile's scores x. before: the maximum that it had after the
-  /// tile before. Returns whether a row's was raised.
+  /// Raises the running maximum to that of the tile's scores x if needed. before: the maximum after the previous tile.
+  /// Returns whether the maximum of a row was raised.
   PAGODA_DEVICE bool update_max(const float (&x)[32], float (&before)[2]) {
     float largest[2];
     lane_max(x, args_.scale, largest);
@@ -151,7 +151,7 @@ class Scorer {
     return raised;
   }
 
-  /// Rows of 128 bytes, 16-byte chunks swizzled.
+  /// Stores rows of 128 bytes with swizzled 16-byte chunks.
   PAGODA_DEVICE void store_probabilities(const std::uint32_t (&p)[16]) const {
     const int row          = 16 * warp_ + (lane_ & 15);
     const std::uint32_t to = shared_.address + SharedLayout::probabilities + row * 128;
@@ -160,13 +160,13 @@ class Scorer {
   }
 
   /// Zeroes the values of the tile that would turn products with probabilities of 0 into NaN: those behind the last
-  /// token, and infinities and NaNs of tokens that some row does not see. (A row that sees a NaN is NaN by its score,
-  /// as values are the first dims of keys.)
+  /// token, and infinities and NaNs of tokens that some row does not see. (A row that sees a NaN already has a NaN
+  /// score, because values are the first dims of keys.)
   PAGODA_DEVICE void clear_unseen_values(int tokens_left, int n) const {
     const int thread = 32 * warp_ + lane_;
     if (tokens_left < tile_tokens) clear_values<head_dim, head_dim_v, 128>(tile_address(), tokens_left, thread);
     if (args_.hidden_bound > 0 && tokens_left < tile_tokens + args_.hidden_bound) {
-      // All four warps have their scores by then: none reads the tile as keys.
+      // By then all four warps have their scores, so none reads the tile as keys.
       shared_.wait(Barriers::max_ready + group_, n / 2);
       const int hidden = hidden_tokens(args_, cursor_.segment.batch);
       clear_non_finite<Bf16, head_dim, head_dim_v, 128>(tile_address(), max(tokens_left - hidden, 0),
@@ -201,7 +201,7 @@ class Scorer {
   const bool active_, copies_here_;
   SegmentCursor<BlocksPerHead> cursor_;
   TileCopies<BlocksPerHead> copies_;
-  int tiles_ = 0, segments_ = 0;  ///< of the block, before the present segment
+  int tiles_ = 0, segments_ = 0;  ///< the block's, before the current segment
   int i_ = 0;                     ///< the warpgroup's next tile, counted in the segment
   float max_[2], sum_[2];         ///< running maxima that the sums are relative to
 };

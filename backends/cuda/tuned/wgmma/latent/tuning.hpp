@@ -7,7 +7,7 @@
 namespace pagoda::tuned::wgmma::latent {
 
 inline constexpr int head_dim = 576, head_dim_v = 512;
-inline constexpr int stages  = 2;  ///< tiles in shared memory, as many as there is room for
+inline constexpr int stages  = 2;  ///< tiles in shared memory, the most that fit
 inline constexpr int threads = 4 * 128;
 
 inline constexpr int bytes_of_8 = bytes_of_8_tokens(head_dim);

@@ -7,8 +7,8 @@
 
 namespace pagoda::tuned::wgmma::latent {
 
-/// Starts o += probabilities x values, in a group of products for each 16 tokens. The values of a tile are those of
-/// half of the dims. 128 dims to a product: ptxas takes no more for a block of this many threads.
+/// Starts o += probabilities x values, with a group of products for each 16 tokens and half of the dims of a tile's
+/// values. Each product has 128 dims: ptxas accepts no more for a block of this many threads.
 template <bool Bf16>
 PAGODA_DEVICE void start_value_products(float (&o)[2][64], std::uint64_t p, std::uint64_t tile, bool adds) {
   wgmma_fence_registers(o[0]), wgmma_fence_registers(o[1]);
@@ -38,7 +38,7 @@ PAGODA_DEVICE void finish_value_products(float (&o)[2][64], SharedMemory shared,
   wgmma_fence_registers(o[0]), wgmma_fence_registers(o[1]);
 }
 
-/// The state of row and row + 8: that of both score warpgroups.
+/// The state of row and row + 8, merged from both score warpgroups.
 PAGODA_DEVICE void merge_states(const float2* states, int row, float2 (&state)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -48,8 +48,8 @@ PAGODA_DEVICE void merge_states(const float2* states, int row, float2 (&state)[2
   }
 }
 
-/// Adds the values of all tiles to half of the output's dims, by a warpgroup. A lane has two rows, eight apart, and two
-/// dims of each eight.
+/// Adds the values of all tiles to half of the output's dims, with one warpgroup. A lane has two rows, eight apart, and
+/// two dims of each eight.
 template <bool Bf16, int BlocksPerHead>
 PAGODA_DEVICE void add_values(const auto& args, SharedMemory shared, char* memory, int half, int warp, int lane) {
   const float* const corrections = reinterpret_cast<const float*>(memory + SharedLayout::corrections);
