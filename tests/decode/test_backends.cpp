@@ -70,8 +70,8 @@ TYPED_TEST(Backends, WhatTunedCannotDoIsRefusedWithTheReason) {
   Scene<TypeParam, AnyType> scene(sample);
   scene.options().backend = "tuned";
   expect_refusal([&] { scene.plan(); }, {"does not support this problem: "});
-  const Sample<AnyType> several({.lengths = {40, 3}, .head_dim = 128, .query_lens = {2, 1}});
-  Scene<TypeParam, AnyType> other(several);
+  const Sample<AnyType> with_sinks({.lengths = {40, 3}, .head_dim = 128, .sinks = true});
+  Scene<TypeParam, AnyType> other(with_sinks);
   other.options().backend = "tuned";
   expect_refusal([&] { other.plan(); }, {"does not support this problem: "});
 }

@@ -66,7 +66,7 @@ TYPED_TEST_SUITE(TunedRagged, TunedTypes, Names);
 TYPED_TEST(TunedRagged, Counts) {
   const std::vector<int> lengths{70, 1, 0, 333, 64, 3, 129, 260};
   for (const bool causal : {true, false})
-    for (int turn = 0; turn < 8; ++turn)
+    for (int turn = 0; turn < 3; ++turn)
       for (const auto& kind : TestFixture::kinds(lengths))
         TestFixture::expect_right(TestFixture::ragged(kind, turn, causal),
                                   TestFixture::given(TestFixture::pages_of_64));

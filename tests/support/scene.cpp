@@ -299,11 +299,15 @@ Plan<Space> Scene<Space, T>::plan() {
 template <class Space, class T>
 void Scene<Space, T>::decode(const Space& exec, const Plan<Space>& plan) const {
   probability_type_ = plan.schedule().kernel.probability_type;
-  // The hand-tuned kernels for many query rows (backends/cuda/tuned/wgmma) truncate sums of products.
-  const auto& s    = plan.schedule();
-  const bool many  = s.shape.head_dim != s.shape.head_dim_v || s.bounds.max_query_len > 1 || s.shape.group() > 8;
-  truncated_steps_ = plan.backend() == "tuned" && many ? s.shape.head_dim / 16 : 0;
-  const auto call  = [&]<class Q, class Out>(Q*, Out*) {
+  // Matrix instructions truncate sums of products. This shows in the hand-tuned kernels for many query rows
+  // (backends/cuda/tuned/wgmma) and in the long sums of latent caches.
+  const auto& s       = plan.schedule();
+  const bool tuned    = plan.backend() == "tuned";
+  const bool many     = tuned && (s.bounds.max_query_len > 1 || s.shape.group() > 8);
+  const bool latent   = s.shape.head_dim != s.shape.head_dim_v;
+  const bool matrices = tuned || size_of(s.kernel.probability_type) == 2;
+  truncated_steps_    = matrices && (many || latent) ? s.shape.head_dim / 16 : 0;
+  const auto call     = [&]<class Q, class Out>(Q*, Out*) {
     std::visit(
         [&](const auto& kv) {
           const auto q   = q_.template view<const Q, 3>();
