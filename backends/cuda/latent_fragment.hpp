@@ -45,6 +45,7 @@ class LatentFragment : public FragmentDefaults<T> {
   static constexpr bool shared_tiles   = true;
   static constexpr bool values_in_keys = true;
   using Layout                         = LatentLayout<RowGroups>;
+  using RowQuads                       = typename Layout::RowQuads;
   static constexpr int key_dims = Layout::key_dims, value_dims = Layout::value_dims;
   static constexpr int rows      = Layout::rows;
   static constexpr int lane_rows = 1;
@@ -58,12 +59,6 @@ class LatentFragment : public FragmentDefaults<T> {
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
   /// Limited by registers. Each team has a tile of 18 KB in flight.
   static constexpr int teams_per_sm = RowGroups == 1 ? 3 : 2;
-
-  /// Quads of an output row.
-  struct RowQuads {
-    static constexpr int value = value_dims / 4;
-    KOKKOS_FUNCTION static constexpr int divide(int n) { return n / value; }
-  };
 
   static constexpr int row_alignment = 16;  ///< bytes
   static bool can_run(const FragmentShape& s) {

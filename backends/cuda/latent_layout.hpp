@@ -24,6 +24,12 @@ struct LatentLayout {
   static constexpr int value_stride = value_dims + 8;  ///< floats; four rows' pairs lie in different banks
   static constexpr int states_at    = part_rows * value_stride * 4;
   static_assert(states_at + rows * static_cast<int>(sizeof(RowState<float>)) <= 2 * tile_bytes);
+
+  /// Quads of an output row.
+  struct RowQuads {
+    static constexpr int value = value_dims / 4;
+    KOKKOS_FUNCTION static constexpr int divide(int n) { return n / value; }
+  };
 };
 
 }  // namespace pagoda::detail
