@@ -30,8 +30,8 @@ need_proc() { "${in_root[@]}" test -e /proc/self || { echo "no /proc in the sid 
 
 check_root() { "${in_root[@]}" true; }
 check_host-debug() { build_and_test host-debug; }
-# All types are instances of the same templates, so a few types find the same errors in half the time.
-check_asan-ubsan() { need_proc && build_and_test asan-ubsan -DPAGODA_BOUNDS_CHECK=ON "-DPAGODA_TYPES=fp64;fp16;int4"; }
+# All types are instances of the same templates, so a plain and a quantized type find the same errors in less time.
+check_asan-ubsan() { need_proc && build_and_test asan-ubsan -DPAGODA_BOUNDS_CHECK=ON "-DPAGODA_TYPES=fp16;int4"; }
 check_tsan() { need_proc && build_and_test tsan -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_TYPES=fp16; }
 check_tests() { ci/test.sh -LE install; }
 check_install() { ci/test.sh -L install; }
