@@ -54,7 +54,7 @@ check_fix-format() { sources | "${in_root[@]}" xargs clang-format-$llvm -i; }
 check_tidy() {
   "${in_root[@]}" cmake --preset host-debug -B "$builds/tidy" -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_BUILD_BENCH=ON
   "${in_root[@]}" run-clang-tidy-$llvm -quiet -j "$CMAKE_BUILD_PARALLEL_LEVEL" -p "$builds/tidy" \
-    "^$top/(src|backends|bench)/|_fp32\.cpp$"
+    "^$top/(src|backends|bench)/.*\.cpp$|_fp32\.cpp$"
 }
 
 # compile_cuda FILE OBJECT: for every card of `need` that the unit is for.

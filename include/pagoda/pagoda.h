@@ -66,6 +66,8 @@ PAGODA_C_EXPORT const char* pagoda_last_error(void);
 PAGODA_C_EXPORT void pagoda_version(int32_t* major, int32_t* minor, int32_t* patch);
 /** The version of the linked library as text, such as "0.1.0". */
 PAGODA_C_EXPORT const char* pagoda_version_string(void);
+/** How the linked library was built, as one line of text for reports: pagoda::configuration (version.hpp). */
+PAGODA_C_EXPORT const char* pagoda_configuration(void);
 
 /** Initializes Kokkos if it is not initialized. Kokkos reads its settings from the environment (KOKKOS_NUM_THREADS,
     KOKKOS_DEVICE_ID, KOKKOS_MAP_DEVICE_ID_BY). Calls may be repeated; each needs a pagoda_finalize. */

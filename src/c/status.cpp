@@ -81,6 +81,7 @@ void pagoda_version(std::int32_t* major, std::int32_t* minor, std::int32_t* patc
 }
 
 const char* pagoda_version_string() { return pagoda::version(); }
+const char* pagoda_configuration() { return pagoda::configuration(); }
 
 pagoda_status pagoda_initialize() {
   return guarded([] {

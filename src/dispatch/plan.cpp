@@ -3,16 +3,15 @@
 #include <pagoda/plan.hpp>
 
 #include "src/base/spaces.hpp"
+#include "src/base/warnings.hpp"
 #include "src/dispatch/plan_memory.hpp"
 #include "src/plan/backend.hpp"
 #include "src/plan/workspace.hpp"
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <iostream>
 #include <memory>
-#include <string>
 
 namespace pagoda::detail {
 
@@ -22,8 +21,7 @@ namespace {
 void warn_once_if_slow(const Schedule& s) {
   static std::atomic<bool> said{false};
   if (!s.kernel.slow_because) return;
-  const char* const setting = std::getenv("PAGODA_WARN");
-  if ((setting && std::string(setting) == "0") || said.exchange(true)) return;
+  if (!warnings_enabled() || said.exchange(true)) return;
   std::cerr << concat("pagoda: slow plan: ", describe(s), ". This is said once; PAGODA_WARN=0 turns it off.\n");
 }
 

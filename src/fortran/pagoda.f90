@@ -411,6 +411,10 @@ module pagoda
       import :: c_ptr
       type(c_ptr) :: text
     end function
+    function c_configuration() bind(C, name="pagoda_configuration") result(text)
+      import :: c_ptr
+      type(c_ptr) :: text
+    end function
     function c_type_name(type) bind(C, name="pagoda_type_name") result(text)
       import :: c_int32_t, c_ptr
       integer(c_int32_t), value :: type
@@ -448,6 +452,7 @@ module pagoda
       pagoda_pool_slot_mapping
   public :: pagoda_pool_get_stats, pagoda_exec_destroy, pagoda_plan_destroy, pagoda_pool_destroy, pagoda_version
   public :: pagoda_type_size, pagoda_type_is_enabled, pagoda_status_name, pagoda_last_error, pagoda_version_string
+  public :: pagoda_configuration
   public :: pagoda_type_name, pagoda_plan_describe, pagoda_plan_backend, pagoda_pool_describe
 
 contains
@@ -503,6 +508,11 @@ contains
   function pagoda_version_string() result(text)
     character(len=:), allocatable :: text
     text = text_of(c_version_string())
+  end function
+
+  function pagoda_configuration() result(text)
+    character(len=:), allocatable :: text
+    text = text_of(c_configuration())
   end function
 
   function pagoda_type_name(type) result(text)

@@ -32,6 +32,7 @@ static void test_names_and_versions(void) {
   pagoda_version(NULL, NULL, NULL);
   snprintf(text, sizeof text, "%d.%d.%d", (int)major, (int)minor, (int)patch);
   CHECK(strcmp(pagoda_version_string(), text) == 0);
+  CHECK(strstr(pagoda_configuration(), text) != NULL);
   CHECK(strcmp(pagoda_status_name(PAGODA_SUCCESS), "PAGODA_SUCCESS") == 0);
   CHECK(strcmp(pagoda_status_name(PAGODA_NOT_INITIALIZED), "PAGODA_NOT_INITIALIZED") == 0);
   CHECK(strcmp(pagoda_status_name(-7), "unknown status") == 0);

@@ -71,6 +71,7 @@ contains
     call pagoda_version(major, minor, patch)
     write (version, "(i0, '.', i0, '.', i0)") major, minor, patch
     call check(trim(version) == pagoda_version_string(), "version " // trim(version))
+    call check(index(pagoda_configuration(), trim(version)) > 0, "configuration")
     call check(pagoda_type_name(PAGODA_BF16) == "bf16" .and. pagoda_type_size(PAGODA_BF16) == 2, "bf16")
     call expect(pagoda_exec_fence(c_null_ptr), PAGODA_NOT_INITIALIZED, "pagoda_exec_fence: Kokkos is not initialized")
   end subroutine

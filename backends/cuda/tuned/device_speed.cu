@@ -3,6 +3,7 @@
 
 #include "backends/cuda/tuned/common/launch.hpp"
 #include "backends/cuda/tuned/tuning_file.hpp"
+#include "src/base/warnings.hpp"
 
 #include <cstdio>
 
@@ -27,7 +28,8 @@ Speed built_in_speed(const Device& d, int device_id) {
 void set_speed(Device& d, int device_id) {
   d.speed                  = built_in_speed(d, device_id);
   const std::string reason = read_tuning_file(device_name(device_id), d.speed);
-  if (!reason.empty()) std::fprintf(stderr, "Pagoda: the tuning file is ignored: %s\n", reason.c_str());
+  if (!reason.empty() && pagoda::detail::warnings_enabled())
+    std::fprintf(stderr, "Pagoda: the tuning file is ignored: %s\n", reason.c_str());
 }
 
 }  // namespace pagoda::tuned

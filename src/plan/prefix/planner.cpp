@@ -17,7 +17,8 @@ bool PrefixPlanner::plan(const BatchPages& pages) {
   members_.clear(), entry_of_.clear();
   for (int b = 0; b < pages.batch; ++b) {
     members_.push_back({pages.sequence(b), pages.query_begin(b)});
-    entry_of_.resize(static_cast<std::size_t>(pages.query_begin(b) + pages.num_queries(b)), b);
+    const int end = pages.query_begin(b) + pages.num_queries(b);
+    entry_of_.resize(static_cast<std::size_t>(end), b);
   }
   return true;
 }

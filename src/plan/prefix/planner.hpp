@@ -32,7 +32,7 @@ class PrefixPlanner {
   /// with the pages that its entries name, and each shared page still older than the sequence's query tokens. Sequences
   /// may have grown and may have new pages. The pages themselves are compared, not hashes. The function does not check
   /// whether another plan would now be faster: pages do not become shared while the batch stays the same.
-  bool holds(const BatchPages& pages) const;
+  bool holds(const BatchPages& now) const;
 
  private:
   struct Member {
