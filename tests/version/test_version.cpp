@@ -17,7 +17,7 @@ TEST(Version, NumberIsMadeOfItsParts) {
 
 TEST(Version, ConfigurationNamesWhatWasBuilt) {
   const std::string text = pagoda::configuration();
-  for (const std::string part :
+  for (const std::string& part :
        {std::string("Pagoda ") + PAGODA_VERSION_STRING + ";",
         std::string("spaces: ") + Kokkos::DefaultExecutionSpace::name(),
         std::string("Kokkos ") + std::to_string(KOKKOS_VERSION_MAJOR) + ".", std::string("bounds checks: ")})
