@@ -208,6 +208,18 @@ TYPED_TEST(TunedManyNaN, LargeScores) {
   }
 }
 
+/// A NaN in every KV head of each sequence that has `back` tokens or more, in token `back` from its end (1: the
+/// newest).
+std::vector<Plant> plants_from_the_end(const Shape& shape, int back) {
+  std::vector<Plant> plants;
+  for (int b = 0; b < static_cast<int>(shape.lengths.size()); ++b)
+    for (int head = 0; head < shape.num_kv_heads; ++head)
+      if (shape.lengths[b] >= back)
+        plants.push_back({b, shape.lengths[b] - back, head, (17 * b + 8 * head) % shape.head_dim,
+                          !shape.values_in_keys && head == 0});
+  return plants;
+}
+
 // With several query tokens, the earlier ones do not see the newest tokens, in the last tile or in the last two: the
 // NaN is at each of these tokens in turn, in every layout.
 TYPED_TEST(TunedManyNaN, NewerTokensDoNotReachEarlierQueries) {
@@ -221,15 +233,9 @@ TYPED_TEST(TunedManyNaN, NewerTokensDoNotReachEarlierQueries) {
         for (const Shape& of_one : {grouped, small, latent_shape(8, lengths)}) {
           const Shape shape = TestFixture::of_tokens(of_one, count, causal);
           for (const int back : {1, 2, count, count + 1}) {
-            std::vector<Plant> plants;
-            for (int b = 0; b < static_cast<int>(lengths.size()); ++b)
-              for (int head = 0; head < shape.num_kv_heads; ++head)
-                if (lengths[b] >= back)
-                  plants.push_back({b, lengths[b] - back, head, (17 * b + 8 * head) % shape.head_dim,
-                                    !shape.values_in_keys && head == 0});
             expect_nans_where_seen<T>(
                 shape, {.layout = back % 2 ? Layout::paged : Layout::contiguous, .page_size = count == 2 ? 8 : 64},
-                plants);
+                plants_from_the_end(shape, back));
           }
         }
       }
@@ -247,14 +253,8 @@ TYPED_TEST(TunedManyNaN, NewerTokensDoNotReachEarlierQueriesOfRaggedEntries) {
       for (const int back : {1, 2, 3, 8, 9}) {
         Shape shape      = of_one;
         shape.query_lens = {1, 8, 2, 16, 0, 4, 9}, shape.causal = causal;
-        std::vector<Plant> plants;
-        for (int b = 0; b < static_cast<int>(lengths.size()); ++b)
-          for (int head = 0; head < shape.num_kv_heads; ++head)
-            if (lengths[b] >= back)
-              plants.push_back({b, lengths[b] - back, head, (17 * b + 8 * head) % shape.head_dim,
-                                !shape.values_in_keys && head == 0});
         expect_nans_where_seen<T>(shape, {.layout = back % 2 ? Layout::paged : Layout::contiguous, .page_size = 64},
-                                  plants);
+                                  plants_from_the_end(shape, back));
       }
 }
 
