@@ -19,8 +19,20 @@ std::size_t Case::bytes() const {
   return static_cast<std::size_t>(tokens()) * num_kv_heads * (stored + (scaled_by_token() ? 2 * sizeof(float) : 0));
 }
 
+int Case::query_tokens(int b) const {
+  if (!ragged()) return num_q_tokens;
+  return b * num_long / batch() != (b + 1) * num_long / batch() ? num_q_tokens : 1;
+}
+
+int Case::query_begin(int b) const {
+  if (!ragged()) return b * num_q_tokens;
+  return b + b * num_long / batch() * (num_q_tokens - 1);
+}
+
 double Case::fmas() const {
-  return static_cast<double>(tokens()) * num_q_heads * num_q_tokens * (static_cast<double>(head_dim) + head_dim_v);
+  double pairs = 0;  // of query tokens and cached tokens
+  for (int b = 0; b < batch(); ++b) pairs += static_cast<double>(query_tokens(b)) * lengths[b];
+  return pairs * num_q_heads * (static_cast<double>(head_dim) + head_dim_v);
 }
 
 std::int64_t Case::pages() const {
@@ -38,7 +50,8 @@ std::string Case::name(std::string_view backend) const {
   using detail::concat;
   return concat("decode/", backend, "/", name_of(type), "/", num_q_heads, "x", num_kv_heads, "x", head_dim,
                 latent() ? concat("-", head_dim_v) : std::string(), "/B", batch(),
-                num_q_tokens > 1 ? concat("q", num_q_tokens) : std::string(), "/", length_name, "/",
+                num_q_tokens > 1 ? concat("q", num_q_tokens) : std::string(),
+                ragged() ? concat("of", num_long) : std::string(), "/", length_name, "/",
                 paged() ? concat("page", page_size) : std::string("contiguous"), by_head ? "-HND" : "",
                 offset > 0 ? concat("-off", offset) : std::string());
 }

@@ -35,6 +35,7 @@ struct Case {
   int head_dim     = 128;
   int head_dim_v   = 128;  ///< if it is not head_dim, values are the first dims of the keys (a latent cache)
   int num_q_tokens = 1;    ///< of each sequence, causal
+  int num_long     = 0;    ///< if not 0, only this many sequences have num_q_tokens, and each other one has one token
   std::vector<int> lengths;
   std::string length_name;  ///< "S1024" if all are equal, else a description
   int page_size = 0;        ///< 0: contiguous
@@ -45,6 +46,11 @@ struct Case {
   int batch() const { return static_cast<int>(lengths.size()); }
   bool paged() const { return page_size > 0; }
   bool latent() const { return head_dim_v != head_dim; }
+  /// Sequences have different numbers of query tokens. The long ones are spread evenly over the batch.
+  bool ragged() const { return num_long > 0; }
+  int query_tokens(int b) const;
+  /// Query tokens of sequences 0 to b - 1.
+  int query_begin(int b) const;
   int longest() const;
   std::int64_t tokens() const;
   /// Scales: types with block scales have these, and per-tensor scales if the type requires them. Integers have a scale
@@ -63,7 +69,8 @@ struct Case {
   std::size_t token_elements() const;
   std::size_t page_elements() const { return static_cast<std::size_t>(page_tokens()) * token_elements(); }
 
-  /// decode/generic/fp16/32x8x128/B64/S1024/page16, with several query tokens .../B64q4/..., in HND order
+  /// decode/generic/fp16/32x8x128/B64/S1024/page16, with several query tokens .../B64q4/..., if only 2 of
+  /// the 64 have 4 .../B64q4of2/..., in HND order
   /// .../page16-HND, one element off an aligned address .../page16-off1
   std::string name(std::string_view backend) const;
 };

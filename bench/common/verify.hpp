@@ -38,14 +38,15 @@ std::string find_fault(const Case& c, const Caches<ExecutionSpace, T>& caches, c
     const int b           = entries[x % entries.size()];
     const int head        = static_cast<int>((x >> 32) % static_cast<std::uint64_t>(c.num_q_heads));
     const int kv_head     = head / (c.num_q_heads / c.num_kv_heads);
-    const int token       = static_cast<int>((x >> 48) % static_cast<std::uint64_t>(c.num_q_tokens));
-    const int q_row       = b * c.num_q_tokens + token;
+    const int num_tokens  = c.query_tokens(b);
+    const int token       = static_cast<int>((x >> 48) % static_cast<std::uint64_t>(num_tokens));
+    const int q_row       = c.query_begin(b) + token;
     std::vector<double> query(static_cast<std::size_t>(c.head_dim));
     for (int d = 0; d < c.head_dim; ++d) query[d] = static_cast<double>(q(q_row, head, d));
     reference::RowOptions options;
     options.softmax_scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
     const auto right      = reference::attend(
-        query, c.lengths[b], c.lengths[b] - c.num_q_tokens + token, c.head_dim_v,
+        query, c.lengths[b], c.lengths[b] - num_tokens + token, c.head_dim_v,
         [&](int t, std::span<double> row) { caches.read_key(b, t, kv_head, row); },
         [&](int t, std::span<double> row) { caches.read_value(b, t, kv_head, row); }, options);
     constexpr DType io = dtype_v<typename Rows::value_type>;  // probabilities are of the same

@@ -144,6 +144,13 @@ std::vector<Case> device_cases() {
       c.num_q_tokens = query_tokens;
       cases.push_back(c);
     }
+  // Chunks of prompts among sequences that decode: different numbers of query tokens.
+  for (const auto& [query_tokens, num_long] : {std::pair(4, 32), {16, 4}, {32, 4}, {32, 1}})
+    for (const int length : {1024, 4096}) {
+      Case c         = uniform(DType::fp16, grouped, 64, length, 16);
+      c.num_q_tokens = query_tokens, c.num_long = num_long;
+      cases.push_back(c);
+    }
   suite_s(DType::fp8_e4m3);
   for (const DType type : {DType::int8, DType::int4}) suite_s(type, {grouped});
   for (const DType type : {DType::mxfp4, DType::nvfp4}) suite_s(type, {grouped});

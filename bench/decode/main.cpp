@@ -39,13 +39,23 @@ struct Session {
   double fmas_per_second = 0;  ///< 0: unknown; it does not limit GPUs
 };
 
+/// Where the query tokens of each sequence begin. Empty if all sequences have the same number of query tokens.
+Kokkos::View<const int*, Memory> cu_seqlens_q(const Case& c) {
+  if (!c.ragged()) return {};
+  const Kokkos::View<int*, Kokkos::HostSpace> begins("Pagoda::bench::cu_seqlens_q", c.batch() + 1);
+  for (int b = 0; b <= c.batch(); ++b) begins(b) = c.query_begin(b);
+  return Kokkos::create_mirror_view_and_copy(Memory(), begins);
+}
+
 Plan<Exec> make_plan(const Exec& exec, const Case& c, const auto& caches, const std::string& backend) {
   return caches.with(0, [&](const auto& kv) {
     return plan(exec, kv,
-                {.num_q_heads   = c.num_q_heads,
-                 .max_seq_len   = c.longest(),
-                 .max_query_len = c.num_q_tokens,
-                 .backend       = backend});
+                {.num_q_heads      = c.num_q_heads,
+                 .max_seq_len      = c.longest(),
+                 .max_query_len    = c.num_q_tokens,
+                 .cu_seqlens_q     = cu_seqlens_q(c),
+                 .max_query_tokens = c.query_begin(c.batch()),
+                 .backend          = backend});
   });
 }
 
@@ -95,8 +105,8 @@ Result measure(Session& session, const Case& c, const std::string& backend) {
 
   using Number = std::conditional_t<is_quantized_v<T>, half_t, T>;
   using Rows   = Kokkos::View<Number***, Kokkos::LayoutRight, Memory>;
-  const Rows q("Pagoda::bench::q", c.batch() * c.num_q_tokens, c.num_q_heads, c.head_dim);
-  const Rows out("Pagoda::bench::out", c.batch() * c.num_q_tokens, c.num_q_heads, c.head_dim_v);
+  const Rows q("Pagoda::bench::q", c.query_begin(c.batch()), c.num_q_heads, c.head_dim);
+  const Rows out("Pagoda::bench::out", c.query_begin(c.batch()), c.num_q_heads, c.head_dim_v);
   fill(exec, q, query_from);
   const auto plan   = make_plan(exec, c, caches, backend);
   const auto decode = [&](int i) { caches.with(i, [&](const auto& kv) { pagoda::decode(exec, plan, q, kv, out); }); };

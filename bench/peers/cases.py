@@ -15,7 +15,7 @@ from type_table import read_table
 TYPES = read_table()
 NAME = re.compile(
     r"decode/(?P<backend>[^/]+)/(?P<type>\w+)/(?P<q_heads>\d+)x(?P<kv_heads>\d+)x(?P<dim>\d+)(?:-(?P<dim_v>\d+))?"
-    r"/B(?P<batch>\d+)(?:q(?P<q_tokens>\d+))?/(?P<lengths>S\d+|[a-z-]+)/(?:page(?P<page>\d+)|contiguous)(?P<order>-HND)?"
+    r"/B(?P<batch>\d+)(?:q(?P<q_tokens>\d+)(?:of\d+)?)?/(?P<lengths>S\d+|[a-z-]+)/(?:page(?P<page>\d+)|contiguous)(?P<order>-HND)?"
     r"(?:-off(?P<offset>\d+))?"
 )
 SUFFIX = "/manual_time"

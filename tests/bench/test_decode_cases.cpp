@@ -58,6 +58,9 @@ TEST(DecodeCases, NamesSayWhatTheCaseIs) {
       ASSERT_EQ(std::sscanf(part[4].c_str(), "B%*dq%d", &query_tokens), 1) << name;
     }
     EXPECT_EQ(query_tokens, c.num_q_tokens) << name;
+    int num_long = 0;
+    std::sscanf(part[4].c_str(), "B%*dq%*dof%d", &num_long);
+    EXPECT_EQ(num_long, c.num_long) << name;
     if (std::sscanf(part[5].c_str(), "S%d", &length) == 1) {
       for (const int of_row : c.lengths) EXPECT_EQ(of_row, length) << name;
     }
@@ -78,6 +81,19 @@ TEST(DecodeCases, AreWellFormed) {
     EXPECT_LE(c.head_dim_v, c.head_dim) << name;
     EXPECT_EQ(c.bytes() % 16, 0) << name;
     EXPECT_GE(c.pages() * c.page_tokens(), c.tokens()) << name;
+  }
+}
+
+TEST(DecodeCases, CountTheQueryTokensOfEachSequence) {
+  for (const Case& c : every_case()) {
+    int begin = 0, num_long = 0;
+    for (int b = 0; b < c.batch(); ++b) {
+      EXPECT_EQ(c.query_begin(b), begin) << c.name("generic");
+      begin += c.query_tokens(b);
+      num_long += c.query_tokens(b) == c.num_q_tokens;
+    }
+    EXPECT_EQ(c.query_begin(c.batch()), begin) << c.name("generic");
+    EXPECT_EQ(num_long, c.ragged() ? c.num_long : c.batch()) << c.name("generic");
   }
 }
 

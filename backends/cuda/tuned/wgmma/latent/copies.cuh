@@ -21,19 +21,19 @@ class TileCopies {
   template <class Args>
   PAGODA_DEVICE void copy_queries(const Args& args, const Segment& s, SharedMemory shared) const {
     if (lane_ != 0) return;
-    // Results of rows beyond the entry's last are not stored. Ragged entries: all 16 rows of a warp are filled, with
-    // rows of the entry's last query token or zeros, so that results do not depend on other entries. No box lies
-    // outside q.
+    // Results of rows beyond the entry's last are not stored, but a warp raises the maxima of its 16 rows together. So
+    // all 16 are filled, with rows of the entry's last query token or zeros: what was in memory before must not count.
+    // No box lies outside q.
     const EntryView entry = entry_of(args, s.batch);
     const int rows        = block_rows<BlocksPerHead>(args.rows_bound);
-    const int eights      = Args::ragged ? (rows + 15) / 16 * 2 : (rows + 7) / 8;
+    const int eights      = (rows + 15) / 16 * 2;
     barrier_expect_bytes(shared.barrier(Barriers::q_full), eights * bytes_of_8);
 #pragma unroll 1
     for (int i = 0; i < eights; ++i) {
       const int row = first_row<BlocksPerHead>() + 8 * i, token = args.heads.divide(row);
       copy_tensor_box(shared.address + SharedLayout::q + i * bytes_of_8, &args.q_map, row - token * args.heads.value,
-                      s.head, entry.query_begin + (Args::ragged ? min(token, entry.queries - 1) : token),
-                      shared.barrier(Barriers::q_full), read_once_policy());
+                      s.head, entry.query_begin + min(token, entry.queries - 1), shared.barrier(Barriers::q_full),
+                      read_once_policy());
     }
   }
   /// Copies a tile to a slot, as the round-th tile of the slot. Each quarter is copied as soon as the quarter of the
