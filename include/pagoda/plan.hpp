@@ -16,6 +16,14 @@
 
 namespace pagoda {
 
+/// Bounds of the lists that a plan decodes (decode_entries).
+struct EntryBounds {
+  int max_entries = 0;  ///< entries of a list; 0: the plan decodes batches, not lists
+  int max_queries = 1;  ///< query tokens of an entry, for tuning
+  /// Sum of the query tokens of all entries, for tuning; default: max_entries * max_queries.
+  int max_listed = 0;
+};
+
 /// What a decode computes, besides the cache itself. Zero or empty selects the default given beside each field. The
 /// Views are in memory of the execution space. Each decode reads their contents on the device, so they may change
 /// between decodes. The plan keeps its own copy of each View, so managed Views live as long as the plan.
@@ -33,6 +41,7 @@ struct DecodeOptions {
   /// every entry has q.extent(0) / batch query tokens.
   Kokkos::View<const int*, MemorySpace> cu_seqlens_q{};
   int max_query_tokens = 0;  ///< bound on q.extent(0); default: max_batch * max_query_len
+  EntryBounds entries{};     ///< of a plan for lists of entries; cu_seqlens_q and max_query_len are then unused
 
   std::optional<double> softmax_scale{};  ///< default: 1 / sqrt(head_dim)
   /// True: query token i of n, which are the newest n tokens of the sequence, sees the tokens up to its own position

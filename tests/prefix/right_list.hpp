@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/entry.hpp>
+
 #include "src/plan/prefix/batch_pages.hpp"
-#include "src/plan/prefix/entry.hpp"
 
 #include <gtest/gtest.h>
 

@@ -29,6 +29,9 @@ struct Bounds {
   int max_query_len{};       ///< query tokens of a batch entry
   int max_query_tokens{};    ///< query tokens of a batch
   int cu_seqlens_entries{};  ///< entries of AttentionOptions::cu_seqlens_q
+  int max_entries{};         ///< entries of a list; 0: the plan decodes batches, not lists
+  int max_entry_queries{};   ///< query tokens of an entry of a list
+  int max_listed_queries{};  ///< query tokens of all entries of a list
 };
 
 /// The values of the options that kernels read. Kernels take this struct as it is (KernelArgs::options); the order of

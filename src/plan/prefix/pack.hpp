@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/entry.hpp>
+
 #include "src/plan/prefix/cost.hpp"
-#include "src/plan/prefix/entry.hpp"
 #include "src/plan/prefix/forest.hpp"
 
 #include <cstdint>

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pagoda/decode.hpp>
+#include <pagoda/detail/problem.hpp>
+#include <pagoda/entry.hpp>
+#include <pagoda/export.hpp>
+#include <pagoda/plan.hpp>
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
+#include <utility>
+
+/// @file
+/// Decodes of lists of entries.
+namespace pagoda {
+
+/// A list of entries in memory of the execution space.
+template <class MemorySpace>
+struct DeviceEntries {
+  Kokkos::View<const Entry*, MemorySpace> entries;        ///< all of them are carried out
+  Kokkos::View<const EntryQuery*, MemorySpace> queries;   ///< what Entry::query_begin refers to
+  Kokkos::View<const int*, MemorySpace> state_begin;      ///< [query tokens + 1]; empty: no entry writes partial states
+  Kokkos::View<const std::uint64_t*, MemorySpace> masks;  ///< empty: no query token has a mask
+
+  /// Entries first to last - 1, with all queries, states and masks.
+  DeviceEntries part(int first, int last) const {
+    DeviceEntries p = *this;
+    p.entries       = Kokkos::subview(entries, std::pair(first, last));
+    return p;
+  }
+  /// For the library.
+  detail::EntriesRef ref() const {
+    return {entries.data(),
+            queries.data(),
+            state_begin.data(),
+            masks.data(),
+            static_cast<int>(entries.extent(0)),
+            static_cast<int>(queries.extent(0)),
+            static_cast<int>(state_begin.extent(0)),
+            static_cast<int>(masks.extent(0))};
+  }
+};
+
+/// Partial states: normalised outputs and natural log-sum-exps, as decode writes them. Without tokens a state is 0 and
+/// -infinity.
+template <class Out, class Lse>
+struct EntryStates {
+  Out out;  ///< (state, q head, head_dim_v): fp32, or fp16 or bf16, which halves the traffic and rounds each state
+  Lse lse;  ///< (state, q head): float or double
+};
+
+namespace detail {
+
+/// Checks the problem, whose `entries` are given, against the plan and launches.
+template <class ExecutionSpace>
+PAGODA_EXPORT void decode_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem);
+
+/// Merges the partial states of p into p.out and p.lse. sinks: [num_q_heads], or null.
+template <class ExecutionSpace>
+PAGODA_EXPORT void merge_entries(const ExecutionSpace& exec, const Problem& p, const float* sinks);
+
+template <class MemorySpace, class Q, class Out, class Lse, class StateOut, class StateLse>
+Problem entries_problem(const Q& q, const CacheRef& kv, const DeviceEntries<MemorySpace>& list, const Out& out,
+                        const Lse& lse, const EntryStates<StateOut, StateLse>& states) {
+  Problem p{kv, tensor_ref(q), tensor_ref(out), tensor_ref(lse)};
+  p.entries   = list.ref();
+  p.state_out = tensor_ref(states.out), p.state_lse = tensor_ref(states.lse);
+  return p;
+}
+
+}  // namespace detail
+
+/// Decodes a list of entries with a plan whose options have `entries` bounds. Entries with state < 0 write out and lse,
+/// the others write `states`, which merge_entries then merges. q, kv, out and lse are as for decode, but rows of q
+/// belong to batch entries only through the list.
+///
+/// Execution: one kernel, asynchronous on exec, that allocates and fences nothing. The list's arrays are read when the
+/// kernel runs.
+///
+/// Throws what decode throws. The contents of the list are not checked.
+template <class ExecutionSpace, class Q, KVLayout KV, class Out, class Lse, class StateOut, class StateLse>
+void decode_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Q& q, const KV& kv,
+                    const DeviceEntries<typename ExecutionSpace::memory_space>& list, const Out& out, const Lse& lse,
+                    const EntryStates<StateOut, StateLse>& states) {
+  detail::decode_entries(exec, plan, detail::entries_problem(q, kv.ref(), list, out, lse, states));
+}
+
+/// Merges the partial states of each query token that has any: out = sum_i exp(lse_i - lse) out_i, in the order of the
+/// states. Query tokens without partial states are left as they are. The plan's sinks are added here, once.
+///
+/// Execution: one kernel, asynchronous on exec, that allocates and fences nothing.
+template <class ExecutionSpace, class StateOut, class StateLse, class Out, class Lse>
+void merge_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan,
+                   const DeviceEntries<typename ExecutionSpace::memory_space>& list,
+                   const EntryStates<StateOut, StateLse>& states, const Out& out, const Lse& lse) {
+  detail::Problem p{};
+  p.entries   = list.ref();
+  p.state_out = tensor_ref(states.out), p.state_lse = tensor_ref(states.lse);
+  p.out = tensor_ref(out), p.lse = tensor_ref(lse);
+  detail::merge_entries(exec, p, plan.schedule().options.sinks);
+}
+
+}  // namespace pagoda
