@@ -54,9 +54,9 @@ struct List {
   int num_entries;
   const Entry* entries;
   const EntryQuery* queries;
-  const int* state_begin;   ///< null: no entry writes partial states
-  bool has_masks;           ///< query tokens have masks
-  Heads state_out;          ///< partial states, indexed [state][head]; data is null: no entry writes any
+  const int* state_begin;  ///< null: no entry writes partial states
+  bool has_masks;          ///< query tokens have masks
+  Heads state_out;         ///< partial states, indexed [state][head]; data is null: no entry writes any
   LogSumExps state_lse;
 };
 
@@ -103,6 +103,8 @@ struct Problem {
   /// list_tuning.hpp) are fewer than 2^31: that is 10^10 tokens times kv heads.
   List list;
 };
+
+constexpr bool is_list(const Problem& p) { return p.list.max_entries > 0; }
 
 /// What the kernels are tuned to.
 struct Device {

@@ -27,6 +27,7 @@ struct RaggedArgs : Args {
 
 /// Where results go: the outputs, or the partial states of a list.
 struct Outputs {
+  Divisor heads;  ///< query heads that share a kv head
   Heads out;
   void* lse;  ///< null: not wanted
   std::int64_t lse_token, lse_head;

@@ -11,7 +11,8 @@ namespace pagoda::tuned::wgmma {
 PAGODA_DEVICE float output_weight(float sum) { return sum == 0 ? 0 : reciprocal(sum); }
 
 /// Stores two dims of an output.
-PAGODA_DEVICE void store_two(const auto& args, const QueryRow& row, const auto& query_begin, int dim, float x, float y) {
+PAGODA_DEVICE void store_two(const auto& args, const QueryRow& row, const auto& query_begin, int dim, float x,
+                             float y) {
   const std::int64_t at = row.offset(args.out, query_begin) + dim;
   if (args.out.type == Type::fp32) {
     *reinterpret_cast<float2*>(static_cast<float*>(args.out.data) + at) = make_float2(x, y);

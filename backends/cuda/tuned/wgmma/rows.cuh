@@ -73,9 +73,37 @@ PAGODA_DEVICE int block_rows(int num_rows) {
   return BlocksPerHead == 1 ? num_rows : max(min(tile_rows, num_rows - first_row<BlocksPerHead>()), 0);
 }
 
-/// Row of q or out of an entry's query token. In a batch an entry's query tokens follow one another from query_begin on.
-/// Lists have another type in place of query_begin, with an overload of this function.
+/// Row of q or out of an entry's query token. In a batch an entry's query tokens follow one another from query_begin
+/// on. Lists have another type in place of query_begin, with an overload of this function.
 PAGODA_DEVICE int token_row(int query_begin, int token) { return query_begin + token; }
+
+/// The rows of a list's entry, which are those of partial states if it writes these.
+struct ListRows {
+  const ListArgs& args;
+  int query_begin, state;
+};
+PAGODA_DEVICE int token_row(const ListRows& rows, int token) {
+  const int row = list_query(rows.args, rows.query_begin + token).token;
+  return rows.state < 0 ? row : __ldg(rows.args.state_begin + row) + rows.state;
+}
+/// The same if they have been loaded to shared memory.
+struct LoadedRows {
+  const int* rows;
+};
+PAGODA_DEVICE int token_row(const LoadedRows& loaded, int token) { return loaded.rows[token]; }
+
+/// Where the results of a batch entry go, and their rows.
+PAGODA_DEVICE const Args& outputs_of(const Args& args, int /*batch*/) { return args; }
+PAGODA_DEVICE int rows_of(const Args& /*args*/, int /*batch*/, const EntryView& entry) { return entry.query_begin; }
+PAGODA_DEVICE Outputs list_outputs(const ListArgs& args, bool states) {
+  return states ? args.states : Outputs{args.heads, args.out, args.lse, args.lse_token, args.lse_head, args.lse_double};
+}
+PAGODA_DEVICE Outputs outputs_of(const ListArgs& args, int index) {
+  return list_outputs(args, list_entry(args, index).state >= 0);
+}
+PAGODA_DEVICE ListRows rows_of(const ListArgs& args, int index, const EntryView& entry) {
+  return {args, entry.query_begin, list_entry(args, index).state};
+}
 
 /// A query row. `token` counts from the first query token of the entry.
 struct QueryRow {
