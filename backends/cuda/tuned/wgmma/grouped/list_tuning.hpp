@@ -10,7 +10,7 @@ namespace pagoda::tuned::wgmma::grouped {
 // heads. Its units are those of its tokens and those of its start and end: loading queries, storing outputs.
 
 inline constexpr int tile_units      = tile_tokens / copy_tokens;
-inline constexpr int segment_units   = tile_units;      ///< of the start and end of a batch head; one tile
+inline constexpr int segment_units   = tile_units / 2;  ///< of the start and end of a batch head: half a tile
 inline constexpr int rows_of_unit    = 8;               ///< query rows that cost another unit to load and to store
 inline constexpr int min_split_tiles = 2;               ///< fewer tiles are not worth a join
 inline constexpr int min_block_units = 2 * tile_units;  ///< units of a block; shorter lists occupy fewer blocks
