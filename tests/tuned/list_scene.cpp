@@ -183,7 +183,7 @@ void ListScene::make_list() {
       }
       if (c.empty && random_below(6) == 0) {
         Entry nobody       = e;
-        nobody.num_queries = 0, nobody.first = 0, nobody.last = -1;
+        nobody.num_queries = 0, nobody.first = 0, nobody.last = -1, nobody.sequence = 1 << 30;
         list_.entries.push_back(nobody);
       }
       begin = end;

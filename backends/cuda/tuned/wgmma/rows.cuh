@@ -43,9 +43,9 @@ PAGODA_DEVICE EntryView view_of(const ListArgs& args, const Entry& e, int end) {
   const int queries = max(min(e.num_queries, args.q_tokens_bound), 0);  // there is no room for more
   return {e.sequence, e.first, queries > 0 ? max(end - e.first, 0) : 0, e.query_begin, queries};
 }
-/// Where an entry ends.
+/// Where an entry ends. One without query tokens may have any sequence.
 PAGODA_DEVICE int end_of(const ListArgs& args, const Entry& e) {
-  return e.last < 0 ? __ldg(args.seq_lens + e.sequence) : e.last;
+  return e.last < 0 && e.num_queries > 0 ? __ldg(args.seq_lens + e.sequence) : e.last;
 }
 PAGODA_DEVICE EntryView entry_of(const ListArgs& args, int index) {
   const Entry e = list_entry(args, index);
