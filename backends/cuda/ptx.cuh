@@ -140,6 +140,13 @@ PAGODA_DEVICE std::uint64_t read_once_policy() {
   return policy;
 }
 
+/// Cache policy for data that other blocks read too: as without a policy.
+PAGODA_DEVICE std::uint64_t ordinary_policy() {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 /// Starts to copy 16 bytes from global to shared memory.
 PAGODA_DEVICE void copy_async(std::uint32_t to, const char* from, std::uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
@@ -176,6 +183,11 @@ PAGODA_DEVICE void barrier_init(std::uint32_t barrier, int arrivals = 1) {
 PAGODA_DEVICE void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 PAGODA_DEVICE void barrier_expect_bytes(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+/// The thread arrives at the barrier when all copies that it has started with copy_async are complete. The barrier's
+/// number of arrivals includes this one.
+PAGODA_DEVICE void barrier_arrive_after_copies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
 PAGODA_DEVICE void barrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -214,6 +226,7 @@ PAGODA_DEVICE void allow_next_kernel() { asm volatile("griddepcontrol.launch_dep
 PAGODA_DEVICE void barrier_init(std::uint32_t, int = 1) {}
 PAGODA_DEVICE void fence_barrier_init() {}
 PAGODA_DEVICE void barrier_expect_bytes(std::uint32_t, std::uint32_t) {}
+PAGODA_DEVICE void barrier_arrive_after_copies(std::uint32_t) {}
 PAGODA_DEVICE void barrier_arrive(std::uint32_t) {}
 PAGODA_DEVICE void barrier_wait(std::uint32_t, std::uint32_t) {}
 PAGODA_DEVICE void copy_tensor_box(std::uint32_t, const CUtensorMap*, int, int, int, std::uint32_t, std::uint64_t) {}

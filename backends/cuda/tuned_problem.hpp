@@ -35,13 +35,28 @@ inline std::optional<tuned::Type> tuned_type(DType type) {
 /// The part of a problem that is known when the plan is made. There must be kernels for the cache's type.
 inline tuned::Problem tuned_shape(const Schedule& s) {
   tuned::Problem t{};
-  t.type         = *tuned_type(s.shape.kv_type);
-  t.num_q_heads  = s.shape.num_q_heads;
-  t.num_kv_heads = s.shape.num_kv_heads;
-  t.head_dim     = s.shape.head_dim;
-  t.head_dim_v   = s.shape.head_dim_v;
-  t.num_q_tokens = t.max_q_tokens = s.bounds.max_query_len;
+  t.type             = *tuned_type(s.shape.kv_type);
+  t.num_q_heads      = s.shape.num_q_heads;
+  t.num_kv_heads     = s.shape.num_kv_heads;
+  t.head_dim         = s.shape.head_dim;
+  t.head_dim_v       = s.shape.head_dim_v;
+  t.list.max_entries = s.bounds.max_entries;
+  t.num_q_tokens = t.max_q_tokens = is_list(t) ? s.bounds.max_entry_queries : s.bounds.max_query_len;
   return t;
+}
+
+/// Fills in `list` besides its bound. Returns null, or the reason if the kernels' interface cannot express it.
+inline const char* tuned_list(const Problem& p, tuned::List& list) {
+  const EntriesRef& e = p.entries;
+  list.num_entries = e.num_entries, list.entries = e.entries, list.queries = e.queries;
+  list.state_begin = e.state_begin, list.has_masks = e.num_mask_words > 0;
+  if (!p.state_out.data) return nullptr;
+  const auto type = tuned_type(p.state_out.type);
+  if (!type) return "partial states are fp64";
+  if (p.state_out.stride[2] != 1) return "dims of partial states do not lie side by side";
+  list.state_out = {p.state_out.data, *type, p.state_out.stride[0], p.state_out.stride[1]};
+  list.state_lse = {p.state_lse.data, p.state_lse.type == DType::fp64, p.state_lse.stride[0], p.state_lse.stride[1]};
+  return nullptr;
 }
 
 /// Fills in `t`. Returns null, or the reason if the kernels' interface cannot express the problem.
@@ -57,7 +72,10 @@ inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Pro
     return "dims do not lie side by side";
   t       = tuned_shape(s);
   t.batch = kv.batch;
-  if (s.options.cu_seqlens_q) {
+  if (is_list(t)) {
+    if (const char* const reason = tuned_list(p, t.list)) return reason;
+    t.total_q_tokens = p.q.extent[0];
+  } else if (s.options.cu_seqlens_q) {
     t.cu_seqlens_q = s.options.cu_seqlens_q, t.total_q_tokens = p.q.extent[0];
   } else if (kv.batch > 0) {
     t.num_q_tokens = static_cast<int>(p.q.extent[0] / kv.batch);

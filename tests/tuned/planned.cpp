@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/tuned/warp/kernels.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/kernels.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/list_tuning.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/tuning.hpp"
 #include "backends/cuda/tuned/wgmma/latent/kernels.hpp"
 #include "backends/cuda/tuned/wgmma/latent/tuning.hpp"
@@ -42,6 +43,11 @@ void say_warp(const Card& card, const char* type, int head_dim) {
 template <Type T>
 void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* type) {
 #if defined(PAGODA_HAS_SM90A)
+  for (const int warpgroups : {1, 2})
+    for (const int head_dim : {64, 128})
+      say(card, type, head_dim, warpgroups * wgmma::tile_rows, wgmma::grouped::list_threads(warpgroups) / 32,
+          wgmma::grouped::blocks_per_sm(warpgroups), wgmma::grouped::list_layout(head_dim, warpgroups).bytes,
+          wgmma::grouped::list_kernel_of<T>(head_dim, warpgroups));
   for (const bool ragged : {false, true})
     for (const int count : {wgmma::tile_rows, wgmma::max_rows}) {
       const int warpgroups = wgmma::grouped::num_warpgroups(count);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/entry.hpp>
+
 #include "backends/cuda/tuned/speed.hpp"
 
 #include <cstddef>
@@ -15,6 +17,7 @@ struct CUstream_st;
 ///    head_dim_v 512 of the same memory). Entries may have different numbers of query tokens. Here scores are sums of
 ///    head_dim / 16 steps, each of which the hardware truncates instead of rounding: log-sum-exps have errors of up to
 ///    head_dim / 16 * 2^-23 of the largest score.
+///  - There too, keys and values of 64 or 128 dims: lists of entries (pagoda/entry.hpp) without masks.
 /// `why_not` says which problems the kernels support.
 namespace pagoda::tuned {
 
@@ -37,6 +40,26 @@ struct Heads {
   std::int64_t token, head;
 };
 
+/// Log-sum-exps, indexed [query token][head]. Strides are in elements.
+struct LogSumExps {
+  void* data;  ///< null: not wanted
+  bool is_double;
+  std::int64_t token, head;
+};
+
+/// A list of entries (pagoda/entry.hpp), which a problem has instead of a batch. Its arrays are read when the kernel
+/// runs. In a paged cache Entry::first is a multiple of 8 and of the page size, in a contiguous one of 8.
+struct List {
+  int max_entries;  ///< bound on num_entries; 0: the problem has a batch, and the rest is unused
+  int num_entries;
+  const Entry* entries;
+  const EntryQuery* queries;
+  const int* state_begin;  ///< null: no entry writes partial states
+  bool has_masks;          ///< query tokens have masks
+  Heads state_out;         ///< partial states, indexed [state][head]; data is null: no entry writes any
+  LogSumExps state_lse;
+};
+
 struct Problem {
   Type type;  ///< type of keys and values
   int batch, num_q_heads, num_kv_heads, head_dim, head_dim_v;
@@ -56,7 +79,7 @@ struct Problem {
   /// [batch + 1]: the query tokens of entry b are cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1, from 0 to max_q_tokens of
   /// them, and num_q_tokens is unused. Null: they are b * num_q_tokens to (b + 1) * num_q_tokens - 1.
   const int* cu_seqlens_q;
-  std::int64_t total_q_tokens;  ///< with cu_seqlens_q: query tokens in q
+  std::int64_t total_q_tokens;  ///< with cu_seqlens_q or a list: query tokens in q
   bool causal;                  ///< query token i of an entry does not see newer ones; otherwise it sees every token
   Heads q, out;
   void* lse;  ///< log-sum-exps; null: not wanted
@@ -75,7 +98,13 @@ struct Problem {
   ///    kernel behind start.
   /// No effect on older cards, beyond 8 query rows to a kv head, on latent caches and with stream-K.
   bool programmatic;
+  /// A list: `batch`, `sequence_ids`, `num_q_tokens` and `cu_seqlens_q` are unused, max_q_tokens is the bound on the
+  /// query tokens of an entry, and total_q_tokens is the number in q. Entries' units of work (wgmma/grouped/
+  /// list_tuning.hpp) are fewer than 2^31: that is 10^10 tokens times kv heads.
+  List list;
 };
+
+constexpr bool is_list(const Problem& p) { return p.list.max_entries > 0; }
 
 /// What the kernels are tuned to.
 struct Device {
@@ -92,7 +121,8 @@ struct Device {
 const char* why_not(const Problem& problem, const Device& device);
 
 /// Bytes of device memory that decodes of such heads and query tokens write besides their outputs, for any batch. Here
-/// and below, only the problem's type, num_q_heads, num_kv_heads, head_dim, head_dim_v and max_q_tokens count.
+/// and below, only the problem's type, num_q_heads, num_kv_heads, head_dim, head_dim_v, max_q_tokens and
+/// list.max_entries count.
 std::size_t workspace_bytes(const Problem& problem, const Device& device);
 
 /// Sets a workspace up, once, and loads the kernels. Every decode leaves the workspace as it was; one decode may be in

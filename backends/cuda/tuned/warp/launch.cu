@@ -35,6 +35,7 @@ const void* find_kernel(const Problem& p, int warps, int stages, bool maps) {
 }  // namespace
 
 const char* why_not(const Problem& p) {
+  if (is_list(p)) return "a list of entries, with keys and values that are not of 64 or 128 dims in 16 bits";
   if (p.head_dim != p.head_dim_v) return "head_dim and head_dim_v differ";
   if (p.head_dim != 128 && (p.head_dim != 64 || is_eight_bits(p.type)))
     return "head_dim is not one of 64 (not of 8 bits), 128";

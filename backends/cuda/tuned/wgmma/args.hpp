@@ -25,4 +25,23 @@ struct RaggedArgs : Args {
   const int* cu_seqlens_q;  ///< [batch + 1]
 };
 
+/// Where results go: the outputs, or the partial states of a list.
+struct Outputs {
+  Divisor heads;  ///< query heads that share a kv head
+  Heads out;
+  void* lse;  ///< null: not wanted
+  std::int64_t lse_token, lse_head;
+  bool lse_double;
+};
+
+/// The same for a list: `batch` is the number of entries. Only the grouped kernels have an instance for it.
+struct ListArgs : Args {
+  static constexpr bool ragged = true;
+  const Entry* entries;       ///< [batch]
+  const EntryQuery* queries;  ///< what entries refer to
+  const int* state_begin;
+  Outputs states;
+  bool causal;
+};
+
 }  // namespace pagoda::tuned::wgmma

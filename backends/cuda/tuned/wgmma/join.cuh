@@ -60,8 +60,8 @@ PAGODA_DEVICE void join_block16(const Place& place, int first_split, int num_spl
 
 /// Stores a joined 16 x 16 block as outputs of a kv head. index: index of the block, [16 rows][16 dims].
 template <int BlocksPerHead, int DimsV>
-PAGODA_DEVICE void store_block16(const Args& args, int query_begin, int head, const Block16& x, int index, int num_rows,
-                                 int lane) {
+PAGODA_DEVICE void store_block16(const auto& args, const auto& query_begin, int head, const Block16& x, int index,
+                                 int num_rows, int lane) {
   constexpr int across = block16s_per_16_rows(DimsV);
   const int r = index / across * 16 + lane / 4, dim = index % across * 16 + lane % 4 * 2;
 #pragma unroll
@@ -111,7 +111,8 @@ PAGODA_DEVICE void join_slice(const auto& args, const PendingJoin& join, char* m
       sync_block<Threads>();  // before the next blocks are written
     }
     if (index >= end || helper != 0) continue;
-    store_block16<BlocksPerHead, DimsV>(args, entry.query_begin, join.head, x, index, rows, lane);
+    store_block16<BlocksPerHead, DimsV>(outputs_of(args, join.batch), rows_of(args, join.batch, entry), join.head, x,
+                                        index, rows, lane);
   }
 }
 
@@ -132,16 +133,22 @@ PAGODA_DEVICE void store_empty_sequences(const auto& args) {
   }
 }
 
-/// Runs after all of a block's own partial results have been published, on all of its threads: joins the pending batch
-/// heads. pending: [2], see PendingJoin.
+/// Joins the pending batch heads of a block, on all of its threads, after all of its own partial results have been
+/// published. pending: [2], see PendingJoin.
 template <int BlocksPerHead, int DimsV, int Threads>
-PAGODA_DEVICE void finish(const auto& args, const PendingJoin* pending, char* memory, int warp, int lane) {
+PAGODA_DEVICE void join_pending(const auto& args, const PendingJoin* pending, char* memory, int warp, int lane) {
   sync_block<Threads>();
 #pragma unroll 1
   for (int place = 0; place < 2; ++place) {
     const PendingJoin join = pending[place];
     if (join.any()) join_slice<BlocksPerHead, DimsV, Threads>(args, join, memory, warp, lane);
   }
+}
+
+/// Runs at the end of a batch.
+template <int BlocksPerHead, int DimsV, int Threads>
+PAGODA_DEVICE void finish(const auto& args, const PendingJoin* pending, char* memory, int warp, int lane) {
+  join_pending<BlocksPerHead, DimsV, Threads>(args, pending, memory, warp, lane);
   store_empty_sequences<BlocksPerHead, DimsV, Threads>(args);
 }
 

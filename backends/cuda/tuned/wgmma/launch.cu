@@ -4,6 +4,7 @@
 #include "backends/cuda/tuned/common/launch.hpp"
 #include "backends/cuda/tuned/wgmma/args.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/kernels.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/list_tuning.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/tuning.hpp"
 #include "backends/cuda/tuned/wgmma/latent/kernels.hpp"
 #include "backends/cuda/tuned/wgmma/latent/tuning.hpp"
@@ -19,7 +20,7 @@ int group_size_of(const Problem& p) { return p.num_q_heads / p.num_kv_heads; }
 std::int64_t max_rows_of(const Problem& p) { return std::int64_t(group_size_of(p)) * p.max_q_tokens; }
 /// Query tokens in q.
 std::int64_t q_tokens_of(const Problem& p) {
-  return p.cu_seqlens_q ? p.total_q_tokens : std::int64_t(p.batch) * p.num_q_tokens;
+  return p.cu_seqlens_q || is_list(p) ? p.total_q_tokens : std::int64_t(p.batch) * p.num_q_tokens;
 }
 bool is_latent(const Problem& p) { return p.head_dim == latent::head_dim; }
 
@@ -33,7 +34,15 @@ Kernel kernel_for(const Problem& p, const Device& d, [[maybe_unused]] bool ragge
   const auto all_rows              = static_cast<int>(max_rows_of(p));
   [[maybe_unused]] const bool bf16 = p.type == Type::bf16;
   Kernel k{};
-  if (is_latent(p)) {
+  if (is_list(p)) {
+    const int warpgroups = grouped::num_warpgroups(all_rows);
+    k = {nullptr, grouped::list_threads(warpgroups), grouped::list_layout(p.head_dim, warpgroups).bytes, 1,
+         grouped::pace(p.head_dim, warpgroups, d)};
+#if defined(PAGODA_HAS_SM90A)
+    k.function = bf16 ? grouped::list_kernel_of<Type::bf16>(p.head_dim, warpgroups)
+                      : grouped::list_kernel_of<Type::fp16>(p.head_dim, warpgroups);
+#endif
+  } else if (is_latent(p)) {
     k = {nullptr, latent::threads, latent::shared_bytes, latent::blocks_per_head(all_rows), latent::pace(d)};
 #if defined(PAGODA_HAS_SM90A)
     k.function = bf16 ? latent::kernel_of<Type::bf16>(k.blocks_per_head, ragged)
@@ -55,19 +64,36 @@ std::int64_t partial_quads_of(const Problem& p, const Kernel& k) {
   return partial_quads(k.blocks_per_head == 1 ? all_rows : tile_rows, p.head_dim_v);
 }
 
+/// Whether rows of outputs start on 16 bytes.
+bool starts_on_vectors(const Heads& out) {
+  const int in_16_bytes = 16 / bytes_of(out.type);
+  return reinterpret_cast<std::uintptr_t>(out.data) % 16 == 0 && out.token % in_16_bytes == 0 &&
+         out.head % in_16_bytes == 0;
+}
+
+const char* why_no_list(const Problem& p) {
+  if (is_latent(p)) return "a list of entries, with a latent cache";
+  const List& l = p.list;
+  if (l.has_masks) return "a list of entries with masks";
+  if (!l.state_out.data) return nullptr;
+  if (is_eight_bits(l.state_out.type)) return "partial states are of 8 bits";
+  if (!l.state_lse.data) return "partial states without log-sum-exps";
+  return starts_on_vectors(l.state_out) ? nullptr : "rows of partial states do not start on 16 bytes";
+}
+
 }  // namespace
 
 bool handles(const Problem& p) {
   if (p.type != Type::fp16 && p.type != Type::bf16) return false;
   if (is_latent(p)) return p.head_dim_v == latent::head_dim_v;
   return (p.head_dim == 64 || p.head_dim == 128) && p.head_dim_v == p.head_dim &&
-         (group_size_of(p) > 8 || p.max_q_tokens > 1);
+         (group_size_of(p) > 8 || p.max_q_tokens > 1 || is_list(p));
 }
 
 const char* why_not(const Problem& p, const Device& d) {
   if (!d.sm90a)
-    return "latent caches, several query tokens and more than 8 query heads to a kv head need a card of sm_90, and a "
-           "build for it";
+    return "latent caches, several query tokens, more than 8 query heads to a kv head and lists of entries need a card "
+           "of sm_90, and a build for it";
   if (d.shared_per_block < kernel_for(p, d).shared) return "the device has too little shared memory";
   if (max_rows_of(p) > max_rows) return "more than 128 query heads and tokens share a kv head";
   if (is_latent(p)) {
@@ -76,8 +102,11 @@ const char* why_not(const Problem& p, const Device& d) {
     if (p.max_q_tokens > 1 && group_size_of(p) % 8 != 0)
       return "several query tokens of a latent cache, whose query heads to a kv head are no multiple of 8";
   }
-  if (!p.cu_seqlens_q && (p.num_q_tokens < 1 || p.num_q_tokens > p.max_q_tokens))
+  if (is_list(p)) {
+    if (const char* const reason = why_no_list(p)) return reason;
+  } else if (!p.cu_seqlens_q && (p.num_q_tokens < 1 || p.num_q_tokens > p.max_q_tokens)) {
     return "num_q_tokens is not 1 to max_q_tokens";
+  }
   if (q_tokens_of(p) >= std::int64_t(1) << 31) return "2^31 query tokens or more";
   if (!(p.softmax_scale > 0)) return "softmax_scale is not positive";
   if (p.block_table && p.page_size % 8 != 0) return "page_size is not a multiple of 8";
@@ -94,7 +123,7 @@ std::size_t workspace_bytes(const Problem& p, const Device& d) {
 }
 
 void prepare(const Problem& p, const Device& d) {
-  for (const bool ragged : {false, true}) {
+  for (const bool ragged : {false, true}) {  // a list has one kernel
     const Kernel kernel = kernel_for(p, d, ragged);
     allow_shared_memory(kernel.function, kernel.shared);
   }
@@ -102,11 +131,39 @@ void prepare(const Problem& p, const Device& d) {
 
 LaunchShape choose_shape(const Problem& p, const Device& d) {
   const Kernel kernel = kernel_for(p, d);
+  if (is_list(p)) return {d.num_sms * kernel.pace.blocks_per_sm, 1, true};
   return choose_shape(std::int64_t(p.batch) * p.num_kv_heads, max_tiles(p, tile_tokens), kernel.blocks_per_head,
                       kernel.pace, d);
 }
 
+namespace {
+
+/// Where partial states go, and how many query heads share a kv head.
+Outputs states_of(const Problem& p) {
+  const List& l = p.list;
+  return {Divisor::of(group_size_of(p)), l.state_out, l.state_lse.data, l.state_lse.token, l.state_lse.head,
+          l.state_lse.is_double};
+}
+
+bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
+  if (p.list.num_entries == 0) return true;
+  const Kernel kernel = kernel_for(p, d);
+  ListArgs a{};
+  set_args(p, shape, copy_tokens, a);
+  a.batch = p.list.num_entries;
+  a.heads = Divisor::of(group_size_of(p)), a.q_tokens_bound = p.max_q_tokens;
+  a.rows_bound = group_size_of(p) * p.max_q_tokens;
+  a.k_map = make_tensor_map(p, p.k, copy_tokens), a.v_map = make_tensor_map(p, p.v, copy_tokens);
+  a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel);
+  a.entries = p.list.entries, a.queries = p.list.queries, a.state_begin = p.list.state_begin;
+  a.states = states_of(p), a.causal = p.causal;
+  return launch(kernel.function, &a, shape.blocks, kernel.threads, kernel.shared, false, stream);
+}
+
+}  // namespace
+
 bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
+  if (is_list(p)) return decode_list(shape, p, d, workspace, stream);
   const int group_size   = group_size_of(p);
   const Kernel kernel    = kernel_for(p, d, p.cu_seqlens_q != nullptr);
   const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;

@@ -11,7 +11,8 @@ namespace pagoda::tuned::wgmma {
 PAGODA_DEVICE float output_weight(float sum) { return sum == 0 ? 0 : reciprocal(sum); }
 
 /// Stores two dims of an output.
-PAGODA_DEVICE void store_two(const Args& args, const QueryRow& row, int query_begin, int dim, float x, float y) {
+PAGODA_DEVICE void store_two(const auto& args, const QueryRow& row, const auto& query_begin, int dim, float x,
+                             float y) {
   const std::int64_t at = row.offset(args.out, query_begin) + dim;
   if (args.out.type == Type::fp32) {
     *reinterpret_cast<float2*>(static_cast<float*>(args.out.data) + at) = make_float2(x, y);
@@ -21,8 +22,9 @@ PAGODA_DEVICE void store_two(const Args& args, const QueryRow& row, int query_be
   }
 }
 
-PAGODA_DEVICE void store_lse(const Args& args, const QueryRow& row, int query_begin, float row_max, float row_sum) {
-  store_lse_at(args, (query_begin + row.token) * args.lse_token + row.head * args.lse_head, row_max, row_sum);
+PAGODA_DEVICE void store_lse(const auto& args, const QueryRow& row, const auto& query_begin, float row_max,
+                             float row_sum) {
+  store_lse_at(args, token_row(query_begin, row.token) * args.lse_token + row.head * args.lse_head, row_max, row_sum);
 }
 
 /// One of a block's two places for partial results (see PendingJoin).
@@ -59,7 +61,7 @@ PAGODA_DEVICE void store_partial(const Args& args, const FinishedSegment& segmen
 
 /// Stores outputs of 32 bits. num_rows: rows of the entry that are the block's.
 template <int BlocksPerHead, int DimParts, int Count, int Each>
-PAGODA_DEVICE void store_floats(const Args& args, int query_begin, int head, const float (&o)[Count][Each],
+PAGODA_DEVICE void store_floats(const auto& args, const auto& query_begin, int head, const float (&o)[Count][Each],
                                 const float (&weights)[2], int dim_part, int row, int num_rows, int column) {
   constexpr int eights = Count * Each / 4, quads = 2 * DimParts * eights;
 #pragma unroll
@@ -79,7 +81,7 @@ PAGODA_DEVICE void store_floats(const Args& args, int query_begin, int head, con
 
 /// Stores outputs of 16 bits. Lanes exchange words of two rows until each lane has whole 16-byte vectors of one row.
 template <int BlocksPerHead, int DimParts, int Count, int Each>
-PAGODA_DEVICE void store_halves(const Args& args, int query_begin, int head, const float (&o)[Count][Each],
+PAGODA_DEVICE void store_halves(const auto& args, const auto& query_begin, int head, const float (&o)[Count][Each],
                                 const float (&weights)[2], int dim_part, int row, int num_rows, int column) {
   constexpr int eights = Count * Each / 4, quads = 2 * DimParts * eights;
   const bool odd = column & 1, second = column & 2;
@@ -110,6 +112,26 @@ PAGODA_DEVICE void store_halves(const Args& args, int query_begin, int head, con
   }
 }
 
+/// Stores the outputs of a kv head. The arguments are those of store_segment. args: kernel arguments, or another place
+/// for the results, in members of the same names. query_begin: see QueryRow::offset.
+template <int BlocksPerHead, int DimParts, int Count, int Each>
+PAGODA_DEVICE void store_outputs(const auto& args, const auto& query_begin, int head, const float (&o)[Count][Each],
+                                 const float2 (&state)[2], int dim_part, int row, int rows, int column) {
+  // Lanes of columns 0 and 1 store the log-sum-exp of the row and of the one eight below it.
+  const int lse_row = row + 8 * column;
+  if (dim_part == 0 && column < 2 && lse_row < rows && args.lse) {
+    const float2 mine = column == 0 ? state[0] : state[1];
+    const QueryRow query_row(args, head, first_row<BlocksPerHead>() + lse_row);
+    store_lse(args, query_row, query_begin, mine.x, mine.y);
+  }
+  const float weights[2] = {output_weight(state[0].y), output_weight(state[1].y)};
+  if (args.out.type == Type::fp32) {
+    store_floats<BlocksPerHead, DimParts>(args, query_begin, head, o, weights, dim_part, row, rows, column);
+  } else {
+    store_halves<BlocksPerHead, DimParts>(args, query_begin, head, o, weights, dim_part, row, rows, column);
+  }
+}
+
 /// Stores a segment: outputs if it is whole, else the block's partial result. The code is kept small because it runs
 /// once, from a cold instruction cache. o: accumulators of Count products of Each / 4 times eight dims; row: the lane's
 /// first row, the other is eight below; dim_part: index among the DimParts parts of a row's dims.
@@ -120,21 +142,7 @@ PAGODA_DEVICE void store_segment(const Args& args, const FinishedSegment& segmen
   const int column = lane & 3, rows = block_rows<BlocksPerHead>(num_rows(args, entry));
   if (Args::ragged && !__any_sync(~0u, row < rows)) return;  // the entry has none of the warp's rows
   if (!segment.whole) return store_partial<DimParts>(args, segment, o, state, dim_part, row, lane);
-  // Lanes of columns 0 and 1 store the log-sum-exp of the row and of the one eight below it.
-  const int lse_row = row + 8 * column;
-  if (dim_part == 0 && column < 2 && lse_row < rows && args.lse) {
-    const float2 mine = column == 0 ? state[0] : state[1];
-    const QueryRow query_row(args, segment.head, first_row<BlocksPerHead>() + lse_row);
-    store_lse(args, query_row, entry.query_begin, mine.x, mine.y);
-  }
-  const float weights[2] = {output_weight(state[0].y), output_weight(state[1].y)};
-  if (args.out.type == Type::fp32) {
-    store_floats<BlocksPerHead, DimParts>(args, entry.query_begin, segment.head, o, weights, dim_part, row, rows,
-                                          column);
-  } else {
-    store_halves<BlocksPerHead, DimParts>(args, entry.query_begin, segment.head, o, weights, dim_part, row, rows,
-                                          column);
-  }
+  store_outputs<BlocksPerHead, DimParts>(args, entry.query_begin, segment.head, o, state, dim_part, row, rows, column);
 }
 
 }  // namespace pagoda::tuned::wgmma

@@ -26,6 +26,31 @@ PAGODA_DEVICE EntryView entry_of(const RaggedArgs& args, int batch) {
   if (entry.queries <= 0) entry.queries = entry.tokens = 0;
   return entry;
 }
+/// Entry `index` of a list, as it is stored.
+PAGODA_DEVICE Entry list_entry(const ListArgs& args, int index) {
+  static_assert(sizeof(Entry) == 2 * sizeof(int4));
+  const int4* const at = reinterpret_cast<const int4*>(args.entries + index);
+  const int4 a = __ldg(at), b = __ldg(at + 1);
+  return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+}
+PAGODA_DEVICE EntryQuery list_query(const ListArgs& args, int index) {
+  static_assert(sizeof(EntryQuery) == sizeof(int4));
+  const int4 q = __ldg(reinterpret_cast<const int4*>(args.queries + index));
+  return {q.x, q.y, q.z, q.w};
+}
+/// end: the entry's last token and one, if it is known; else the sequence's length.
+PAGODA_DEVICE EntryView view_of(const ListArgs& args, const Entry& e, int end) {
+  const int queries = max(min(e.num_queries, args.q_tokens_bound), 0);  // there is no room for more
+  return {e.sequence, e.first, queries > 0 ? max(end - e.first, 0) : 0, e.query_begin, queries};
+}
+/// Where an entry ends. One without query tokens may have any sequence.
+PAGODA_DEVICE int end_of(const ListArgs& args, const Entry& e) {
+  return e.last < 0 && e.num_queries > 0 ? __ldg(args.seq_lens + e.sequence) : e.last;
+}
+PAGODA_DEVICE EntryView entry_of(const ListArgs& args, int index) {
+  const Entry e = list_entry(args, index);
+  return view_of(args, e, end_of(args, e));
+}
 /// Query rows of an entry that share a kv head.
 template <class Args>
 PAGODA_DEVICE int num_rows(const Args& args, const EntryView& entry) {
@@ -48,17 +73,49 @@ PAGODA_DEVICE int block_rows(int num_rows) {
   return BlocksPerHead == 1 ? num_rows : max(min(tile_rows, num_rows - first_row<BlocksPerHead>()), 0);
 }
 
+/// Row of q or out of an entry's query token. In a batch an entry's query tokens follow one another from query_begin
+/// on. Lists have another type in place of query_begin, with an overload of this function.
+PAGODA_DEVICE int token_row(int query_begin, int token) { return query_begin + token; }
+
+/// The rows of a list's entry, which are those of partial states if it writes these.
+struct ListRows {
+  const ListArgs& args;
+  int query_begin, state;
+};
+PAGODA_DEVICE int token_row(const ListRows& rows, int token) {
+  const int row = list_query(rows.args, rows.query_begin + token).token;
+  return rows.state < 0 ? row : __ldg(rows.args.state_begin + row) + rows.state;
+}
+/// The same if they have been loaded to shared memory.
+struct LoadedRows {
+  const int* rows;
+};
+PAGODA_DEVICE int token_row(const LoadedRows& loaded, int token) { return loaded.rows[token]; }
+
+/// Where the results of a batch entry go, and their rows.
+PAGODA_DEVICE const Args& outputs_of(const Args& args, int /*batch*/) { return args; }
+PAGODA_DEVICE int rows_of(const Args& /*args*/, int /*batch*/, const EntryView& entry) { return entry.query_begin; }
+PAGODA_DEVICE Outputs list_outputs(const ListArgs& args, bool states) {
+  return states ? args.states : Outputs{args.heads, args.out, args.lse, args.lse_token, args.lse_head, args.lse_double};
+}
+PAGODA_DEVICE Outputs outputs_of(const ListArgs& args, int index) {
+  return list_outputs(args, list_entry(args, index).state >= 0);
+}
+PAGODA_DEVICE ListRows rows_of(const ListArgs& args, int index, const EntryView& entry) {
+  return {args, entry.query_begin, list_entry(args, index).state};
+}
+
 /// A query row. `token` counts from the first query token of the entry.
 struct QueryRow {
   int token, head;
   /// r: among those that share the kv head.
-  PAGODA_DEVICE QueryRow(const Args& args, int kv_head, int r)
+  PAGODA_DEVICE QueryRow(const auto& args, int kv_head, int r)
       : token(args.heads.divide(r)), head(kv_head * args.heads.value + r - token * args.heads.value) {}
   /// Newest tokens that the row does not see. hidden_from_first: those that the entry's first query token does not see.
   PAGODA_DEVICE int hidden(int hidden_from_first) const { return max(hidden_from_first - token, 0); }
-  /// Index of the row's first element in q or out.
-  PAGODA_DEVICE std::int64_t offset(const Heads& h, int query_begin) const {
-    return (query_begin + token) * h.token + head * h.head;
+  /// Index of the row's first element in q or out. query_begin: see token_row.
+  PAGODA_DEVICE std::int64_t offset(const Heads& h, const auto& query_begin) const {
+    return token_row(query_begin, token) * h.token + head * h.head;
   }
 };
 

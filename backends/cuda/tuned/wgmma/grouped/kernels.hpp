@@ -9,5 +9,8 @@ namespace pagoda::tuned::wgmma::grouped {
 /// translation unit of its own, kernels_TYPE.cu, compiled for sm_90a.
 template <Type T>
 const void* kernel_of(int head_dim, int warpgroups, bool ragged);
+/// The kernel for lists of entries. It takes ListArgs.
+template <Type T>
+const void* list_kernel_of(int head_dim, int warpgroups);
 
 }  // namespace pagoda::tuned::wgmma::grouped

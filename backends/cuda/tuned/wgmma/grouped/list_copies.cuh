@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/tuned/common/page_cursor.cuh"
+#include "backends/cuda/tuned/common/partials.cuh"
+#include "backends/cuda/tuned/common/ring.cuh"
+#include "backends/cuda/tuned/wgmma/grouped/list_walk.cuh"
+#include "backends/cuda/tuned/wgmma/tiles.cuh"
+
+/// The two warps that bring data: one copies tiles, the other one loads queries and assigns segments. Each waits only
+/// for room in its own ring, so neither of them delays the other.
+namespace pagoda::tuned::wgmma::grouped {
+
+/// What the multiplying warps have to know of a segment.
+struct alignas(16) Assignment {
+  int tiles;        ///< negative: there are no more segments
+  int tokens_left;  ///< tokens of the entry from the segment's first tile on
+  int rows;         ///< query rows, and flags
+  int head;
+  int index;   ///< of the entry
+  int hidden;  ///< the most newest tokens of the entry that one of its query tokens does not see
+  int first_tile;
+  int place;  ///< units of the ring of queries: that of the first row, and (<< 8) the first and (<< 16) the number to
+              ///< free
+
+  static constexpr int to_states = 1 << 16, has_first_tile = 1 << 17, whole = 1 << 18;  ///< flags of `rows`
+};
+static_assert(sizeof(Assignment) == 32);
+
+/// A block's shared memory and the barriers in it.
+template <int D, int Warpgroups>
+struct ListMemory {
+  static constexpr ListLayout layout = list_layout(D, Warpgroups);
+  static constexpr int slots = list_slots(D, Warpgroups), units = query_units(Warpgroups);
+  static constexpr int threads_that_load = 32;
+  char* memory;
+  std::uint32_t address;  ///< the same in shared memory
+  PAGODA_DEVICE std::uint32_t queries(int unit) const { return address + unit * unit_bytes(D); }
+  PAGODA_DEVICE std::uint32_t tile(int slot) const { return address + layout.ring + slot * tile_bytes(D); }
+  PAGODA_DEVICE int* rows(int unit) const { return reinterpret_cast<int*>(memory + layout.rows) + unit * unit_rows; }
+  PAGODA_DEVICE int4* assignment(int i) const { return reinterpret_cast<int4*>(memory + layout.assignments) + 2 * i; }
+  PAGODA_DEVICE PendingJoin* pending() const { return reinterpret_cast<PendingJoin*>(memory + layout.pending); }
+  PAGODA_DEVICE volatile int* cleared(int i) const { return reinterpret_cast<int*>(memory + layout.cleared) + i; }
+  /// A tile's keys or values have been copied to the slot.
+  PAGODA_DEVICE std::uint32_t full(int slot) const { return address + layout.barriers + 8 * slot; }
+  /// All warps have used the slot.
+  PAGODA_DEVICE std::uint32_t empty(int slot) const { return full(slots + slot); }
+  /// An assignment and its queries are complete.
+  PAGODA_DEVICE std::uint32_t assigned(int i) const { return full(2 * slots + i); }
+  /// All warps have used the unit's queries, and the assignments of which they are.
+  PAGODA_DEVICE std::uint32_t unit_empty(int unit) const { return full(2 * slots + units + unit); }
+
+  /// Called by one warp, before a barrier of the block.
+  PAGODA_DEVICE void init(int lane) const {
+    constexpr int warps = compute_threads(Warpgroups) / 32;
+    static_assert(slots <= 32 && units <= 32);
+    if (lane < slots) barrier_init(full(lane)), barrier_init(empty(lane), warps);
+    if (lane < units) barrier_init(assigned(lane), threads_that_load + 1), barrier_init(unit_empty(lane), warps);
+    if (lane < 2) pending()[lane] = no_pending_join;
+    fence_barrier_init();
+  }
+};
+
+/// Copies all tiles of a block in the order of their use, across segments, with one warp. Each lane knows the location
+/// of eight tokens of every fourth tile, so page ids are looked up for four tiles at a time.
+template <int D, int Warpgroups>
+PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk& walk, ListMemory<D, Warpgroups> shared, int lane) {
+  struct Copy {
+    TokenLocation from;
+    int head;
+    int eights;  ///< of the lane's tile; 0: there is no more tile
+    bool once;   ///< nobody else reads the tokens
+  };
+  ListSegment s;
+  int tile = 0, end = 0;
+  const auto find = [&] {  // the next four tiles
+    Copy c{};
+    int sequence = 0, copy = 0;
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+      while (tile == end) {
+        if (!walk.next(args, lane, s)) break;
+        tile = s.share.first_tile, end = s.share.end_tile;
+      }
+      if (tile == end) break;
+      if (lane >> 3 == i) {
+        sequence = s.entry.sequence, copy = (s.entry.first + tile * tile_tokens) / copy_tokens + (lane & 7);
+        c.head = s.head, c.once = s.to_end;
+        c.eights = min(tile_tokens / 8, (s.entry.tokens - tile * tile_tokens + 7) >> 3);
+      }
+      ++tile;
+    }
+    __syncwarp();
+    if (c.eights > 0) {
+      PageCursor<copy_tokens> pages;
+      pages.begin(args, sequence);
+      c.from = pages.look_up(args, sequence, copy);
+    }
+    return c;
+  };
+  const std::uint64_t read_once = read_once_policy(), ordinary = ordinary_policy();
+  Ring<ListMemory<D, Warpgroups>::slots> to;
+  for (Copy now = find();;) {
+    const Copy next = find();  // its page ids arrive while the tiles of `now` are copied
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+      const int eights = __shfl_sync(~0u, now.eights, 8 * i);
+      if (eights == 0) return;
+      const auto copy_tile = [&](const CUtensorMap* map) {
+        barrier_wait(shared.empty(to.slot), to.parity ^ 1);  // in the first round all are empty
+        if (lane == 0) barrier_expect_bytes(shared.full(to.slot), eights * bytes_of_8_tokens(D));
+        __syncwarp();
+        if (lane >> 3 == i && (lane & 7) < eights)
+          copy_tensor_box(shared.tile(to.slot) + (lane & 7) * bytes_of_8_tokens(D), map, now.from.token, now.head,
+                          now.from.page, shared.full(to.slot), now.once ? read_once : ordinary);
+        to.next();
+      };
+      copy_tile(&args.k_map), copy_tile(&args.v_map);
+    }
+    now = next;
+  }
+}
+
+/// Loads the queries of all segments of a block, with one warp, and hands each segment to the multiplying warps.
+template <int D, int Warpgroups>
+class QueryLoader {
+ public:
+  using Memory = ListMemory<D, Warpgroups>;
+
+  PAGODA_DEVICE QueryLoader(const ListArgs& args, Memory shared, int lane)
+      : args_(args), shared_(shared), lane_(lane) {}
+
+  PAGODA_DEVICE void run(ListWalk& walk) {
+    ListSegment s;
+    while (walk.next(args_, lane_, s)) {
+      if (s.index != index_) load_query_tokens(s);
+      const int rows = s.entry.queries * args_.heads.value;
+      reserve(max((rows + unit_rows - 1) / unit_rows, 1));
+      copy_rows(s, rows);
+      // The copies of the rows have been started: now what is known later.
+      if (s.index != index_) load_output_rows(s), index_ = s.index;
+#pragma unroll
+      for (int i = 0; i < per_lane; ++i)
+        if (lane_ + 32 * i < s.entry.queries) shared_.rows(unit())[lane_ + 32 * i] = output_rows_[i];
+      if (lane_ == 0) {
+        const HeadShare& h = s.share;
+        const int flags    = (s.state >= 0 ? Assignment::to_states : 0) |
+                          (h.has_first_tile ? Assignment::has_first_tile : 0) | (h.whole ? Assignment::whole : 0);
+        int4* const to = shared_.assignment(to_.slot);
+        to[0] = make_int4(h.end_tile - h.first_tile, s.entry.tokens - h.first_tile * tile_tokens, rows | flags, s.head);
+        to[1] =
+            make_int4(s.index, hidden_, h.first_tile, unit() | (first_ % Memory::units) << 8 | (end_ - first_) << 16);
+        if (!h.whole) shared_.pending()[h.has_first_tile] = {s.index, s.head, h.first_block, h.last_block};
+      }
+      publish();
+    }
+    reserve(1);
+    if (lane_ == 0) shared_.assignment(to_.slot)[0] = make_int4(-1, 0, 0, 0);
+    publish();
+  }
+
+ private:
+  static constexpr int per_lane = Warpgroups * tile_rows / 32;  ///< query tokens of an entry to each lane
+
+  /// Waits until `count` units side by side are free. The ring's last units are left out if they are fewer. Units
+  /// become free in order, so it suffices to wait for the last one.
+  PAGODA_DEVICE void reserve(int count) {
+    first_       = end_;
+    const int at = first_ % Memory::units, left_out = at + count > Memory::units ? Memory::units - at : 0;
+    unit_ = (at + left_out) % Memory::units, end_ = first_ + left_out + count;
+    barrier_wait(shared_.unit_empty((end_ - 1) % Memory::units), ((end_ - 1) / Memory::units & 1) ^ 1);
+  }
+  PAGODA_DEVICE int unit() const { return unit_; }
+
+  PAGODA_DEVICE void load_query_tokens(const ListSegment& s) {
+    int hidden = 0;
+#pragma unroll
+    for (int i = 0; i < per_lane; ++i) {
+      if (lane_ + 32 * i >= s.entry.queries) continue;
+      const EntryQuery query = list_query(args_, s.entry.query_begin + lane_ + 32 * i);
+      tokens_[i]             = query.token;
+      if (query.sequence == s.entry.sequence) hidden = max(hidden, query.behind - 1);
+    }
+    hidden_ = args_.causal && s.to_end ? __reduce_max_sync(~0u, hidden) : 0;
+  }
+  PAGODA_DEVICE void load_output_rows(const ListSegment& s) {
+#pragma unroll
+    for (int i = 0; i < per_lane; ++i)
+      if (lane_ + 32 * i < s.entry.queries)
+        output_rows_[i] = s.state < 0 ? tokens_[i] : __ldg(args_.state_begin + tokens_[i]) + s.state;
+  }
+
+  /// Starts to copy the rows; each lane copies 16 bytes at a time. Rows beyond the entry's last keep what was there:
+  /// nothing depends on them.
+  PAGODA_DEVICE void copy_rows(const ListSegment& s, int rows) const {
+    constexpr int chunks = D / 8, at_once = 32 / chunks;
+    const int chunk            = lane_ % chunks;
+    const std::uint32_t to     = shared_.queries(unit());
+    const std::uint64_t policy = ordinary_policy();
+#pragma unroll 1
+    for (int first = 0; first < rows; first += at_once) {
+      const int r = first + lane_ / chunks;
+      const QueryRow row(args_, s.head, min(r, rows - 1));
+      // The rows of this step belong to the same 32 query tokens, because at_once divides 32.
+      const int which = __shfl_sync(~0u, row.token >> 5, 0);
+      int token       = tokens_[0];
+#pragma unroll
+      for (int i = 1; i < per_lane; ++i)
+        if (which == i) token = tokens_[i];
+      token                   = __shfl_sync(~0u, token, row.token & 31);
+      const std::int64_t from = token * args_.q.token + row.head * args_.q.head;
+      if (r < rows)
+        copy_async(to + swizzled_offset<D>(r, chunk),
+                   reinterpret_cast<const char*>(static_cast<const std::uint16_t*>(args_.q.data) + from) + 16 * chunk,
+                   policy);
+    }
+  }
+
+  /// Lets the multiplying warps have the assignment as soon as the queries have arrived.
+  PAGODA_DEVICE void publish() {
+    __syncwarp();
+    barrier_arrive_after_copies(shared_.assigned(to_.slot));
+    if (lane_ == 0) barrier_arrive(shared_.assigned(to_.slot));  // orders the warp's stores
+    __syncwarp();
+    to_.next();
+  }
+
+  const ListArgs& args_;
+  const Memory shared_;
+  const int lane_;
+  Ring<Memory::units> to_;   ///< assignments: there are never more than units
+  int first_ = 0, end_ = 0;  ///< units that the entry takes, counted from the beginning of the kernel
+  int unit_ = 0;             ///< where its rows begin
+  // Of entry index_:
+  int index_ = -1, hidden_ = 0;
+  int tokens_[per_lane] = {}, output_rows_[per_lane] = {};
+};
+
+}  // namespace pagoda::tuned::wgmma::grouped

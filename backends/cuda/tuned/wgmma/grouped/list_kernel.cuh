@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/tuned/wgmma/grouped/list_copies.cuh"
+#include "backends/cuda/tuned/wgmma/join.cuh"
+#include "backends/cuda/tuned/wgmma/softmax.cuh"
+#include "backends/cuda/wgmma.cuh"
+
+/// Decode attention for a list of entries. Lists have many segments of one or two tiles, so everything that a segment
+/// needs is brought while earlier segments are multiplied.
+///
+/// Two warpgroups multiply the rows of an entry together if it has more than 64. Otherwise one of them does, in turn;
+/// the other one goes on to the next segment.
+namespace pagoda::tuned::wgmma::grouped {
+
+/// A warpgroup's part of the segments of a block. A lane has two rows, eight apart, of scores and of outputs, and two
+/// tokens or dims of each eight.
+template <bool Bf16, int D, int Warpgroups>
+class ListMultiplier {
+ public:
+  using Memory = ListMemory<D, Warpgroups>;
+
+  PAGODA_DEVICE ListMultiplier(const ListArgs& args, Memory shared, int warp, int lane)
+      : args_(args), shared_(shared), group_(warp / 4), warp_row_(warp % 4 * 16), lane_(lane), column_(lane & 3) {}
+
+  PAGODA_DEVICE void run() {
+    for (Ring<Memory::units> from;; from.next()) {
+      barrier_wait(shared_.assigned(from.slot), from.parity);
+      const int4 a    = shared_.assignment(from.slot)[0];
+      const int tiles = __shfl_sync(~0u, a.x, 0);
+      if (tiles < 0) return;
+      const int4 b = shared_.assignment(from.slot)[1];
+      const Assignment s{tiles, __shfl_sync(~0u, a.y, 0), __shfl_sync(~0u, a.z, 0), a.w, b.x, __shfl_sync(~0u, b.y, 0),
+                         b.z,   __shfl_sync(~0u, b.w, 0)};
+      const bool together = Warpgroups == 1 || (s.rows & 0xffff) > tile_rows;
+      if (together || (from.slot & 1) == group_) {
+        attend(s, together);
+      } else {
+        pass(tiles);
+      }
+      __syncwarp();
+      if (lane_ < s.place >> 16) barrier_arrive(shared_.unit_empty(((s.place >> 8 & 255) + lane_) % Memory::units));
+    }
+  }
+
+ private:
+  static constexpr int bytes_of_8 = bytes_of_8_tokens(D);
+
+  /// Waits for the warps that multiply the segment.
+  PAGODA_DEVICE void sync(bool together) const {
+    if (Warpgroups == 1 || together) {
+      sync_block<compute_threads(Warpgroups)>();
+    } else if (group_ == 0) {
+      asm volatile("bar.sync 2, 128;" ::: "memory");
+    } else {
+      asm volatile("bar.sync 3, 128;" ::: "memory");
+    }
+  }
+  /// The thread among those that multiply the segment, and their number.
+  PAGODA_DEVICE int thread(bool together) const {
+    return static_cast<int>(threadIdx.x) - (together ? 0 : group_ * compute_threads(1));
+  }
+
+  /// Leaves a segment to the other warpgroup. The wait keeps the warps from running a round of the ring ahead.
+  PAGODA_DEVICE void pass(int tiles) {
+#pragma unroll 1
+    for (int i = 0; i < 2 * tiles; ++i) {
+      barrier_wait(shared_.full(used_.slot), used_.parity);
+      free_slot();
+    }
+  }
+  PAGODA_DEVICE void free_slot() {
+    __syncwarp();
+    if (lane_ == 0) barrier_arrive(shared_.empty(used_.slot));
+    used_.next();
+  }
+
+  PAGODA_DEVICE void attend(const Assignment& s, bool together) {
+    const int rows      = s.rows & 0xffff;
+    const int first_row = warp_row_ + (together ? group_ * tile_rows : 0), row = first_row + (lane_ >> 2);
+    const int queries     = (s.place & 255) * unit_bytes(D) + (together ? group_ * (tile_rows / 8) * bytes_of_8 : 0);
+    const std::uint64_t q = matrix_descriptor(shared_.address + queries, bytes_of_8);
+    const RowsOfLane mine{first_row < rows, row < rows, row + 8 < rows};
+    volatile int* const cleared = shared_.cleared(together ? Warpgroups : group_);
+    fence_async_proxy();  // the queries were written by threads
+    int hidden[2] = {0, 0};
+    if (s.hidden > 0) [[unlikely]] {
+      sync(together);  // all have seen the segment before
+      *cleared = 0;
+      sync(together);
+      load_hidden(s, row, hidden);
+    }
+    float max[2] = {initial_max, initial_max}, sum[2] = {0, 0}, o[1][D / 2];
+    if (s.tiles == 0) [[unlikely]] {
+#pragma unroll
+      for (float& x : o[0]) x = 0;
+    }
+    for (int i = 0; i < s.tiles; ++i)
+      add_tile(s, together, mine, hidden, cleared, q, i, s.tokens_left - i * tile_tokens, max, sum, o[0]);
+    if (!mine.any) return;
+
+    if (s.hidden > 0 && *cleared != 0) [[unlikely]]
+      add_non_finite(s, o[0], hidden);
+    float2 state[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) state[r] = make_float2(max[r], row_sum(sum[r]));
+    if (s.rows & Assignment::whole) {
+      const LoadedRows at{shared_.rows(s.place & 255)};
+      store_outputs<1, 1>(list_outputs(args_, s.rows & Assignment::to_states), at, s.head, o, state, 0, row, rows,
+                          column_);
+    } else {
+      const int has_first_tile = (s.rows & Assignment::has_first_tile) != 0;
+      store_partial<1>(args_, {s.index, s.head, has_first_tile, false}, o, state, 0, row, lane_);
+    }
+  }
+
+  /// Rows of the entry that the warp and the lane have.
+  struct RowsOfLane {
+    bool any, first, second;
+  };
+
+  /// Adds tile i of the segment to running maxima, sums and outputs.
+  PAGODA_DEVICE void add_tile(const Assignment& s, bool together, const RowsOfLane& mine, const int (&hidden)[2],
+                              volatile int* cleared, std::uint64_t q, int i, int tokens_left, float (&max)[2],
+                              float (&sum)[2], float (&o)[D / 2]) {
+    const std::uint64_t k = matrix_descriptor(shared_.tile(used_.slot), bytes_of_8);
+    barrier_wait(shared_.full(used_.slot), used_.parity);
+    float x[32];
+    start_scores<Bf16, D>(x, q, k);
+    Ring<Memory::slots> values = used_;
+    values.next();
+    const std::uint64_t v  = matrix_descriptor(shared_.tile(values.slot), bytes_of_8, run_bytes);
+    const bool some_unseen = tokens_left < tile_tokens + s.hidden;
+    if (some_unseen) {  // beside the products
+      barrier_wait(shared_.full(values.slot), values.parity);
+      clear_unseen_values(s, together, cleared, shared_.tile(values.slot), tokens_left);
+    }
+    wgmma_wait<0>();
+    wgmma_fence_registers(x);
+    free_slot();
+
+    std::uint32_t p[16] = {};
+    bool raised         = false;
+    float correction[2] = {1, 1};
+    if (mine.any) {
+      if (some_unseen) mask_unseen(x, tokens_left, hidden);
+      raised = update_max(x, mine, max, sum, correction);
+      exponentiate<Bf16>(x, args_.scale, max, sum, p);
+    }
+    if (raised && i > 0) {
+#pragma unroll
+      for (int e = 0; e < D / 2; ++e) o[e] *= correction[e >> 1 & 1];
+    }
+    barrier_wait(shared_.full(used_.slot), used_.parity);
+    wgmma_fence_registers(o);
+    wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < tile_tokens / 16; ++j)
+      wgmma_register_a<Bf16>(o, p + 4 * j, advance_descriptor(v, j * 2 * bytes_of_8), i > 0 || j > 0);
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_fence_registers(o);
+    free_slot();
+  }
+
+  /// Zeroes the values that would turn products with probabilities of 0 into NaN: those behind the last token, and
+  /// infinities and NaNs of tokens that some row does not see.
+  PAGODA_DEVICE void clear_unseen_values(const Assignment& s, bool together, volatile int* cleared,
+                                         std::uint32_t values, int tokens_left) const {
+    const int t      = thread(together);
+    const auto clear = [&]<int Threads>() {
+      clear_values<D, D, Threads>(values, tokens_left, t);
+      if (s.hidden > 0) {
+        const bool found = clear_non_finite<Bf16, D, D, Threads>(values, ::max(tokens_left - s.hidden, 0),
+                                                                 min(tokens_left, tile_tokens), t);
+        if (__any_sync(~0u, found)) *cleared = 1;
+      }
+    };
+    if (Warpgroups == 1 || together) {
+      clear.template operator()<compute_threads(Warpgroups)>();
+    } else {
+      clear.template operator()<compute_threads(1)>();
+    }
+    fence_async_proxy();
+    sync(together);
+  }
+
+  /// Newest tokens of the entry that the lane's rows do not see. A query token of another sequence sees all of them.
+  PAGODA_DEVICE void load_hidden(const Assignment& s, int row, int (&hidden)[2]) const {
+    const Entry entry = list_entry(args_, s.index);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (row + 8 * r >= (s.rows & 0xffff)) continue;
+      const EntryQuery query = list_query(args_, entry.query_begin + args_.heads.divide(row + 8 * r));
+      hidden[r]              = query.sequence == entry.sequence ? ::max(query.behind - 1, 0) : 0;
+    }
+  }
+  PAGODA_DEVICE void mask_unseen(float (&x)[32], int tokens_left, const int (&hidden)[2]) const {
+#pragma unroll
+    for (int e = 0; e < 32; ++e)
+      if (8 * (e / 4) + (e & 1) >= tokens_left - 2 * column_ - hidden[e >> 1 & 1]) x[e] = -INFINITY;
+  }
+
+  /// Raises the running maxima to those of the tile's scores x if needed, and rescales the sums. correction: factor of
+  /// the outputs. Returns whether the maximum of a row was raised. Rows that the entry does not have hold anything, and
+  /// never cause it.
+  PAGODA_DEVICE bool update_max(const float (&x)[32], const RowsOfLane& mine, float (&max)[2], float (&sum)[2],
+                                float (&correction)[2]) const {
+    float largest[2];
+    lane_max(x, args_.scale, largest);
+    const bool raised = __any_sync(~0u, (mine.first && largest[0] > max[0] + rescale_threshold) ||
+                                            (mine.second && largest[1] > max[1] + rescale_threshold));
+    if (raised) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float now = fmaxf(max[r], row_max(largest[r]));
+        correction[r]   = exp2_fast(max[r] - now);
+        max[r]          = now, sum[r] *= correction[r];
+      }
+    }
+    return raised;
+  }
+
+  /// Adds the infinities and NaNs that clear_non_finite removed from the values of a segment to the rows that see their
+  /// tokens. It reads them from the cache again. Their weights do not matter.
+  PAGODA_DEVICE void add_non_finite(const Assignment& s, float (&o)[D / 2], const int (&hidden)[2]) const {
+    const EntryView entry = entry_of(args_, s.index);
+    PageCursor<copy_tokens> pages;
+    pages.begin(args_, entry.sequence);
+    const int begin = s.first_tile * tile_tokens, end = min(begin + s.tiles * tile_tokens, entry.tokens);
+#pragma unroll 1
+    for (int t = ::max(entry.tokens - s.hidden, begin); t < end; ++t) {
+      const int token          = entry.first + t;
+      const TokenLocation from = pages.look_up(args_, entry.sequence, token / copy_tokens);
+      const char* const at     = static_cast<const char*>(args_.v.data) + from.page * args_.v.page +
+                             (from.token + token % copy_tokens) * args_.v.token + s.head * args_.v.head;
+      const bool seen0 = t < entry.tokens - hidden[0], seen1 = t < entry.tokens - hidden[1];
+#pragma unroll
+      for (int j = 0; j < D / 8; ++j) {
+        const float2 v = unpack<Bf16>(__ldg(reinterpret_cast<const unsigned*>(at) + 4 * j + column_));
+        const float a = isfinite(v.x) ? 0.0f : v.x, b = isfinite(v.y) ? 0.0f : v.y;
+        o[4 * j] += seen0 ? a : 0.0f, o[4 * j + 1] += seen0 ? b : 0.0f;
+        o[4 * j + 2] += seen1 ? a : 0.0f, o[4 * j + 3] += seen1 ? b : 0.0f;
+      }
+    }
+  }
+
+  const ListArgs& args_;
+  const Memory shared_;
+  const int group_, warp_row_, lane_, column_;
+  Ring<Memory::slots> used_;
+};
+
+template <bool Bf16, int D, int Warpgroups>
+PAGODA_DEVICE void decode_list(const ListArgs& args) {
+  constexpr int threads = list_threads(Warpgroups), compute_warps = compute_threads(Warpgroups) / 32;
+  using Memory = ListMemory<D, Warpgroups>;
+  extern __shared__ __align__(1024) char memory[];
+  const int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0), lane = threadIdx.x & 31;
+  const Memory shared{memory, shared_address(memory)};
+  if (warp == 0) shared.init(lane);
+  if (threadIdx.x == 0) prefetch_map(&args.k_map), prefetch_map(&args.v_map);
+  // The ring of queries is still free.
+  constexpr int capacity = Memory::layout.ring / 4 - threads / 32 - 2;
+  const ListStart start  = find_start<threads, capacity>(args, reinterpret_cast<int*>(memory));
+  if (warp == compute_warps) {
+    ListWalk walk(args, start, lane);
+    return copy_list_tiles<D, Warpgroups>(args, walk, shared, lane);
+  }
+  if (warp == compute_warps + 1) {
+    ListWalk walk(args, start, lane);
+    return QueryLoader<D, Warpgroups>(args, shared, lane).run(walk);
+  }
+  ListMultiplier<Bf16, D, Warpgroups>(args, shared, warp, lane).run();
+  join_pending<1, D, compute_threads(Warpgroups)>(args, shared.pending(), memory + Memory::layout.ring, warp, lane);
+}
+
+template <bool Bf16, int D, int Warpgroups>
+__global__ void __launch_bounds__(list_threads(Warpgroups), blocks_per_sm(Warpgroups))
+    list_kernel(const __grid_constant__ ListArgs args) {
+#if PAGODA_SM90A
+  decode_list<Bf16, D, Warpgroups>(args);
+#else
+  __trap();
+#endif
+}
+
+}  // namespace pagoda::tuned::wgmma::grouped

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/tuned/list_scene.hpp"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+namespace pagoda::tuned {
+namespace {
+
+constexpr std::uint32_t untouched = 0x41414141u;  // every word of the results before a decode
+
+float to_float(Type type, std::uint16_t bits) {
+  if (type == Type::bf16) {
+    const std::uint32_t word = std::uint32_t(bits) << 16;
+    float x;
+    std::memcpy(&x, &word, sizeof x);
+    return x;
+  }
+  return __half2float(__half(__half_raw{bits}));
+}
+std::uint16_t to_bits(Type type, float x) {
+  std::uint16_t bits;
+  if (type == Type::bf16) {
+    bits = static_cast<__nv_bfloat16_raw>(__float2bfloat16(x)).x;
+  } else {
+    bits = static_cast<__half_raw>(__float2half(x)).x;
+  }
+  return bits;
+}
+
+template <class T>
+void upload(OnDevice<T>& to, const std::vector<T>& from) {
+  const std::size_t count = std::max<std::size_t>(from.size(), 1);
+  if (to.extent(0) != count) to = OnDevice<T>(Kokkos::ViewAllocateWithoutInitializing("list"), count);
+  const Kokkos::View<const T*, Kokkos::HostSpace, Kokkos::MemoryUnmanaged> host(from.data(), from.size());
+  Kokkos::deep_copy(Kokkos::subview(to, std::pair<std::size_t, std::size_t>(0, from.size())), host);
+}
+template <class T>
+std::vector<T> download(const OnDevice<T>& from) {
+  std::vector<T> to(from.extent(0));
+  Kokkos::deep_copy(Kokkos::View<T*, Kokkos::HostSpace, Kokkos::MemoryUnmanaged>(to.data(), to.size()), from);
+  return to;
+}
+
+/// Element i of results.
+float element(Type type, const std::vector<std::uint32_t>& words, std::size_t i) {
+  if (type == Type::fp32) {
+    float x;
+    std::memcpy(&x, &words[i], sizeof x);
+    return x;
+  }
+  return to_float(type, static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16)));
+}
+double lse_at(bool is_double, const std::vector<std::uint32_t>& words, std::size_t i) {
+  if (!is_double) return element(Type::fp32, words, i);
+  double x;
+  std::memcpy(&x, &words[2 * i], sizeof x);
+  return x;
+}
+bool same(double got, double right, double tolerance) {
+  if (std::isnan(right)) return std::isnan(got);
+  if (std::isinf(right)) return got == right;
+  return std::abs(got - right) <= tolerance * (1 + std::abs(right));
+}
+
+}  // namespace
+
+std::string describe(const ListCase& c) {
+  const char* const places[] = {"paged", "csr", "contiguous"};
+  return std::string(c.type == Type::bf16 ? "bf16" : "fp16") + ", head_dim " + std::to_string(c.head_dim) + ", heads " +
+         std::to_string(c.q_heads) + "/" + std::to_string(c.kv_heads) + ", " + std::to_string(c.max_queries) +
+         " queries, " + places[static_cast<int>(c.place)] + " " + std::to_string(c.page_size) + ", seed " +
+         std::to_string(c.seed);
+}
+
+ListScene::ListScene(const ListCase& c) : case_(c), random_(c.seed), lengths_(c.lengths) {
+  const int sequences = static_cast<int>(lengths_.size());
+  const int longest   = std::max(*std::max_element(lengths_.begin(), lengths_.end()), c.capacity);
+  if (case_.place == Place::contiguous) case_.page_size = (longest + 7) / 8 * 8;
+  pages_each_ = std::max((longest + case_.page_size - 1) / case_.page_size, 1);
+  num_pages_  = sequences * pages_each_;
+  table_.resize(static_cast<std::size_t>(num_pages_));
+  std::iota(table_.begin(), table_.end(), 0);
+  if (case_.place != Place::contiguous) std::shuffle(table_.begin(), table_.end(), random_);
+  for (int s = 0; s <= sequences; ++s) indptr_.push_back(s * pages_each_);
+
+  const auto row = static_cast<std::size_t>(c.kv_heads * c.head_dim);
+  q_             = normal(static_cast<std::size_t>(c.tokens * c.q_heads * c.head_dim));
+  k_             = normal(static_cast<std::size_t>(num_pages_ * case_.page_size) * row);
+  v_             = normal(k_.size());
+  make_list();
+  upload(table_d_, table_), upload(indptr_d_, indptr_), upload(q_d_, q_);
+  set_lengths(lengths_);
+  upload_list();
+  const Problem p = problem();
+  workspace_      = OnDevice<char>(Kokkos::ViewAllocateWithoutInitializing("workspace"),
+                                   std::max<std::size_t>(workspace_bytes(p, Device::current()), 1));
+  prepare(p, Device::current(), workspace_.data(), Kokkos::Cuda().cuda_stream());
+  Kokkos::fence("the workspace is set up");
+}
+
+std::vector<std::uint16_t> ListScene::normal(std::size_t count) {
+  std::normal_distribution<float> draw;
+  std::vector<std::uint16_t> x(count);
+  for (std::uint16_t& bits : x) bits = to_bits(case_.type, draw(random_));
+  return x;
+}
+
+int ListScene::row_of(int sequence, int token) const {
+  return table_[static_cast<std::size_t>(sequence * pages_each_ + token / case_.page_size)] * case_.page_size +
+         token % case_.page_size;
+}
+
+/// Tokens behind a sequence's last are NaN on the device.
+void ListScene::upload_cache() {
+  std::vector<std::uint16_t> k = k_, v = v_;
+  const auto row          = static_cast<std::size_t>(case_.kv_heads * case_.head_dim);
+  const std::uint16_t nan = to_bits(case_.type, std::numeric_limits<float>::quiet_NaN());
+  for (std::size_t s = 0; s < lengths_.size(); ++s)
+    for (int token = lengths_[s]; token < pages_each_ * case_.page_size; ++token) {
+      const std::size_t at = static_cast<std::size_t>(row_of(static_cast<int>(s), token)) * row;
+      std::fill_n(k.begin() + static_cast<std::ptrdiff_t>(at), row, nan);
+      std::fill_n(v.begin() + static_cast<std::ptrdiff_t>(at), row, nan);
+    }
+  upload(k_d_, k), upload(v_d_, v);
+}
+
+void ListScene::set_lengths(const std::vector<int>& lengths) {
+  lengths_ = lengths;
+  upload(lengths_d_, lengths_);
+  upload_cache();
+}
+
+void ListScene::set_value(int sequence, int token, int dim, float x) {
+  for (int head = 0; head < case_.kv_heads; ++head)
+    v_[static_cast<std::size_t>((row_of(sequence, token) * case_.kv_heads + head) * case_.head_dim + dim)] =
+        to_bits(case_.type, x);
+  upload_cache();
+}
+
+/// Each level divides the query tokens with partial states, in random order, into entries; one more level is of those
+/// that write the output.
+void ListScene::make_list() {
+  const ListCase& c = case_;
+  const int direct = c.tokens / 3, sequences = static_cast<int>(lengths_.size());
+  const auto range = [&](Entry& e, int own) {
+    e.sequence     = random_below(2) ? own : random_below(sequences);
+    const int len  = lengths_[static_cast<std::size_t>(e.sequence)];
+    const int unit = c.place == Place::contiguous ? 8 : c.page_size;
+    e.first        = random_below(2) ? 0 : random_below(len / unit + 1) * unit;
+    e.last =
+        random_below(3) == 0 ? -1 : std::min(e.first + random_below(std::min(len - e.first, c.entry_tokens) + 1), len);
+    if (c.empty && random_below(8) == 0) e.last = e.first;
+  };
+  for (int level = 0; level <= c.levels; ++level) {
+    std::vector<int> tokens;
+    for (int t = 0; t < c.tokens; ++t)
+      if ((t >= c.tokens - direct) == (level == c.levels)) tokens.push_back(t);
+    std::shuffle(tokens.begin(), tokens.end(), random_);
+    for (std::size_t begin = 0; begin < tokens.size();) {
+      // Narrow and wide entries, and those in between.
+      const int width = random_below(3) == 0 ? c.max_queries : 1 + random_below(random_below(2) ? c.max_queries : 2);
+      const std::size_t end = std::min(tokens.size(), begin + static_cast<std::size_t>(std::min(width, c.max_queries)));
+      Entry e{0,
+              0,
+              0,
+              static_cast<int>(list_.queries.size()),
+              static_cast<int>(end - begin),
+              level == c.levels ? -1 : level};
+      for (std::size_t i = begin; i < end; ++i)
+        list_.queries.push_back({tokens[i], tokens[i] % sequences, 1 + random_below(4)});
+      const int heads = c.per_head && random_below(2) ? c.kv_heads : 1;  // entries, one for each kv head
+      for (int head = 0; head < heads; ++head) {
+        range(e, tokens[begin] % sequences);
+        e.kv_head = heads > 1 ? head : -1;
+        list_.entries.push_back(e);
+      }
+      if (c.empty && random_below(6) == 0) {
+        Entry nobody       = e;
+        nobody.num_queries = 0, nobody.first = 0, nobody.last = -1, nobody.sequence = 1 << 30;
+        list_.entries.push_back(nobody);
+      }
+      begin = end;
+    }
+  }
+  for (int t = 0; t <= c.tokens; ++t) list_.state_begin.push_back(std::min(t, c.tokens - direct) * c.levels);
+  list_.max_queries = c.max_queries;
+}
+
+void ListScene::upload_list() {
+  upload(entries_d_, list_.entries), upload(queries_d_, list_.queries), upload(state_begin_d_, list_.state_begin);
+}
+
+Problem ListScene::problem() const {
+  const ListCase& c      = case_;
+  const std::int64_t row = std::int64_t(c.kv_heads) * c.head_dim * 2, heads = c.q_heads;
+  const std::int64_t length = std::int64_t(pages_each_) * case_.page_size;
+  Problem p{};
+  p.type        = c.type;
+  p.num_q_heads = c.q_heads, p.num_kv_heads = c.kv_heads, p.head_dim = p.head_dim_v = c.head_dim;
+  p.page_size = case_.page_size, p.max_seq_len = length, p.num_pages = num_pages_;
+  p.k        = {k_d_.data(), row * case_.page_size, row, std::int64_t(c.head_dim) * 2, nullptr, 0};
+  p.v        = p.k;
+  p.v.data   = v_d_.data();
+  p.seq_lens = lengths_d_.data();
+  if (c.place != Place::contiguous) {
+    p.block_table = table_d_.data(), p.table_row = pages_each_, p.table_page = 1;
+    p.table_pages = p.table_entries = num_pages_;
+    if (c.place == Place::csr) {
+      p.page_indptr = indptr_d_.data();
+    } else {
+      p.table_pages = pages_each_;
+    }
+  }
+  p.num_q_tokens = p.max_q_tokens = c.max_queries;
+  p.total_q_tokens                = c.tokens;
+  p.causal                        = c.causal;
+  p.q                             = {q_d_.data(), c.type, heads * c.head_dim, c.head_dim};
+  p.out                           = {out_d_.data(), c.out_type, heads * c.head_dim, c.head_dim};
+  p.lse                           = lse_d_.data();
+  p.lse_double = c.lse_double, p.lse_token = heads, p.lse_head = 1;
+  p.softmax_scale = 1 / std::sqrt(double(c.head_dim));
+  p.list          = {static_cast<int>(list_.entries.size()) + 7,
+                     static_cast<int>(list_.entries.size()),
+                     entries_d_.data(),
+                     queries_d_.data(),
+                     state_begin_d_.data(),
+                     false,
+                     {state_d_.data(), c.state_type, heads * c.head_dim, c.head_dim},
+                     {state_lse_d_.data(), c.lse_double, heads, 1}};
+  return p;
+}
+
+bool ListScene::decode() {
+  const auto rows  = static_cast<std::size_t>(case_.tokens * case_.q_heads);
+  const auto state = static_cast<std::size_t>(list_.num_states() * case_.q_heads);
+  const auto words = [&](Type type, std::size_t n) {
+    return n * static_cast<std::size_t>(case_.head_dim * bytes_of(type) / 4);
+  };
+  upload(out_d_, std::vector<std::uint32_t>(words(case_.out_type, rows), untouched));
+  upload(state_d_, std::vector<std::uint32_t>(words(case_.state_type, state), untouched));
+  upload(lse_d_, std::vector<std::uint32_t>(2 * rows, untouched));
+  upload(state_lse_d_, std::vector<std::uint32_t>(2 * state, untouched));
+  Kokkos::fence("the problem is on the device");
+  const Problem p     = problem();
+  const Device device = Device::current();
+  if (why_not(p, device)) return false;
+  const bool launched = tuned::decode(p, device, workspace_.data(), Kokkos::Cuda().cuda_stream());
+  Kokkos::fence("the list is decoded");
+  return launched;
+}
+
+std::vector<std::uint32_t> ListScene::bits() const {
+  std::vector<std::uint32_t> all;
+  for (const auto* words : {&out_d_, &state_d_, &lse_d_, &state_lse_d_}) {
+    const std::vector<std::uint32_t> part = download(*words);
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+std::string ListScene::row_difference(const Entry& e, const EntryQuery& query, int head, const std::vector<float>& row,
+                                      double lse) const {
+  const ListCase& c = case_;
+  const auto dims   = static_cast<std::size_t>(c.head_dim);
+  const int kv_head = head / (c.q_heads / c.kv_heads);
+  int end           = e.last < 0 ? lengths_[static_cast<std::size_t>(e.sequence)] : e.last;
+  if (c.causal && e.last < 0 && query.sequence == e.sequence) end -= query.behind - 1;
+  std::vector<double> scores, values(dims);
+  double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+  const auto at = [&](int t) {
+    return static_cast<std::size_t>((row_of(e.sequence, t) * c.kv_heads + kv_head) * c.head_dim);
+  };
+  for (int t = e.first; t < end; ++t) {
+    double s = 0;
+    for (std::size_t d = 0; d < dims; ++d)
+      s += double(to_float(c.type, q_[static_cast<std::size_t>(query.token * c.q_heads + head) * dims + d])) *
+           double(to_float(c.type, k_[at(t) + d]));
+    scores.push_back(s / std::sqrt(double(dims))), largest = std::max(largest, scores.back());
+  }
+  for (int t = e.first; t < end; ++t) {
+    const double weight = std::exp(scores[static_cast<std::size_t>(t - e.first)] - largest);
+    sum += weight;
+    for (std::size_t d = 0; d < dims; ++d) values[d] += weight * double(to_float(c.type, v_[at(t) + d]));
+  }
+  const double right_lse = sum == 0 ? -std::numeric_limits<double>::infinity() : largest + std::log(sum);
+  if (!same(lse, right_lse, 1e-4)) return "lse " + std::to_string(lse) + ", right " + std::to_string(right_lse);
+  const Type type        = e.state < 0 ? c.out_type : c.state_type;
+  const double tolerance = c.type == Type::bf16 || type == Type::bf16 ? 1e-2 : 2e-3;
+  for (std::size_t d = 0; d < dims; ++d) {
+    const double right = sum == 0 ? 0 : values[d] / sum;
+    if (!same(row[d], right, tolerance))
+      return "dim " + std::to_string(d) + " is " + std::to_string(row[d]) + ", right " + std::to_string(right);
+  }
+  return "";
+}
+
+std::string ListScene::difference() const {
+  const ListCase& c              = case_;
+  std::vector<std::uint32_t> out = download(out_d_), states = download(state_d_), lse = download(lse_d_),
+                             state_lse = download(state_lse_d_);
+  const auto dims                      = static_cast<std::size_t>(c.head_dim);
+  std::vector<float> row(dims);
+  for (std::size_t i = 0; i < list_.entries.size(); ++i) {
+    const Entry& e  = list_.entries[i];
+    const int group = c.q_heads / c.kv_heads;
+    for (int j = 0; j < e.num_queries; ++j) {
+      const EntryQuery& query = list_.queries[static_cast<std::size_t>(e.query_begin + j)];
+      const bool to_state     = e.state >= 0;
+      const int token_row = to_state ? list_.state_begin[static_cast<std::size_t>(query.token)] + e.state : query.token;
+      auto &words = to_state ? states : out, &sums = to_state ? state_lse : lse;
+      const Type type = to_state ? c.state_type : c.out_type;
+      const int begin = e.kv_head < 0 ? 0 : e.kv_head * group, end = e.kv_head < 0 ? c.q_heads : begin + group;
+      for (int head = begin; head < end; ++head) {
+        const auto r = static_cast<std::size_t>(token_row * c.q_heads + head);
+        for (std::size_t d = 0; d < dims; ++d) row[d] = element(type, words, r * dims + d);
+        if (const std::string found = row_difference(e, query, head, row, lse_at(c.lse_double, sums, r));
+            !found.empty())
+          return describe(c) + ": entry " + std::to_string(i) + " of " + std::to_string(list_.entries.size()) + " (" +
+                 std::to_string(e.sequence) + ", " + std::to_string(e.first) + " to " + std::to_string(e.last) + ", " +
+                 std::to_string(e.num_queries) + " queries, state " + std::to_string(e.state) + "), query " +
+                 std::to_string(j) + ", head " + std::to_string(head) + ": " + found;
+        // Each row is written once. What remains must be untouched.
+        const std::size_t of_row = dims * static_cast<std::size_t>(bytes_of(type)) / 4, of_lse = c.lse_double ? 2 : 1;
+        std::fill_n(words.begin() + static_cast<std::ptrdiff_t>(r * of_row), of_row, untouched);
+        std::fill_n(sums.begin() + static_cast<std::ptrdiff_t>(r * of_lse), of_lse, untouched);
+      }
+    }
+  }
+  // Without rows an array has one element, which is not set.
+  for (const auto* words : {&out, &states, &lse, &state_lse})
+    for (const std::uint32_t word : *words)
+      if (words->size() > 1 && word != untouched) return describe(c) + ": a row was written that no entry has";
+  return "";
+}
+
+}  // namespace pagoda::tuned

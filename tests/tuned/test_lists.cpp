@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// The hand-tuned kernels for lists of entries, without a plan, against a float64 reference. Needs a GPU of sm_90.
+#include "tests/tuned/list_scene.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace pagoda::tuned {
+namespace {
+
+class TunedLists : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!Device::current().sm90a) GTEST_SKIP() << "no GPU of sm_90, or no build for it";
+  }
+  /// Decodes twice: the second decode finds the workspace as the first one left it.
+  static void expect_right(const ListCase& c) {
+    ListScene scene(c);
+    expect_right(scene);
+    const auto first = scene.bits();
+    ASSERT_TRUE(scene.decode());
+    EXPECT_EQ(scene.bits(), first) << describe(c) << ": another decode has other bits";
+  }
+  static void expect_right(ListScene& scene) {
+    const char* const reason = why_not(scene.problem(), Device::current());
+    ASSERT_EQ(std::string(reason ? reason : ""), "");
+    ASSERT_TRUE(scene.decode());
+    EXPECT_EQ(scene.difference(), "");
+  }
+  /// Each kernel, and groups that do not fill eights: query heads, kv heads, query tokens of an entry, head_dim.
+  static std::vector<ListCase> kinds() {
+    std::vector<ListCase> all;
+    for (const Type type : {Type::fp16, Type::bf16})
+      for (const auto& [q_heads, kv_heads, queries, dims] : {std::array{4, 4, 64, 128},
+                                                             {8, 2, 16, 128},
+                                                             {8, 1, 8, 64},
+                                                             {6, 2, 20, 64},
+                                                             {2, 2, 128, 128},
+                                                             {16, 2, 16, 128},
+                                                             {14, 2, 13, 64},
+                                                             {3, 3, 1, 128},
+                                                             {20, 1, 3, 128},
+                                                             {8, 2, 31, 64}})
+        all.push_back(
+            {.type = type, .head_dim = dims, .q_heads = q_heads, .kv_heads = kv_heads, .max_queries = queries});
+    return all;
+  }
+};
+
+TEST_F(TunedLists, RandomForests) {
+  unsigned seed = 0;
+  for (ListCase c : kinds()) {
+    c.lengths = {70, 1, 500, 333, 64, 3, 129, 260}, c.tokens = 90, c.seed = ++seed;
+    for (const bool causal : {true, false}) {
+      c.causal = causal, c.per_head = !causal;
+      expect_right(c);
+    }
+  }
+}
+
+TEST_F(TunedLists, Layouts) {
+  unsigned seed = 100;
+  for (const Place place : {Place::paged, Place::csr, Place::contiguous})
+    for (const int page_size : {8, 24, 64, 256})
+      for (const int head_dim : {64, 128}) {
+        ListCase c{.head_dim = head_dim, .q_heads = 6, .kv_heads = 3, .max_queries = 30, .place = place};
+        c.page_size = page_size, c.lengths = {700, 0, 33, 260, 5}, c.seed = ++seed;
+        c.out_type   = page_size == 8 ? Type::fp32 : page_size == 24 ? Type::bf16 : Type::fp16;
+        c.state_type = page_size == 64 ? Type::fp16 : page_size == 256 ? Type::bf16 : Type::fp32;
+        c.lse_double = page_size == 24;
+        expect_right(c);
+      }
+}
+
+// More entries than blocks, most of them of a tile or less.
+TEST_F(TunedLists, ManyShortEntries) {
+  for (const int queries : {4, 24}) {
+    ListCase c{.q_heads = 32, .kv_heads = 8, .max_queries = queries, .lengths = std::vector<int>(100, 48)};
+    c.tokens = 400, c.levels = 2, c.seed = static_cast<unsigned>(queries);
+    c.lengths[3] = 900;
+    expect_right(c);
+  }
+}
+
+// More entries than a block looks at in one pass.
+TEST_F(TunedLists, ManyThousandsOfEntries) {
+  for (const int head_dim : {64, 128}) {
+    ListCase c{
+        .head_dim = head_dim, .q_heads = 1, .kv_heads = 1, .max_queries = 1, .lengths = std::vector<int>(50, 24)};
+    c.tokens = 6100, c.levels = 2, c.page_size = 8;
+    expect_right(c);
+  }
+}
+
+// One entry of many tiles is divided among all blocks, with short ones before and behind it.
+TEST_F(TunedLists, OneLongEntry) {
+  for (const int queries : {8, 100})
+    for (const int heads : {1, 2}) {
+      ListCase c{.head_dim = 64, .q_heads = heads, .kv_heads = heads, .max_queries = queries, .page_size = 64};
+      c.lengths = {60000, 40, 70}, c.tokens = 12, c.levels = 1, c.empty = false;
+      ListScene scene(c);
+      for (Entry& e : scene.list().entries) e.sequence = 1, e.first = 0, e.last = -1;
+      scene.list().entries[1].sequence = 0;
+      scene.upload_list();
+      expect_right(scene);
+    }
+}
+
+// A single entry, and a list in which no entry has query tokens.
+TEST_F(TunedLists, AlmostNothing) {
+  ListCase c{.lengths = {1000}, .tokens = 3, .levels = 1, .empty = false};
+  ListScene one(c);
+  one.list().entries.resize(1), one.upload_list();
+  expect_right(one);
+  ListScene none(c);
+  for (Entry& e : none.list().entries) e.num_queries = 0;
+  none.upload_list();
+  expect_right(none);
+  none.list().entries.clear(), none.upload_list();
+  expect_right(none);
+}
+
+// One list, while sequences grow on the device.
+TEST_F(TunedLists, SequencesGrow) {
+  for (const int queries : {16, 32}) {
+    ListCase c{.max_queries = queries, .lengths = {70, 1, 500, 333, 64, 0, 129, 260}, .tokens = 60};
+    c.capacity = 3000;
+    ListScene scene(c);
+    expect_right(scene);
+    for (const int more : {1, 63, 64, 2300}) {
+      std::vector<int> lengths = c.lengths;
+      for (int& length : lengths) length += more;
+      scene.set_lengths(lengths);
+      expect_right(scene);
+    }
+  }
+}
+
+// Infinities and NaNs in the newest values reach those queries that see the tokens, and no others.
+TEST_F(TunedLists, NonFiniteNewestValues) {
+  for (const int queries : {16, 32}) {
+    ListCase c{.max_queries = queries, .lengths = {70, 65, 500, 333, 64, 3, 129, 260}, .tokens = 60};
+    ListScene scene(c);
+    for (int s = 0; s < 8; ++s) {
+      const int newest = c.lengths[static_cast<std::size_t>(s)] - 1;
+      scene.set_value(s, newest, 3, std::numeric_limits<float>::infinity());
+      scene.set_value(s, newest - 1, 5, std::numeric_limits<float>::quiet_NaN());
+    }
+    expect_right(scene);
+  }
+}
+
+TEST_F(TunedLists, Refusals) {
+  const Device device = Device::current();
+  ListCase c{.lengths = {100}};
+  const auto reason = [&](const Problem& p) {
+    const char* const text = why_not(p, device);
+    return std::string(text ? text : "");
+  };
+  const Problem good = ListScene(c).problem();
+  ASSERT_EQ(reason(good), "");
+  Problem p        = good;
+  p.list.has_masks = true;
+  EXPECT_EQ(reason(p), "a list of entries with masks");
+  p              = good;
+  p.max_q_tokens = 33;
+  EXPECT_EQ(reason(p), "more than 128 query heads and tokens share a kv head");
+  p      = good;
+  p.type = Type::fp32;
+  EXPECT_EQ(reason(p), "a list of entries, with keys and values that are not of 64 or 128 dims in 16 bits");
+  p          = good;
+  p.head_dim = 576, p.head_dim_v = 512;
+  EXPECT_EQ(reason(p), "a list of entries, with a latent cache");
+  p                      = good;
+  p.list.state_out.token = 4 * 128 + 1;
+  EXPECT_EQ(reason(p), "rows of partial states do not start on 16 bytes");
+}
+
+}  // namespace
+}  // namespace pagoda::tuned
