@@ -54,7 +54,7 @@ Problem usual_problem(const Schedule& s, const CacheRef& kv) {
     t.stride = {std::int64_t(s.shape.num_q_heads) * dims, dims, 1, 0};
     return t;
   };
-  return {kv, rows(s.shape.head_dim), rows(s.shape.head_dim_v), {}, {}, {}, {}};
+  return {kv, rows(s.shape.head_dim), rows(s.shape.head_dim_v), {}};
 }
 
 std::string describe(const Schedule& s) {

@@ -25,9 +25,9 @@ struct Problem {
   TensorRef lse;  ///< (query token, q head); data may be null
 
   // Only in decodes of a list.
-  EntriesRef entries;   ///< what to decode
-  TensorRef state_out;  ///< (state, q head, head_dim_v) partial states; data may be null if no entry has one
-  TensorRef state_lse;  ///< (state, q head)
+  EntriesRef entries{};   ///< what to decode
+  TensorRef state_out{};  ///< (state, q head, head_dim_v) partial states; data may be null if no entry has one
+  TensorRef state_lse{};  ///< (state, q head)
 };
 
 }  // namespace pagoda::detail
