@@ -19,8 +19,9 @@ namespace pagoda {
 /// Bounds of the lists that a plan decodes (decode_entries).
 struct EntryBounds {
   int max_entries = 0;  ///< entries of a list; 0: the plan decodes batches, not lists
-  int max_queries = 1;  ///< query tokens of an entry
-  int max_listed  = 0;  ///< query tokens of all entries together; default: max_entries * max_queries
+  int max_queries = 1;  ///< query tokens of an entry, for tuning
+  /// Sum of the query tokens of all entries, for tuning; default: max_entries * max_queries.
+  int max_listed = 0;
 };
 
 /// What a decode computes, besides the cache itself. Zero or empty selects the default given beside each field. The

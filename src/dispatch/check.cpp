@@ -81,7 +81,7 @@ struct Examine {
 
 template <class ExecutionSpace>
 void check(const ExecutionSpace& exec, const CacheRef& kv, const QueryCounts& queries) {
-  require_tables("pagoda::check", kv);
+  require_tables("pagoda::check", kv, kv.batch);
   int first = std::numeric_limits<int>::max();
   Kokkos::parallel_reduce("Pagoda::check", Kokkos::RangePolicy<ExecutionSpace>(exec, 0, kv.batch),
                           FirstFault{kv, queries}, Kokkos::Min<int>(first));

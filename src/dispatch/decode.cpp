@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pagoda/decode.hpp>
+#include <pagoda/entries.hpp>
 #include <pagoda/error.hpp>
 
 #include "src/base/checks.hpp"
 #include "src/base/spaces.hpp"
 #include "src/dispatch/plan_memory.hpp"
 #include "src/plan/backend.hpp"
+#include "src/plan/bounds.hpp"
 #include "src/plan/cache_rows.hpp"
 
 #include <algorithm>
@@ -16,87 +18,114 @@ namespace pagoda::detail {
 namespace {
 
 /// A View that has elements must have memory.
-void require_data(const char* name, const TensorRef& t) {
+void require_data(const char* who, const char* name, const TensorRef& t) {
   bool empty = false;
   for (int axis = 0; axis < t.rank; ++axis) empty = empty || t.extent[axis] == 0;
-  require(t.data || empty, "pagoda::decode: ", name, " has a null pointer; allowed: memory for all of its elements");
+  require(t.data || empty, who, ": ", name, " has a null pointer; allowed: memory for all of its elements");
 }
 
-void check_data(const Schedule& s, const Problem& p) {
+/// The shape of rows of q heads.
+void require_rows(const char* who, const char* name, const TensorRef& t, std::int64_t rows, const ProblemShape& s) {
+  require(t.extent[0] == rows && t.extent[1] == s.num_q_heads && t.extent[2] == s.head_dim_v, who, ": ", name, " is (",
+          t.extent[0], ", ", t.extent[1], ", ", t.extent[2], "); allowed: (", rows, ", ", s.num_q_heads, ", ",
+          s.head_dim_v, ")");
+}
+
+/// What decodes of batches and of lists have in common. entries: number of entries.
+void check(const char* who, const Schedule& s, const Problem& p, int entries) {
   const CacheRef& kv = p.kv;
-  require_data("q", p.q);
-  require_data("out", p.out);
-  require_data("the cache's k", kv.k);
-  require_data("the cache's v", kv.v);
-  require_tables("pagoda::decode", kv);
-  require(kv.batch == 0 || !s.options.cu_seqlens_q || kv.batch < s.bounds.cu_seqlens_entries,
-          "pagoda::decode: the cache's batch is ", kv.batch, "; allowed: fewer than the ", s.bounds.cu_seqlens_entries,
-          " entries of the plan's cu_seqlens_q");
-}
-
-void check(const Schedule& s, const Problem& p) {
-  const char* const who = "pagoda::decode: ";
-  const CacheRef& kv    = p.kv;
-  require(kv.k.type == s.shape.kv_type && kv.v.type == s.shape.kv_type, who, "the cache holds ", name_of(kv.k.type),
+  require(kv.k.type == s.shape.kv_type && kv.v.type == s.shape.kv_type, who, ": the cache holds ", name_of(kv.k.type),
           " keys and ", name_of(kv.v.type), " values; the plan was made for ", name_of(s.shape.kv_type));
-  require_scales("pagoda::decode", kv);
-  require_plain("pagoda::decode", "q holds", p.q.type);
-  require_plain("pagoda::decode", "out holds", p.out.type);
-  require(kv.num_kv_heads() == s.shape.num_kv_heads, who, "the cache has ", kv.num_kv_heads(),
+  require_scales(who, kv);
+  require_plain(who, "q holds", p.q.type);
+  require_plain(who, "out holds", p.out.type);
+  require(kv.num_kv_heads() == s.shape.num_kv_heads, who, ": the cache has ", kv.num_kv_heads(),
           " kv heads; the plan was made for ", s.shape.num_kv_heads);
-  require(kv.head_dim() == s.shape.head_dim && kv.head_dim_v() == s.shape.head_dim_v, who, "the cache has head_dim ",
+  require(kv.head_dim() == s.shape.head_dim && kv.head_dim_v() == s.shape.head_dim_v, who, ": the cache has head_dim ",
           kv.head_dim(), " (keys) and ", kv.head_dim_v(), " (values); the plan was made for ", s.shape.head_dim,
           " and ", s.shape.head_dim_v);
-  require(kv.batch <= s.bounds.max_batch, who, "the cache's batch is ", kv.batch,
-          "; allowed: up to the plan's max_batch = ", s.bounds.max_batch);
   require(rows_fit(kv, s.kernel.row_alignment), who,
-          "the cache's strides or alignment are not those the plan was made for: every row must start on ",
+          ": the cache's strides or alignment are not those the plan was made for: every row must start on ",
           s.kernel.row_alignment, s.kernel.row_alignment == 1 ? " byte" : " bytes",
           " and be dense; make the plan from this cache");
-  require(
-      !s.kernel.values_in_keys || values_in_keys(kv), who,
-      "the values are not a prefix of the keys in the same memory (data, strides), as in the cache the plan was made "
-      "for; make the plan from this cache");
+  require(!s.kernel.values_in_keys || values_in_keys(kv), who,
+          ": the values are not a prefix of the keys in the same memory (data, strides), as in the cache the plan was "
+          "made for; make the plan from this cache");
   const RowUnits units = row_units(kv);
-  require(units.count <= s.kernel.max_row_units, who, "the cache's last row lies ", units.count, " units of 2^",
+  require(units.count <= s.kernel.max_row_units, who, ": the cache's last row lies ", units.count, " units of 2^",
           units.shift,
           " bytes (the largest that divides its strides) from the first; allowed: ", s.kernel.max_row_units,
           ", or a plan made from this cache");
   const std::int64_t tokens = p.q.extent[0];
-  require(tokens <= s.bounds.max_query_tokens, who, "q has ", tokens,
+  require(tokens <= s.bounds.max_query_tokens, who, ": q has ", tokens,
           " query tokens; allowed: up to the plan's max_query_tokens = ", s.bounds.max_query_tokens);
-  if (!s.options.cu_seqlens_q) {
+  require(p.q.extent[1] == s.shape.num_q_heads && p.q.extent[2] == s.shape.head_dim, who,
+          ": q has (heads, head_dim) = (", p.q.extent[1], ", ", p.q.extent[2], "); allowed: (", s.shape.num_q_heads,
+          ", ", s.shape.head_dim, ")");
+  require_rows(who, "out", p.out, tokens, s.shape);
+  require(std::max(kv.table_row_stride, kv.table_page_stride) < std::int64_t(1) << 31, who,
+          ": block_table's strides are ", kv.table_row_stride, " and ", kv.table_page_stride,
+          " elements; allowed: fewer than 2^31");
+  require(!p.lse.data || (p.lse.extent[0] == tokens && p.lse.extent[1] == s.shape.num_q_heads), who, ": lse is (",
+          p.lse.extent[0], ", ", p.lse.extent[1], "); allowed: (", tokens, ", ", s.shape.num_q_heads,
+          ") or an empty View");
+  require_data(who, "q", p.q);
+  require_data(who, "out", p.out);
+  require_data(who, "the cache's k", kv.k);
+  require_data(who, "the cache's v", kv.v);
+  require_tables(who, kv, entries);
+}
+
+void check_batch(const Schedule& s, const Problem& p) {
+  const char* const who = "pagoda::decode";
+  const CacheRef& kv    = p.kv;
+  require(!of_lists(s.bounds), who, ": the plan's options have entries.max_entries = ", s.bounds.max_entries,
+          "; allowed: a plan without it, or decode_entries");
+  require(kv.batch <= s.bounds.max_batch, who, ": the cache's batch is ", kv.batch,
+          "; allowed: up to the plan's max_batch = ", s.bounds.max_batch);
+  check(who, s, p, kv.batch);
+  if (s.options.cu_seqlens_q) {
+    require(kv.batch == 0 || kv.batch < s.bounds.cu_seqlens_entries, who, ": the cache's batch is ", kv.batch,
+            "; allowed: fewer than the ", s.bounds.cu_seqlens_entries, " entries of the plan's cu_seqlens_q");
+  } else {
+    const std::int64_t tokens = p.q.extent[0];
     require(kv.batch == 0 ? tokens == 0 : tokens % kv.batch == 0 && tokens / kv.batch <= s.bounds.max_query_len, who,
-            "q has ", tokens, " query tokens for a batch of ", kv.batch,
+            ": q has ", tokens, " query tokens for a batch of ", kv.batch,
             "; allowed: the same number for each, up to max_query_len = ", s.bounds.max_query_len,
             " (or cu_seqlens_q in the plan's options)");
   }
-  require(p.q.extent[1] == s.shape.num_q_heads && p.q.extent[2] == s.shape.head_dim, who, "q has (heads, head_dim) = (",
-          p.q.extent[1], ", ", p.q.extent[2], "); allowed: (", s.shape.num_q_heads, ", ", s.shape.head_dim, ")");
-  require(p.out.extent[0] == tokens && p.out.extent[1] == s.shape.num_q_heads && p.out.extent[2] == s.shape.head_dim_v,
-          who, "out is (", p.out.extent[0], ", ", p.out.extent[1], ", ", p.out.extent[2], "); allowed: (", tokens, ", ",
-          s.shape.num_q_heads, ", ", s.shape.head_dim_v, ")");
-  require(std::max(kv.table_row_stride, kv.table_page_stride) < std::int64_t(1) << 31, who,
-          "block_table's strides are ", kv.table_row_stride, " and ", kv.table_page_stride,
-          " elements; allowed: fewer than 2^31");
-  require(!p.lse.data || (p.lse.extent[0] == tokens && p.lse.extent[1] == s.shape.num_q_heads), who, "lse is (",
-          p.lse.extent[0], ", ", p.lse.extent[1], "); allowed: (", tokens, ", ", s.shape.num_q_heads,
-          ") or an empty View");
-  check_data(s, p);
 }
 
-}  // namespace
-
-template <class ExecutionSpace>
-void check_decode(const Plan<ExecutionSpace>& plan, const Problem& problem) {
-  check(plan.schedule(), problem);
+void check_list(const Schedule& s, const Problem& p) {
+  const char* const who = "pagoda::decode_entries";
+  const EntriesRef& e   = p.entries;
+  require(of_lists(s.bounds), who,
+          ": the plan's options have entries.max_entries = 0; allowed: a plan with the number of entries, or decode");
+  require(e.num_entries <= s.bounds.max_entries, who, ": the list has ", e.num_entries,
+          " entries; allowed: up to the plan's entries.max_entries = ", s.bounds.max_entries);
+  check(who, s, p, e.num_entries);
+  require(e.entries || e.num_entries == 0, who, ": the list's entries have a null pointer; allowed: memory for all of its "
+          "elements");
+  require(e.queries || e.num_entries == 0, who, ": the list's queries have a null pointer; allowed: memory for all of its "
+          "elements");
+  require(e.num_mask_words == 0 || !s.options.alibi_slopes, who, ": the list has ", e.num_mask_words,
+          " words of masks, and the plan has alibi_slopes; allowed: one of them (a mask gives no position)");
+  if (e.num_state_begin == 0) return;
+  require(e.state_begin && e.num_state_begin == p.q.extent[0] + 1, who, ": the list's state_begin has ",
+          e.num_state_begin, " elements; allowed: none, or q.extent(0) + 1 = ", p.q.extent[0] + 1, ", not null");
+  require_plain(who, "states.out holds", p.state_out.type);
+  require_rows(who, "states.out", p.state_out, p.state_out.extent[0], s.shape);
+  require(p.state_lse.extent[0] == p.state_out.extent[0] && p.state_lse.extent[1] == s.shape.num_q_heads, who,
+          ": states.lse is (", p.state_lse.extent[0], ", ", p.state_lse.extent[1], "); allowed: (",
+          p.state_out.extent[0], ", ", s.shape.num_q_heads, "), for the states of states.out");
+  require_data(who, "states.out", p.state_out);
+  require_data(who, "states.lse", p.state_lse);
 }
 
+/// Launches a checked problem on the plan's backend or, if that does not support it, on the last one.
 template <class ExecutionSpace>
-void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem) {
-  const Schedule& s = plan.schedule();
-  check(s, problem);
-  if (problem.q.extent[0] == 0) return;
+void launch(const char* who, const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem) {
+  const Schedule& s                 = plan.schedule();
   const bool enough_multiprocessors = plan.memory().enter(exec, s.multiprocessors);
   const auto list                   = backends<ExecutionSpace>();
   const auto run                    = [&](int index) -> const char* {
@@ -107,14 +136,34 @@ void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const 
   };
   const char* const reason = run(s.backend.index);
   if (!reason) return;
-  require(!s.backend.forced, "pagoda::decode: backend \"", s.backend.name, "\" does not support this problem: ", reason,
+  require(!s.backend.forced, who, ": backend \"", s.backend.name, "\" does not support this problem: ", reason,
           "; allowed: a plan for any backend, or a problem that \"", s.backend.name, "\" supports");
   run(static_cast<int>(list.size()) - 1);
 }
 
-#define PAGODA_INSTANTIATE(Space)                                        \
-  template void check_decode<Space>(const Plan<Space>&, const Problem&); \
-  template PAGODA_EXPORT void decode<Space>(const Space&, const Plan<Space>&, const Problem&);
+}  // namespace
+
+template <class ExecutionSpace>
+void check_decode(const Plan<ExecutionSpace>& plan, const Problem& problem) {
+  check_batch(plan.schedule(), problem);
+}
+
+template <class ExecutionSpace>
+void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem) {
+  check_batch(plan.schedule(), problem);
+  if (problem.q.extent[0] > 0) launch("pagoda::decode", exec, plan, problem);
+}
+
+template <class ExecutionSpace>
+void decode_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem) {
+  check_list(plan.schedule(), problem);
+  if (problem.entries.num_entries > 0) launch("pagoda::decode_entries", exec, plan, problem);
+}
+
+#define PAGODA_INSTANTIATE(Space)                                                             \
+  template void check_decode<Space>(const Plan<Space>&, const Problem&);                      \
+  template PAGODA_EXPORT void decode<Space>(const Space&, const Plan<Space>&, const Problem&); \
+  template PAGODA_EXPORT void decode_entries<Space>(const Space&, const Plan<Space>&, const Problem&);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
 #undef PAGODA_INSTANTIATE
 

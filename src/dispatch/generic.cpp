@@ -4,6 +4,8 @@
 #include "pagoda_enabled_types.hpp"
 #include "src/base/by_type.hpp"
 #include "src/base/spaces.hpp"
+#include "src/dispatch/device_arrays.hpp"
+#include "src/plan/bounds.hpp"
 #include "src/plan/cache_rows.hpp"
 #include "src/plan/launch_numbers.hpp"
 #include "src/plan/workspace.hpp"
@@ -15,15 +17,6 @@
 namespace pagoda::detail {
 
 namespace {
-
-/// Whether every (token, head) row is dense and starts on a multiple of `bytes`.
-bool in_vectors(const TensorRef& t, int bytes) {
-  const auto whole = [&](std::int64_t stride) { return stride * size_of(t.type) % bytes == 0; };
-  return t.stride[2] == 1 && reinterpret_cast<std::uintptr_t>(t.data) % bytes == 0 && whole(t.stride[0]) &&
-         whole(t.stride[1]) && whole(t.extent[2]);
-}
-
-DeviceArray device_array(const TensorRef& t) { return {t.data, t.stride[0], t.stride[1], t.stride[2], t.type}; }
 
 /// Whether indices into the array and its strides fit 31 bits.
 bool is_small(const TensorRef& t) {
@@ -74,10 +67,29 @@ void set_queries(AllKernelArgs& a, const Schedule& s, const Problem& p) {
   a.q = device_array(p.q), a.out = device_array(p.out), a.lse = device_array(p.lse);
   a.options                   = s.options;
   a.options.uniform_query_len = p.kv.batch > 0 ? static_cast<int>(p.q.extent[0] / p.kv.batch) : 0;
+  if (of_lists(s.bounds)) a.options.uniform_query_len = average_listed_queries(s.bounds);
   a.softmax_scale32           = static_cast<float>(s.options.softmax_scale);
   a.head_dim = s.shape.head_dim, a.head_dim_v = s.shape.head_dim_v;
   a.wide_queries = p.q.type == s.kernel.query_type && in_vectors(p.q, 16);
-  a.wide_outputs = in_vectors(p.out, 4 * size_of(p.out.type)) && s.shape.head_dim_v % 4 == 0;
+  a.wide_outputs = in_quads(p.out);
+}
+
+/// Has no effect if the problem has no list.
+void set_list(AllKernelArgs& a, const Problem& p) {
+  const EntriesRef& e = p.entries;
+  if (!e.entries) return;
+  a.batch = e.num_entries;
+  a.list  = {e.entries,
+             e.queries,
+             e.state_begin,
+             e.masks,
+             device_array(p.state_out),
+             device_array(p.state_lse),
+             in_quads(p.state_out)};
+#if defined(PAGODA_DEBUG_BOUNDS)
+  a.list.num_queries = e.num_queries, a.list.num_state_begin = e.num_state_begin,
+  a.list.num_mask_words = e.num_mask_words;
+#endif
 }
 
 void set_work(AllKernelArgs& a, const Schedule& s) {
@@ -117,6 +129,7 @@ AllKernelArgs kernel_args(const Schedule& s, const Problem& p, std::byte* worksp
   AllKernelArgs a{};
   set_cache(a, p.kv);
   set_queries(a, s, p);
+  set_list(a, p);
   set_work(a, s);
   set_memory(a, s, workspace, persistent);
 #if defined(PAGODA_DEBUG_BOUNDS)

@@ -1,39 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <pagoda/entries.hpp>
 #include <pagoda/merge.hpp>
 
 #include "backends/machines.hpp"
 #include "src/base/checks.hpp"
 #include "src/base/spaces.hpp"
+#include "src/dispatch/device_arrays.hpp"
 #include "src/kernel/merge.hpp"
+#include "src/kernel/merge_rows.hpp"
 
 namespace pagoda::detail {
 
 namespace {
 
-/// (token, head, dim) of an array, or of each state of an array of states.
-DeviceArray device_array(const TensorRef& t, int first_axis = 0) {
-  const auto stride = [&](int axis) { return first_axis + axis < t.rank ? t.stride[first_axis + axis] : 0; };
-  return {t.data, stride(0), stride(1), stride(2), t.type};
+void check_shape(const char* who, const char* name, const TensorRef& t, int first_axis, const TensorRef& out) {
+  for (int axis = first_axis; axis < t.rank; ++axis)
+    require(t.extent[axis] == out.extent[axis - first_axis], who, ": axis ", axis, " of ", name, " has extent ",
+            t.extent[axis], "; allowed: ", out.extent[axis - first_axis], ", as out has");
 }
 
-void check_shape(const char* name, const TensorRef& t, int first_axis, const TensorRef& out) {
-  for (int axis = first_axis; axis < t.rank; ++axis)
-    require(t.extent[axis] == out.extent[axis - first_axis], "pagoda::merge: axis ", axis, " of ", name, " has extent ",
-            t.extent[axis], "; allowed: ", out.extent[axis - first_axis], ", as out has");
+/// All axes but the first.
+void check_heads_and_dims(const char* who, const char* name, const TensorRef& t, const TensorRef& out) {
+  for (int axis = 1; axis < t.rank; ++axis)
+    require(t.extent[axis] == out.extent[axis], who, ": axis ", axis, " of ", name, " has extent ", t.extent[axis],
+            "; allowed: ", out.extent[axis], ", as out has");
 }
 
 }  // namespace
 
 template <class ExecutionSpace>
 void merge(const ExecutionSpace& exec, const MergeProblem& p) {
-  check_shape("the first state's output", p.first_out, 0, p.out);
-  check_shape("the first state's log-sum-exp", p.first_lse, 0, p.out);
-  check_shape("the other states' outputs", p.rest_out, 1, p.out);
-  check_shape("the other states' log-sum-exps", p.rest_lse, 1, p.out);
-  if (p.lse.data) check_shape("lse", p.lse, 0, p.out);
-  require_plain("pagoda::merge", "the first state's output holds", p.first_out.type);
-  require_plain("pagoda::merge", "the other states' outputs hold", p.rest_out.type);
-  require_plain("pagoda::merge", "out holds", p.out.type);
+  const char* const who = "pagoda::merge";
+  check_shape(who, "the first state's output", p.first_out, 0, p.out);
+  check_shape(who, "the first state's log-sum-exp", p.first_lse, 0, p.out);
+  check_shape(who, "the other states' outputs", p.rest_out, 1, p.out);
+  check_shape(who, "the other states' log-sum-exps", p.rest_lse, 1, p.out);
+  if (p.lse.data) check_shape(who, "lse", p.lse, 0, p.out);
+  require_plain(who, "the first state's output holds", p.first_out.type);
+  require_plain(who, "the other states' outputs hold", p.rest_out.type);
+  require_plain(who, "out holds", p.out.type);
 
   const auto launch = [&]<class Acc>(Acc) {
     CallerStates<Acc> states{};
@@ -50,7 +55,39 @@ void merge(const ExecutionSpace& exec, const MergeProblem& p) {
   fp64 ? launch(double()) : launch(float());
 }
 
-#define PAGODA_INSTANTIATE(Space) template PAGODA_EXPORT void merge<Space>(const Space&, const MergeProblem&);
+template <class ExecutionSpace>
+void merge_entries(const ExecutionSpace& exec, const Problem& p, const float* sinks) {
+  const char* const who = "pagoda::merge_entries";
+  const EntriesRef& e   = p.entries;
+  if (e.num_state_begin == 0) return;
+  require(e.state_begin && e.num_state_begin == p.out.extent[0] + 1, who, ": the list's state_begin has ",
+          e.num_state_begin, " elements; allowed: none, or out.extent(0) + 1 = ", p.out.extent[0] + 1, ", not null");
+  require_plain(who, "states.out holds", p.state_out.type);
+  require_plain(who, "out holds", p.out.type);
+  check_heads_and_dims(who, "states.out", p.state_out, p.out);
+  check_heads_and_dims(who, "states.lse", p.state_lse, p.out);
+  require(p.state_lse.extent[0] == p.state_out.extent[0], who, ": states.lse has ", p.state_lse.extent[0],
+          " states; allowed: ", p.state_out.extent[0], ", as states.out has");
+  if (p.lse.data) check_shape(who, "lse", p.lse, 0, p.out);
+  if (p.state_out.extent[0] == 0) return;
+
+  const auto launch = [&]<class Acc>(Acc) {
+    ListedStates<Acc> states{};
+    states.state_begin = e.state_begin, states.sinks = sinks;
+    states.from = device_array(p.state_out), states.from_lse = device_array(p.state_lse);
+    states.to = device_array(p.out), states.to_lse = device_array(p.lse);
+    states.wide_from = in_quads(p.state_out), states.wide_to = in_quads(p.out);
+    states.num_heads = static_cast<int>(p.out.extent[1]);
+    states.dims      = static_cast<int>(p.out.extent[2]);
+    MergeRowsKernel<ExecutionSpace, ListedStates<Acc>>::launch(
+        "Pagoda::merge_entries", exec, p.out.extent[0] * p.out.extent[1], states, states.dims);
+  };
+  p.state_out.type == DType::fp64 ? launch(double()) : launch(float());
+}
+
+#define PAGODA_INSTANTIATE(Space)                                                     \
+  template PAGODA_EXPORT void merge<Space>(const Space&, const MergeProblem&);        \
+  template PAGODA_EXPORT void merge_entries<Space>(const Space&, const Problem&, const float*);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
 #undef PAGODA_INSTANTIATE
 

@@ -322,7 +322,7 @@ struct DecodeKernel {
     for (int q = 0; q < Quads; ++q)
       for (int e = 0; e < 4; ++e) out[q][e] = x[q][e] * weight;
     rows.store_out(r, d, step, out);
-    if (d == 0 && args.lse.data) rows.store_lse(r, any ? (s.most + Kokkos::log2(s.sum)) * (1 / log2e) : -infinity);
+    if (d == 0 && rows.wants_lse()) rows.store_lse(r, any ? (s.most + Kokkos::log2(s.sum)) * (1 / log2e) : -infinity);
   }
 };
 

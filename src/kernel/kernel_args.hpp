@@ -2,8 +2,10 @@
 #pragma once
 
 #include <pagoda/detail/schedule.hpp>
+#include <pagoda/entry.hpp>
 #include <pagoda/types.hpp>
 
+#include "src/base/arithmetic.hpp"
 #include "src/base/divisor.hpp"
 #include "src/kernel/entry.hpp"
 
@@ -98,6 +100,19 @@ KOKKOS_INLINE_FUNCTION void store_element(void* data, DType type, std::int64_t i
   }
 }
 
+/// A list of entries (DeviceEntries), and the arrays of its partial states.
+struct ListArgs {
+  const Entry* entries;  ///< null: the decode has a batch, not a list
+  const EntryQuery* queries;
+  const int* state_begin;
+  const std::uint64_t* masks;
+  DeviceArray out, lse;  ///< strides (state, q head, dim)
+  bool wide_outputs;     ///< rows of `out` can be written in aligned vectors
+#if defined(PAGODA_DEBUG_BOUNDS)
+  int num_queries, num_state_begin, num_mask_words;  ///< extents of the list's arrays
+#endif
+};
+
 /// Everything that the kernels of one decode read, by value. Launches carry HintLightWeight: Kokkos then passes
 /// functors of up to 4096 bytes as plain kernel arguments. Without it functors of 512 bytes or more, policy included,
 /// go through constant memory, which costs a wait and does not work under graph capture.
@@ -145,6 +160,7 @@ struct KernelArgs {
   int max_seq_len, num_sequences;  ///< bounds of the cache
   int num_query_tokens;            ///< extent of q
 #endif
+  ListArgs list;  ///< last: the instance without options does not read it
 
   template <class Acc>
   KOKKOS_FUNCTION Acc softmax_scale_as() const {
@@ -157,10 +173,32 @@ struct KernelArgs {
   /// Entry b of the decode. General: as in DecodeKernel; otherwise every entry has one query token.
   template <bool General>
   KOKKOS_FUNCTION EntryView entry(int b) const {
+    if constexpr (General)
+      if (list.entries) return entry_of_list(b);
     const int s = sequence(b);
     if constexpr (!General) return {s, 0, seq_len(s), b, 1};
     const int begin = options.cu_seqlens_q ? options.cu_seqlens_q[b] : b * options.uniform_query_len;
     return {s, 0, seq_len(s), begin, query_len(b, begin)};
+  }
+  /// Query token i of a list.
+  KOKKOS_FUNCTION const EntryQuery& query_of_list(int i) const {
+#if defined(PAGODA_DEBUG_BOUNDS)
+    if (i < 0 || i >= list.num_queries) Kokkos::abort("pagoda::decode_entries: an entry has queries outside the list");
+    const EntryQuery& q = list.queries[i];
+    if (q.token < 0 || q.token >= num_query_tokens)
+      Kokkos::abort("pagoda::decode_entries: a query has a token outside q");
+    if (q.mask > list.num_mask_words - 2) Kokkos::abort("pagoda::decode_entries: a query has a mask outside the list");
+#endif
+    return list.queries[i];
+  }
+  /// The number of tokens of a sequence.
+  KOKKOS_FUNCTION int seq_len(int sequence) const {
+    const int tokens = seq_lens[sequence];
+#if defined(PAGODA_DEBUG_BOUNDS)
+    if (tokens < 0 || tokens > max_seq_len)
+      Kokkos::abort("pagoda::decode: seq_lens holds a length beyond what the cache can hold");
+#endif
+    return tokens;
   }
   /// Page ids of a sequence: page i holds its i-th run of page_size tokens.
   KOKKOS_FUNCTION const int* pages_of(int sequence) const {
@@ -182,13 +220,16 @@ struct KernelArgs {
 #endif
     return s;
   }
-  KOKKOS_FUNCTION int seq_len(int sequence) const {
-    const int tokens = seq_lens[sequence];
+  KOKKOS_FUNCTION EntryView entry_of_list(int b) const {
+    const Entry e = list.entries[b];
 #if defined(PAGODA_DEBUG_BOUNDS)
-    if (tokens < 0 || tokens > max_seq_len)
-      Kokkos::abort("pagoda::decode: seq_lens holds a length beyond what the cache can hold");
+    if (e.sequence < 0 || e.sequence >= num_sequences)
+      Kokkos::abort("pagoda::decode_entries: an entry has a sequence outside the cache");
+    if (e.state >= 0 && !list.state_begin) Kokkos::abort("pagoda::decode_entries: an entry has a state, the list none");
 #endif
-    return tokens;
+    const int last = e.last < 0 ? seq_len(e.sequence) : e.last;
+    return {e.sequence,    e.first,   greatest(last - e.first, 0), e.query_begin,
+            e.num_queries, e.kv_head, e.state,                     e.last < 0};
   }
   /// begin: first query token of entry b.
   KOKKOS_FUNCTION int query_len(int b, [[maybe_unused]] int begin) const {
@@ -201,7 +242,7 @@ struct KernelArgs {
     return queries;
   }
 };
-static_assert(sizeof(KernelArgs) <= 640, "a kernel argument, read by every team: keep it small");
+static_assert(sizeof(KernelArgs) <= 768, "a kernel argument, read by every team: keep it small");
 
 /// Scales of the keys or values of a quantized cache; strides in floats.
 struct ScaleArray {

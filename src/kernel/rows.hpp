@@ -61,11 +61,13 @@ struct ItemRows {
 };
 
 /// The query rows of a tile. Row r is a pair of query token and q head, counted over the query tokens of an entry and
-/// the heads of a group. General: as in DecodeKernel.
+/// the heads of a group. The query tokens of a batch entry are adjacent rows of q. Those of a list's entry are any rows,
+/// and their results may be partial states. General: as in DecodeKernel.
 template <bool General>
 struct TileRows {
   const KernelArgs& args;
   int query_begin, first, count, head0;
+  int state;  ///< as in EntryView
 
   /// entry: the item's entry; h: index of the kv head in the item.
   KOKKOS_FUNCTION TileRows(const KernelArgs& a, const EntryView& entry, const WorkItem& item, int h = 0)
@@ -73,7 +75,8 @@ struct TileRows {
         query_begin(entry.query_begin),
         first(item.row_tile * a.row_tile.value),
         count(least(a.row_tile.value, entry.queries * a.group.value - first)),
-        head0((item.kv_head + h) * a.group.value) {}
+        head0((item.kv_head + h) * a.group.value),
+        state(entry.state) {}
 
   KOKKOS_FUNCTION int kv_head() const { return args.group.divide(head0); }
   KOKKOS_FUNCTION bool valid(int r) const { return r < count; }
@@ -84,11 +87,19 @@ struct TileRows {
   /// for an int.
   using Offset = std::conditional_t<General, std::int64_t, int>;
   KOKKOS_FUNCTION static Offset dims(const DeviceArray& a, int d) { return d * static_cast<Offset>(a.stride2); }
-  KOKKOS_FUNCTION Offset offset(const DeviceArray& a, int r) const {
-    return (query_begin + query(r)) * static_cast<Offset>(a.stride0) + head(r) * static_cast<Offset>(a.stride1);
+  KOKKOS_FUNCTION Offset offset(const DeviceArray& a, int token, int r) const {
+    return token * static_cast<Offset>(a.stride0) + head(r) * static_cast<Offset>(a.stride1);
+  }
+  /// The row of q that holds the query token of row r.
+  KOKKOS_FUNCTION int token(int r) const {
+    if constexpr (General)
+      if (args.list.entries) return args.query_of_list(query_begin + query(r)).token;
+    return query_begin + query(r);
   }
   /// Offset of element d of query row r in q. All queries are addressed through this function.
-  KOKKOS_FUNCTION Offset query_offset(int r, int d = 0) const { return offset(args.q, r) + dims(args.q, d); }
+  KOKKOS_FUNCTION Offset query_offset(int r, int d = 0) const { return offset(args.q, token(r), r) + dims(args.q, d); }
+  /// Whether results are partial states.
+  KOKKOS_FUNCTION bool writes_states() const { return General && state >= 0; }
   /// Element d of query row r, or 0 if the row is not valid.
   template <class Acc>
   KOKKOS_FUNCTION Acc load_query(int r, int d) const {
@@ -125,15 +136,42 @@ struct TileRows {
   /// Stores dims d + step q .. d + step q + 4 of an output row, for all q. Dims beyond the last are skipped.
   template <int Quads, class Acc>
   KOKKOS_FUNCTION void store_out(int r, int d, int step, const Acc (&x)[Quads][4]) const {
-    const Offset at = offset(args.out, r) + dims(args.out, d);
-    if (args.wide_outputs) {
-      switch (args.out.type) {
+    if constexpr (General)
+      if (writes_states()) return store_dims(args.list.out, args.list.wide_outputs, state_of(r), r, d, step, x);
+    store_dims(args.out, args.wide_outputs, token(r), r, d, step, x);
+  }
+  KOKKOS_FUNCTION bool wants_lse() const { return args.lse.data || writes_states(); }
+  template <class Acc>
+  KOKKOS_FUNCTION void store_lse(int r, Acc value) const {
+    if constexpr (General)
+      if (writes_states()) {
+        const DeviceArray& a = args.list.lse;
+        return store_element(a.data, a.type, offset(a, state_of(r), r), value);
+      }
+    store_element(args.lse.data, args.lse.type, offset(args.lse, token(r), r), value);
+  }
+  /// Natural logit of row r's sink, or -infinity if there is none. Partial states have no sinks: their merge adds them.
+  template <class Acc>
+  KOKKOS_FUNCTION Acc sink(int r) const {
+    return args.options.sinks && !writes_states() ? Acc(args.options.sinks[head(r)])
+                                                  : -Kokkos::Experimental::infinity_v<Acc>;
+  }
+
+ private:
+  /// The partial state that row r writes.
+  KOKKOS_FUNCTION int state_of(int r) const { return args.list.state_begin[token(r)] + state; }
+  template <int Quads, class Acc>
+  KOKKOS_FUNCTION void store_dims(const DeviceArray& out, const bool& wide, int token, int r, int d, int step,
+                                  const Acc (&x)[Quads][4]) const {
+    const Offset at = offset(out, token, r) + dims(out, d);
+    if (wide) {
+      switch (out.type) {
         case DType::fp32:
-          return store_packs<float>(at, step, x);
+          return store_packs<float>(out, at, step, x);
         case DType::fp16:
-          return store_packs<half_t>(at, step, x);
+          return store_packs<half_t>(out, at, step, x);
         case DType::bf16:
-          return store_packs<bfloat16_t>(at, step, x);
+          return store_packs<bfloat16_t>(out, at, step, x);
         default:
           break;
       }
@@ -145,28 +183,17 @@ struct TileRows {
       for (int j = 0; j < n; ++j) {
         // No address taken: stays in registers.
         const Acc y = j < 2 ? (j == 0 ? x[q][0] : x[q][1]) : (j == 2 ? x[q][2] : x[q][3]);
-        store_element(args.out.data, args.out.type, at + dims(args.out, step * q + j), y);
+        store_element(out.data, out.type, at + dims(out, step * q + j), y);
       }
     }
   }
-  template <class Acc>
-  KOKKOS_FUNCTION void store_lse(int r, Acc value) const {
-    store_element(args.lse.data, args.lse.type, offset(args.lse, r), value);
-  }
-  /// Natural logit of row r's sink, or -infinity if there is none.
-  template <class Acc>
-  KOKKOS_FUNCTION Acc sink(int r) const {
-    return args.options.sinks ? Acc(args.options.sinks[head(r)]) : -Kokkos::Experimental::infinity_v<Acc>;
-  }
-
- private:
   template <class T, int Quads, class Acc>
-  KOKKOS_FUNCTION void store_packs(Offset at, int step, const Acc (&x)[Quads][4]) const {
+  KOKKOS_FUNCTION static void store_packs(const DeviceArray& out, Offset at, int step, const Acc (&x)[Quads][4]) {
     PAGODA_UNROLL_ALL
     for (int q = 0; q < Quads; ++q) {
       Pack<T, 4> pack;
       for (int j = 0; j < 4; ++j) pack.at[j] = T(x[q][j]);
-      *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(args.out.data) + at + step * q) = pack;
+      *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(out.data) + at + step * q) = pack;
     }
   }
 };

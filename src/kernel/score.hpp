@@ -7,6 +7,9 @@
 
 #include <Kokkos_Core.hpp>
 
+#include <climits>
+#include <cstdint>
+
 namespace pagoda::detail {
 
 /// The factor that queries are multiplied by: softmax_scale, times the scale of quantized keys if all tokens of the kv
@@ -34,48 +37,81 @@ struct ScoreChange {
 /// Applies the options: scale, soft cap, position bias and mask, in the order of FlashAttention and FlashInfer.
 template <class Fragment>
 struct ScoreChange<Fragment, true> {
-  using Acc = typename Fragment::Acc;
+  using Acc                  = typename Fragment::Acc;
+  static constexpr int lanes = Fragment::lane_rows;  ///< rows that the lane holds scores of
   Acc query_scale;
-  const AttentionOptions& options;
-  bool changes;                       ///< the options change scores of visible tokens: soft cap or ALiBi
-  Acc unit;                           ///< log2(e), or 1 if query_scale contains it
-  int lowest, highest;                ///< positions of the tile's first and last query token in the sequence
-  int position[Fragment::lane_rows];  ///< position of the query token of each row that the lane holds scores of
-  Acc slope[Fragment::lane_rows];
+  const KernelArgs& args;
+  bool changes;         ///< the options change scores of visible tokens: soft cap or ALiBi
+  Acc unit;             ///< log2(e), or 1 if query_scale contains it
+  int lowest, highest;  ///< the tile: smallest limit; position of the last query token, for windows
+  int limit[lanes];     ///< of each row: newest token that it sees without a look at its mask
+  int mask[lanes];      ///< as EntryQuery::mask: bit j is for token limit + 1 + j
+  int position[lanes];  ///< of the row's query token in its sequence
+  Acc slope[lanes];
   Acc cap;
 
   template <class Args, class Rows>
-  KOKKOS_FUNCTION ScoreChange(const Args& args, const EntryView& entry, const Rows& rows, const Fragment& fragment)
-      : options(args.options),
-        changes(args.options.logit_soft_cap > 0 || args.options.alibi_slopes != nullptr),
+  KOKKOS_FUNCTION ScoreChange(const Args& a, const EntryView& entry, const Rows& rows, const Fragment& fragment)
+      : args(a),
+        changes(a.options.logit_soft_cap > 0 || a.options.alibi_slopes != nullptr),
         unit(changes ? Kokkos::numbers::log2e_v<Acc> : Acc(1)),
-        cap(static_cast<Acc>(args.options.logit_soft_cap)) {
-    query_scale     = scale_of_queries<Fragment>(args, rows) * (changes ? Acc(1) : Kokkos::numbers::log2e_v<Acc>);
-    const int first = entry.first + entry.tokens - entry.queries;
-    lowest          = first + rows.query(0);
-    highest         = first + rows.query(rows.count - 1);
-    for (int j = 0; j < Fragment::lane_rows; ++j) {
+        cap(static_cast<Acc>(a.options.logit_soft_cap)) {
+    query_scale = scale_of_queries<Fragment>(args, rows) * (changes ? Acc(1) : Kokkos::numbers::log2e_v<Acc>);
+    const auto row_of = [&](int j) { return least(fragment.lane_row(j), rows.count - 1); };  // others see what it sees
+    if (args.list.entries) {
+      lowest = highest = INT_MAX;
+      if (entry.open)
+        for (int i = rows.query(0); i <= rows.query(rows.count - 1); ++i)
+          lowest = least(lowest, limit_of(entry, args.query_of_list(entry.query_begin + i)));
+      for (int j = 0; j < lanes; ++j) {
+        const EntryQuery& q = args.query_of_list(entry.query_begin + rows.query(row_of(j)));
+        limit[j]            = entry.open ? limit_of(entry, q) : INT_MAX;
+        mask[j]             = q.mask;
+        position[j]         = args.options.alibi_slopes ? args.seq_len(q.sequence) - q.behind : 0;
+      }
+    } else {
+      const int first = entry.first + entry.tokens - entry.queries;
+      lowest          = args.options.causal ? first + rows.query(0) : INT_MAX;
+      highest         = first + rows.query(rows.count - 1);
+      for (int j = 0; j < lanes; ++j) {
+        position[j] = first + rows.query(row_of(j));
+        limit[j]    = args.options.causal ? position[j] : INT_MAX;
+        mask[j]     = -1;
+      }
+    }
+    for (int j = 0; j < lanes; ++j) {
       const int r = fragment.lane_row(j);
-      position[j] = first + rows.query(least(r, rows.count - 1));  // invalid rows see what the last one sees
-      slope[j]    = rows.valid(r) && options.alibi_slopes ? Acc(options.alibi_slopes[rows.head(r)]) : Acc(0);
+      slope[j]    = rows.valid(r) && args.options.alibi_slopes ? Acc(args.options.alibi_slopes[rows.head(r)]) : Acc(0);
     }
   }
 
   /// Whether a token of a tile is hidden from one of the rows. first, last: the tile's lowest and highest token.
   KOKKOS_FUNCTION bool hides(int first, int last) const {
-    return (options.causal && last > lowest) ||
-           (options.window_left >= 0 && first - highest < -options.window_left && last >= options.num_initial_tokens);
+    return last > lowest || (args.options.window_left >= 0 && first - highest < -args.options.window_left &&
+                             last >= args.options.num_initial_tokens);
   }
 
   /// Changes the score s of a token, in row j of the lane. The score of a hidden token becomes -infinity.
   KOKKOS_FUNCTION void operator()(int j, int token, Acc& s) const {
+    const AttentionOptions& o = args.options;
     if (cap > Acc(0)) s = cap * Kokkos::tanh(s / cap);
     const int distance = token - position[j];
     s                  = (s + slope[j] * Acc(distance)) * unit;
-    const bool future  = options.causal && distance > 0;
-    const bool past =
-        options.window_left >= 0 && distance < -options.window_left && token >= options.num_initial_tokens;
-    if (future || past) s = -Kokkos::Experimental::infinity_v<Acc>;
+    bool hidden        = token > limit[j];
+    if (hidden && mask[j] >= 0) hidden = !is_set(mask[j], token - limit[j] - 1);
+    if (o.window_left >= 0 && distance < -o.window_left && token >= o.num_initial_tokens) hidden = true;
+    if (hidden) s = -Kokkos::Experimental::infinity_v<Acc>;
+  }
+
+ private:
+  /// The newest token of an open entry that a query token of a list sees, apart from what its mask allows. A query
+  /// token of another sequence sees all.
+  KOKKOS_FUNCTION int limit_of(const EntryView& entry, const EntryQuery& q) const {
+    if (q.sequence != entry.sequence || (q.mask < 0 && !args.options.causal)) return INT_MAX;
+    return entry.first + entry.tokens - q.behind - (q.mask >= 0 ? 1 : 0);
+  }
+  KOKKOS_FUNCTION bool is_set(int first_word, int bit) const {
+    return (args.list.masks[first_word + (bit >> 6)] >> (bit & 63) & 1) != 0;
   }
 };
 

@@ -164,8 +164,10 @@ class Share {
     if constexpr (!General) return {entry.tokens, chunks(entry.tokens), args_.tiles_per_entry.value};
     const int visible  = VisibleTokens(args_.options, entry).count;
     const int per_head = args_.row_tile.divide(entry.queries * args_.group.value + args_.row_tile.value - 1);
-    return {visible, chunks(visible), args_.head_groups * per_head};
+    return {visible, chunks(visible), head_groups(entry) * per_head};
   }
+  /// Head groups that an entry reads.
+  KOKKOS_FUNCTION int head_groups(const EntryView& entry) const { return entry.kv_head < 0 ? args_.head_groups : 1; }
   KOKKOS_FUNCTION int chunks(int tokens) const {
     const int shift = args_.split.chunk_shift;
     return (tokens >> shift) + ((tokens & ((1 << shift) - 1)) != 0);
@@ -177,7 +179,13 @@ class Share {
     item.split      = local - tile * num_splits;
     item.num_splits = num_splits;
     item.slot       = slot + tile * num_splits;
-    place(args_, tile, General ? quotient(e.tiles, args_.head_groups) : args_.tiles_per_head, item);
+    if constexpr (General) {
+      const EntryView entry = view(b);
+      place(args_, tile, quotient(e.tiles, head_groups(entry)), item);
+      if (entry.kv_head >= 0) item.kv_head = entry.kv_head;
+    } else {
+      place(args_, tile, args_.tiles_per_head, item);
+    }
     if constexpr (Deals) {
       deal(e.tokens, num_splits, item);
     } else {

@@ -16,7 +16,7 @@
 namespace pagoda::detail {
 
 /// A problem of the plan's cache with dense queries and outputs of the cache's type (fp16 for a quantized cache). A
-/// plan is chosen for this problem.
+/// plan is chosen for this problem. For a plan of lists it has the numbers of entries and queries, without pointers.
 Problem usual_problem(const Schedule& schedule, const CacheRef& kv);
 
 /// The names in the list, each in quotation marks, for error texts.

@@ -24,7 +24,16 @@ Bounds interface_bounds(const DecodeOptions<MemorySpace>& o, const CacheRef& kv)
           "pagoda::plan: max_batch is ", b.max_batch, " at max_query_len ", b.max_query_len,
           "; allowed: fewer than 2^31 query tokens (or say max_query_tokens)");
   b.max_query_tokens = o.max_query_tokens > 0 ? o.max_query_tokens : b.max_batch * b.max_query_len;
-  if (o.cu_seqlens_q.data()) {
+  if (o.entries.max_entries > 0) {
+    b.max_entries       = o.entries.max_entries;
+    b.max_entry_queries = o.entries.max_queries;
+    require(o.entries.max_listed > 0 || std::int64_t(b.max_entries) * b.max_entry_queries < (std::int64_t(1) << 31),
+            "pagoda::plan: entries.max_entries is ", b.max_entries, " at entries.max_queries ", b.max_entry_queries,
+            "; allowed: fewer than 2^31 query tokens (or say entries.max_listed)");
+    b.max_listed_queries = o.entries.max_listed > 0 ? o.entries.max_listed : b.max_entries * b.max_entry_queries;
+    // Rows of q that no entry lists cost nothing.
+    if (o.max_query_tokens == 0) b.max_query_tokens = std::numeric_limits<int>::max();
+  } else if (o.cu_seqlens_q.data()) {
     const std::int64_t entries = static_cast<std::int64_t>(o.cu_seqlens_q.extent(0));
     const std::int64_t batch   = o.max_batch > 0 ? o.max_batch : kv.batch;
     require(entries >= batch + 1, "pagoda::plan: cu_seqlens_q has ", entries, " entries; allowed: at least ",
@@ -34,16 +43,22 @@ Bounds interface_bounds(const DecodeOptions<MemorySpace>& o, const CacheRef& kv)
   return b;
 }
 
-/// Whether batch entries may have different numbers of query tokens.
-inline bool ragged(const Bounds& bounds) { return bounds.cu_seqlens_entries > 0; }
+/// Whether decodes are of lists of entries. Otherwise they are of batches.
+inline bool of_lists(const Bounds& bounds) { return bounds.max_entries > 0; }
 
-/// Query rows that share a kv head in the longest batch entry.
+/// Whether entries may have different numbers of query tokens.
+inline bool ragged(const Bounds& bounds) { return bounds.cu_seqlens_entries > 0 || of_lists(bounds); }
+
+/// Query rows that share a kv head in the entry with the most query tokens.
 int query_rows_of_longest_entry(const Bounds& bounds, const ProblemShape& shape);
 
-/// Row tiles of a batch. They are the rows that splits divide.
+/// Query tokens of an average entry of a list.
+int average_listed_queries(const Bounds& bounds);
+
+/// Row tiles of a batch or a list. They are the rows that splits divide.
 std::int64_t max_row_tiles(const Bounds& bounds, const ProblemShape& shape, const KernelChoice& kernel);
 
-/// Throws InvalidArgument if a batch may have 2^30 work items or more. max_split_tokens: the longest split.
+/// Throws InvalidArgument if a batch or a list may have 2^30 work items or more. max_split_tokens: the longest split.
 void require_countable_items(const Bounds& bounds, const ProblemShape& shape, const KernelChoice& kernel,
                              int max_split_tokens);
 

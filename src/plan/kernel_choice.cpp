@@ -16,7 +16,8 @@ FragmentShape fragment_shape(const ProblemShape& shape, const Bounds& bounds, co
           .dense_dims     = layout.dense_dims,
           .row_alignment  = layout.alignment,
           .values_in_keys = values_in_keys(kv),
-          .heads_in_turn  = heads_in_turn(kv),
+          // An entry of a list may be for one kv head.
+          .heads_in_turn = of_lists(bounds) ? 1 : heads_in_turn(kv),
           .row_units      = row_units(kv).count};
 }
 
@@ -25,7 +26,7 @@ KernelChoice choose_kernel(const FragmentChoice& choice, const ProblemShape& sha
   KernelChoice kernel = choice.kernel;
   require(kernel.fragment >= 0, "pagoda::plan: head_dim is ", shape.head_dim, " and head_dim_v ", shape.head_dim_v,
           "; allowed: what fits the ", choice.machine.scratch_limit, " bytes of scratch of a team on this device");
-  kernel.general = bounds.max_query_len > 1 || ragged(bounds) || options.changes_scores();
+  kernel.general = of_lists(bounds) || bounds.max_query_len > 1 || ragged(bounds) || options.changes_scores();
   if (kernel.row_alignment > 0) return kernel;
   kernel.slow_because =
       row_layout(kv).dense_dims

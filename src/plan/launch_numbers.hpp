@@ -20,7 +20,7 @@ struct LaunchNumbers {
   int tiles_per_entry;  ///< row tiles of an entry of one query token
 };
 
-/// query_len: query tokens of each entry; of an average one if they differ.
+/// batch: number of entries. query_len: query tokens of each entry; of an average one if they differ.
 inline LaunchNumbers launch_numbers(const Schedule& s, int batch, int query_len) {
   const int group = s.shape.group(), head_groups = s.shape.num_kv_heads / s.kernel.heads_per_item;
   LaunchNumbers n{};

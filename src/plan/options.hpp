@@ -58,6 +58,14 @@ void check_options(const DecodeOptions<MemorySpace>& o, DType kv_type) {
   require(o.window_left >= -1, "pagoda::plan: window_left is ", o.window_left, "; allowed: -1 (none) or more");
   require(o.num_initial_tokens >= 0, "pagoda::plan: num_initial_tokens is ", o.num_initial_tokens,
           "; allowed: 0 or more");
+  const EntryBounds& e = o.entries;
+  require(e.max_entries >= 0, "pagoda::plan: entries.max_entries is ", e.max_entries,
+          "; allowed: 0 (the plan decodes batches) or more");
+  require(e.max_queries >= 1, "pagoda::plan: entries.max_queries is ", e.max_queries, "; allowed: 1 or more");
+  require(e.max_listed >= 0, "pagoda::plan: entries.max_listed is ", e.max_listed, "; allowed: 0 or more");
+  require(e.max_entries == 0 || o.window_left < 0, "pagoda::plan: window_left is ", o.window_left,
+          " in a plan for lists of entries; allowed: -1 (none): a window would hide a part of an entry from some of its "
+          "query tokens");
   const std::size_t heads = static_cast<std::size_t>(o.num_q_heads);
   require(!o.alibi_slopes.data() || o.alibi_slopes.extent(0) == heads, "pagoda::plan: alibi_slopes has ",
           o.alibi_slopes.extent(0), " entries; allowed: num_q_heads = ", o.num_q_heads);
@@ -69,7 +77,7 @@ void check_options(const DecodeOptions<MemorySpace>& o, DType kv_type) {
 template <class MemorySpace>
 AttentionOptions attention_options(const DecodeOptions<MemorySpace>& o, const ProblemShape& shape) {
   AttentionOptions a;
-  a.cu_seqlens_q       = o.cu_seqlens_q.data();
+  a.cu_seqlens_q       = o.entries.max_entries > 0 ? nullptr : o.cu_seqlens_q.data();
   a.softmax_scale      = o.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
   a.causal             = o.causal;
   a.window_left        = o.window_left;

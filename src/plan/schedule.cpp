@@ -54,7 +54,13 @@ Problem usual_problem(const Schedule& s, const CacheRef& kv) {
     t.stride = {std::int64_t(s.shape.num_q_heads) * dims, dims, 1, 0};
     return t;
   };
-  return {kv, rows(s.shape.head_dim), rows(s.shape.head_dim_v), {}};
+  Problem p{kv, rows(s.shape.head_dim), rows(s.shape.head_dim_v), {}};
+  if (of_lists(s.bounds)) {
+    p.q.extent[0] = p.out.extent[0] = s.bounds.max_listed_queries;
+    p.entries.num_entries           = s.bounds.max_entries;
+    p.entries.num_queries           = s.bounds.max_listed_queries;
+  }
+  return p;
 }
 
 std::string describe(const Schedule& s) {
@@ -67,6 +73,7 @@ std::string describe(const Schedule& s) {
                 size_of(k.probability_type) == 2 ? ", matrix products" : "",
                 k.slow_because ? concat(", slow: ", k.slow_because) : std::string(),
                 k.values_in_keys ? ", values in keys" : "", k.general ? ", all options" : "",
+                of_lists(s.bounds) ? ", lists of entries" : "",
                 s.backend.faster_on ? concat(", faster on ", s.backend.faster_on) : std::string());
 }
 
