@@ -3,9 +3,13 @@
 
 /// @file
 /// Includes all public headers.
+#include <pagoda/batch_pages.hpp>
 #include <pagoda/cache_ref.hpp>
 #include <pagoda/check.hpp>
 #include <pagoda/decode.hpp>
+#include <pagoda/device_rates.hpp>
+#include <pagoda/entries.hpp>
+#include <pagoda/entry.hpp>
 #include <pagoda/error.hpp>
 #include <pagoda/kv_cache.hpp>
 #include <pagoda/kv_capacity.hpp>
@@ -15,6 +19,7 @@
 #include <pagoda/kv_write.hpp>
 #include <pagoda/merge.hpp>
 #include <pagoda/plan.hpp>
+#include <pagoda/prefix.hpp>
 #include <pagoda/quantized_types.hpp>
 #include <pagoda/reference.hpp>
 #include <pagoda/types.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/plan/prefix/batch_pages.hpp"
+#include <pagoda/batch_pages.hpp>
 
 #include <algorithm>
 #include <random>
@@ -23,9 +23,9 @@ struct PrefixBatch {
   std::vector<int> block_table, page_indptr, page_indices;  ///< filled in by pages()
 
   /// Tables hold exactly the pages that are in use. What lies between rows is garbage that changes with `seed`.
-  detail::BatchPages pages(unsigned seed = 1) {
+  BatchPages pages(unsigned seed = 1) {
     std::mt19937 random(seed);
-    detail::BatchPages p;
+    BatchPages p;
     p.num_sequences = static_cast<int>(rows.size());
     p.batch         = sequence_ids.empty() ? p.num_sequences : static_cast<int>(sequence_ids.size());
     p.page_size     = page_size;

@@ -3,7 +3,7 @@
 
 #include <pagoda/entry.hpp>
 
-#include "src/plan/prefix/batch_pages.hpp"
+#include <pagoda/batch_pages.hpp>
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace pagoda::test {
 
 /// What every list must be, told from the tables alone.
-inline void expect_right(const detail::BatchPages& p, const EntryList& list) {
+inline void expect_right(const BatchPages& p, const EntryList& list) {
   const int tokens = p.query_tokens();
   ASSERT_EQ(static_cast<int>(list.queries.size()), tokens);
   ASSERT_EQ(static_cast<int>(list.state_begin.size()), tokens + 1);

@@ -13,7 +13,6 @@
 namespace pagoda::test {
 namespace {
 
-using detail::BatchPages;
 using detail::PrefixForest;
 
 std::vector<int> prefix(const BatchPages& p, int b, int pages) {

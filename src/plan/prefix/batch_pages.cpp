@@ -13,10 +13,14 @@ namespace {
 }
 
 void require_table(const char* who, const BatchPages& p) {
-  require(!(p.block_table && p.page_indptr), who,
-          ": block_table and page_indptr are both given; allowed: one of them, or neither for a contiguous cache");
+  require((p.block_table != nullptr) + (p.page_indptr != nullptr) + (p.page_rows != nullptr) <= 1, who, ": ",
+          !p.page_rows     ? "block_table and page_indptr"
+          : !p.block_table ? "page_indptr and page_rows"
+                           : "block_table and page_rows",
+          " are both given; allowed: one of block_table, page_indptr and page_rows, or none for a contiguous cache");
   if (!p.paged()) return;
   require(p.page_size >= 1, who, ": page_size is ", p.page_size, "; allowed: 1 or more");
+  if (p.page_rows) return;
   require(p.block_table ? p.max_pages >= 0 : p.num_indices >= 0, who, ": ",
           p.block_table ? "max_pages is " : "num_indices is ", p.block_table ? p.max_pages : p.num_indices,
           "; allowed: 0 or more");
@@ -26,6 +30,11 @@ void require_table(const char* who, const BatchPages& p) {
 
 /// The pages that sequence s needs lie in the table.
 void require_pages(const char* who, const BatchPages& p, int s) {
+  if (p.page_rows) {
+    require(p.page_rows[s] || p.seq_lens[s] == 0, who, ": page_rows[", s,
+            "] is null; allowed: the ids of the pages of ", p.seq_lens[s], " tokens");
+    return;
+  }
   const std::int64_t needed = (std::int64_t(p.seq_lens[s]) + p.page_size - 1) / p.page_size;
   if (p.block_table) {
     if (needed > p.max_pages)

@@ -22,6 +22,7 @@ void check(const DecodeHeads& h, const DeviceRates& d) {
   require_positive("head_dim", h.head_dim);
   require_positive("head_dim_v", h.head_dim_v);
   require_positive("bytes_per_token", h.bytes_per_token);
+  require_positive("state_bytes", h.state_bytes);
   require_positive("memory_bytes_per_us", d.memory_bytes_per_us);
   require(d.cache_bytes_per_us >= d.memory_bytes_per_us, "pagoda::CostModel: cache_bytes_per_us is ",
           d.cache_bytes_per_us, "; allowed: at least memory_bytes_per_us = ", d.memory_bytes_per_us);
@@ -64,7 +65,8 @@ CostModel::CostModel(const DecodeHeads& heads, const DeviceRates& device) {
     if (q > 1 && pass > prices_[q - 1].pass) steps_.push_back(q - 1);
   }
   steps_.push_back(full_);
-  state_         = heads.num_q_heads * (heads.head_dim_v + 2.0) * sizeof(float) * 2 / device.state_bytes_per_us;
+  state_ = heads.num_q_heads * (double(heads.head_dim_v) * heads.state_bytes + sizeof(float)) * 2 /
+           device.state_bytes_per_us;
   from_memory_   = device.cache_bytes_per_us / device.memory_bytes_per_us;
   first_read_    = read * (from_memory_ - 1);
   list_          = device.list_us;

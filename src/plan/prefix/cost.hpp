@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/device_rates.hpp>
+
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -13,30 +15,12 @@
 ///  - partial states: written once and read once.
 namespace pagoda::detail {
 
-/// Number of query rows that a kernel multiplies with a tile of keys at once.
-struct RowTile {
-  int rows;
-  double flops_per_us;  ///< rate of the whole machine with tiles of this many rows
-};
-
-/// Rates of a machine. The defaults are an H200's (bench/NOTES.md): 4543 GB/s from memory. Further reads take 9000
-/// GB/s, fitted to plain decodes of 13 trees, which reach 7000 to 12000.
-struct DeviceRates {
-  double memory_bytes_per_us = 4.543e6;
-  double cache_bytes_per_us  = 9.0e6;  ///< bandwidth of the second-level cache
-  double cache_bytes         = 50e6;   ///< bytes that it keeps; the rest of longer nodes is read again
-  double state_bytes_per_us  = 4.543e6;
-  std::vector<RowTile> tiles = {{8, 3e8}, {16, 4e8}, {32, 6e8}, {64, 6e8}, {128, 6e8}};  ///< rows ascending
-  int teams                  = 264;                                                      ///< resident teams
-  double item_us             = 1.0;  ///< overhead of a work item in a team: start, pipeline fill, output
-  double list_us             = 3.0;  ///< extra time of a decode with a list and a merge
-};
-
 /// The heads of a decode.
 struct DecodeHeads {
   int num_q_heads = 0, num_kv_heads = 0;
   int head_dim = 0, head_dim_v = 0;
   double bytes_per_token = 0;  ///< key and value of one KV head, with scales
+  int state_bytes        = 4;  ///< of a number of a partial state
 };
 
 /// Prices of entries, in microseconds of the whole machine. An entry of l tokens and q query tokens costs l * pass(q) +

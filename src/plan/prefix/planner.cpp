@@ -3,29 +3,43 @@
 
 namespace pagoda::detail {
 
-bool PrefixPlanner::plan(const BatchPages& pages) {
+bool PrefixPlanner::plan(const BatchPages& pages, const char* who) {
   planned_ = packed_ = false;
   list_.clear();
-  require_batch_pages("pagoda::PrefixPlanner::plan", pages);
-  planned_ = true;
+  require_batch_pages(who, pages);
+  planned_   = true;
+  page_size_ = pages.page_size;
+  members_.clear();
+  for (int b = 0; b < pages.batch; ++b) {
+    const int n       = pages.shareable_pages(b);
+    const PageRow row = n > 0 ? pages.row(b) : PageRow{};
+    members_.push_back({pages.sequence(b), pages.query_begin(b), n, n > 0 ? row[0] : -1, n > 0 ? row[n - 1] : -1});
+  }
   if (!forest_.build(pages)) return false;
   packing_.choose(pages, forest_, cost_);
   if (packing_.packed_us() >= packing_.plain_us()) return false;
   packing_.write(list_);
-  packed_    = true;
-  page_size_ = pages.page_size;
-  members_.clear(), entry_of_.clear();
-  for (int b = 0; b < pages.batch; ++b) {
-    members_.push_back({pages.sequence(b), pages.query_begin(b)});
-    const int end = pages.query_begin(b) + pages.num_queries(b);
-    entry_of_.resize(static_cast<std::size_t>(end), b);
+  packed_ = true;
+  entry_of_.clear();
+  for (int b = 0; b < pages.batch; ++b)
+    entry_of_.resize(static_cast<std::size_t>(pages.query_begin(b) + pages.num_queries(b)), b);
+  return true;
+}
+
+bool PrefixPlanner::same_batch(const BatchPages& now) const {
+  if (!planned_ || now.page_size != page_size_ || now.batch != static_cast<int>(members_.size())) return false;
+  for (int b = 0; b < now.batch; ++b) {
+    const Member& m = members_[b];
+    if (now.sequence(b) != m.sequence || now.query_begin(b) != m.query_begin || now.shareable_pages(b) < m.pages)
+      return false;
+    if (m.pages > 0 && (now.row(b)[0] != m.first || now.row(b)[m.pages - 1] != m.last)) return false;
   }
   return true;
 }
 
-bool PrefixPlanner::holds(const BatchPages& now) const {
+bool PrefixPlanner::holds(const BatchPages& now, const char* who) const {
   if (!planned_) return false;
-  require_batch_pages("pagoda::PrefixPlanner::holds", now);
+  require_batch_pages(who, now);
   if (!packed_) return true;  // a plain decode is always right
   if (now.page_size != page_size_ || now.batch != static_cast<int>(members_.size()) ||
       now.query_tokens() != static_cast<int>(entry_of_.size()))

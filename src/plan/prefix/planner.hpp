@@ -20,9 +20,11 @@ class PrefixPlanner {
 
   /// Returns whether reading shared pages once is predicted to be faster than a plain decode. If so, list() has the
   /// entries. If not, the batch has no list and is decoded as a plain one. Throws InvalidArgument if lengths, sequence
-  /// ids or offsets are outside of their arrays.
-  bool plan(const BatchPages& pages);
+  /// ids or offsets are outside of their arrays. The message begins with `who`.
+  bool plan(const BatchPages& pages, const char* who = "pagoda::PrefixPlanner::plan");
   const EntryList& list() const { return list_; }
+  /// Whether any page of the last batch is shared.
+  bool shares() const { return !forest_.nodes().empty(); }
   /// Predicted times of the last batch that shared anything.
   double plain_us() const { return packing_.plain_us(); }
   double packed_us() const { return packing_.packed_us(); }
@@ -33,11 +35,17 @@ class PrefixPlanner {
   /// with the pages that its entries name, and each shared page still older than the sequence's query tokens. Sequences
   /// may have grown and may have new pages. The pages themselves are compared, not hashes. The function does not check
   /// whether another plan would now be faster: pages do not become shared while the batch stays the same.
-  bool holds(const BatchPages& now) const;
+  bool holds(const BatchPages& now, const char* who = "pagoda::PrefixPlanner::holds") const;
+  /// Returns whether this seems to be the batch of the last plan: the same sequences with the same query counts, each
+  /// with the same first and last full page. A slot that another sequence has taken is found by these pages. The tables
+  /// must be checked already, by holds() for example.
+  bool same_batch(const BatchPages& now) const;
 
  private:
   struct Member {
     int sequence, query_begin;
+    int pages;        ///< that could be shared
+    int first, last;  ///< ids of the first and the last of them
   };
   bool planned_ = false, packed_ = false;
   int page_size_ = 0;

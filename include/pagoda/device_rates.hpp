@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+/// @file
+/// Rates of a machine, from which planners predict times. They decide what is read once and what is read again, and
+/// never change a result beyond its rounding. This header needs neither Kokkos nor CUDA.
+namespace pagoda {
+
+/// A number of query rows that a kernel multiplies with a tile of keys at once.
+struct RowTile {
+  int rows;             ///< query rows: query tokens times the query heads of a kv head
+  double flops_per_us;  ///< rate of the whole machine with tiles of this many rows
+};
+
+/// Rates of a machine. Bytes are those of keys and values, times are microseconds. The defaults are an H200's
+/// (bench/NOTES.md): 4543 GB/s from memory. Further reads take 9000 GB/s, fitted to plain decodes of 13 trees, which
+/// reach 7000 to 12000.
+struct DeviceRates {
+  double memory_bytes_per_us = 4.543e6;  ///< bandwidth of memory
+  double cache_bytes_per_us  = 9.0e6;    ///< bandwidth of the last-level cache
+  double cache_bytes         = 50e6;     ///< bytes that it keeps; the rest of a longer prefix is read again
+  double state_bytes_per_us  = 4.543e6;  ///< bandwidth for partial states
+  /// Row tiles of the kernels, rows ascending. A tile that is half full costs as much as a full one.
+  std::vector<RowTile> tiles = {{8, 3e8}, {16, 4e8}, {32, 6e8}, {64, 6e8}, {128, 6e8}};
+  int teams                  = 264;  ///< teams that run at the same time
+  double item_us             = 1.0;  ///< overhead of a work item in a team: start, pipeline fill, output
+  double list_us             = 3.0;  ///< extra time of a decode with a list and a merge
+};
+
+}  // namespace pagoda

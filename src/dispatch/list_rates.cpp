@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/dispatch/list_rates.hpp"
+
+#include "src/base/spaces.hpp"
+#if defined(KOKKOS_ENABLE_CUDA)
+#include "backends/cuda/stream.hpp"
+#include "backends/cuda/tuned/decode.hpp"
+#endif
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
+#include <string_view>
+#include <type_traits>
+#if defined(__unix__)
+#include <unistd.h>
+#endif
+
+namespace pagoda::detail {
+
+namespace {
+
+/// A thread of a host, fitted to fp16 decodes of 32 and 64 query heads on 8 kv heads (head_dim 128) by an AMD EPYC
+/// with AVX-512. Tiles are those of SimdFragment.
+DeviceRates host_rates(int threads) {
+  DeviceRates r;
+  r.memory_bytes_per_us = r.cache_bytes_per_us = r.state_bytes_per_us = 1.5e4 * threads;
+  r.cache_bytes                                                       = 0;  // memory and cache have the same rate
+  r.tiles   = {{1, 1.2e4 * threads}, {4, 3.5e4 * threads}, {8, 5e4 * threads}};
+  r.teams   = threads;
+  r.item_us = 2;
+  r.list_us = 20;
+  return r;
+}
+
+#if defined(KOKKOS_ENABLE_CUDA)
+
+/// Tiles of the warpgroup kernels, and of the generic kernel with and without matrix instructions, on an H200.
+DeviceRates h200_rates(const Schedule& lists) {
+  DeviceRates r;
+  if (std::string_view(lists.backend.name) == "tuned") {
+    r.tiles   = {{64, 6e8}, {128, 6e8}};
+    r.item_us = 1.5;
+  } else if (size_of(lists.kernel.probability_type) == 2) {
+    r.tiles = {{8, 3e8}, {16, 4e8}};
+  } else {
+    r.tiles = {{1, 1e7}, {4, 3e7}, {8, 4e7}};
+  }
+  return r;
+}
+
+DeviceRates cuda_rates(const Kokkos::Cuda& exec, const Schedule& lists) {
+  const CudaDeviceGuard guard(exec.cuda_device());
+  tuned::Device device    = tuned::Device::current();
+  device.num_sms          = std::min(device.num_sms, lists.multiprocessors);
+  const tuned::Speed h200 = {};
+  constexpr int h200_sms  = 132;
+  DeviceRates r           = h200_rates(lists);
+  // Bandwidth was measured on the device or follows from its memory clock. On-chip work scales with clock and
+  // multiprocessors.
+  const double memory = device.speed.bytes_per_us / h200.bytes_per_us;
+  const double clock = device.speed.sm_bytes_per_us / h200.sm_bytes_per_us, sms = double(device.num_sms) / h200_sms;
+  r.memory_bytes_per_us *= memory, r.state_bytes_per_us *= memory;
+  r.cache_bytes_per_us = std::max(r.cache_bytes_per_us * clock * sms, r.memory_bytes_per_us);
+  for (RowTile& tile : r.tiles) tile.flops_per_us *= clock * sms;
+  r.item_us /= clock;
+  r.teams   = 2 * device.num_sms;
+  int bytes = 0;
+  check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, exec.cuda_device()), "cudaDeviceGetAttribute");
+  r.cache_bytes = bytes;
+  return r;
+}
+
+#endif
+
+}  // namespace
+
+template <class ExecutionSpace>
+DeviceRates list_rates(const ExecutionSpace& exec, [[maybe_unused]] const Schedule& lists) {
+#if defined(KOKKOS_ENABLE_CUDA)
+  if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) return cuda_rates(exec, lists);
+#endif
+  if constexpr (std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>) {
+    return host_rates(exec.concurrency());
+  } else {
+    return {};  // not measured
+  }
+}
+
+#define PAGODA_INSTANTIATE(Space) template DeviceRates list_rates<Space>(const Space&, const Schedule&);
+PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
+#undef PAGODA_INSTANTIATE
+
+}  // namespace pagoda::detail

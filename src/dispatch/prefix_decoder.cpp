@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/dispatch/prefix_state.hpp"
+
+#include <pagoda/entries.hpp>
+#include <pagoda/error.hpp>
+#include <pagoda/kv_capacity.hpp>
+
+#include "src/base/spaces.hpp"
+#include "src/dispatch/list_rates.hpp"
+#include "src/plan/cache_rows.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+namespace pagoda {
+
+namespace detail {
+
+namespace {
+
+constexpr const char* plan_name = "pagoda::PrefixDecoder::plan";
+
+/// Memory that a decode reads for each token and kv head, with the scales of tokens.
+double bytes_of_token(const CacheRef& kv) {
+  const DType type = kv.k.type;
+  const int key = kv.head_dim(), value = values_in_keys(kv) ? 0 : kv.head_dim_v();
+  double bytes = double(key + value) * size_of(type) / dims_per_element(type);
+  for (const ScaleRef& scale : {kv.k_scale, kv.v_scale})
+    if (scale.data && scale.stride[1] != 0) bytes += sizeof(float);
+  if (kv.k_scale.blocks) bytes += blocks_of(type, key);  // of one byte
+  if (kv.v_scale.blocks) bytes += blocks_of(type, value);
+  return bytes;
+}
+
+void check_bounds(const PrefixOptions& o) {
+  const char* const who = "pagoda::PrefixDecoder: ";
+  constexpr int most    = 1 << 20;  // graph_key has 21 bits for each number
+  require(o.max_entries >= 0 && o.max_entries <= most, who, "max_entries is ", o.max_entries,
+          "; allowed: 0 (4 for each query token) to 2^20");
+  require(o.max_states >= 0, who, "max_states is ", o.max_states, "; allowed: 0 (4 for each query token) or more");
+  require(o.state_type == DType::fp32 || o.state_type == DType::fp16 || o.state_type == DType::bf16, who,
+          "state_type is ", name_of(o.state_type), "; allowed: fp32, fp16 or bf16");
+}
+
+template <class MemorySpace>
+PrefixBounds bounds_of(const PrefixOptions& o, const DecodeOptions<MemorySpace>& options, const Schedule& plain,
+                       int wide_rows) {
+  PrefixBounds b{};
+  b.max_batch        = plain.bounds.max_batch;
+  b.max_query_tokens = plain.bounds.max_query_tokens;
+  const auto four    = [&](int given) {
+    return given > 0 ? given
+                        : std::max(static_cast<int>(std::min<std::int64_t>(4 * std::int64_t(b.max_query_tokens),
+                                                                           std::int64_t(1) << 20)),
+                                   16);
+  };
+  b.max_entries    = four(o.max_entries);
+  b.max_states     = four(o.max_states);
+  b.wide_queries   = std::max(wide_rows / plain.shape.group(), 1);
+  b.narrow_queries = std::min(options.max_query_len, b.wide_queries);
+  return b;
+}
+
+TensorRef dense(void* data, DType type, std::int64_t rows, std::int64_t heads, std::int64_t dims) {
+  TensorRef t;
+  t.data = data, t.type = type, t.rank = dims > 0 ? 3 : 2;
+  t.extent = {rows, heads, dims, 0};
+  t.stride =
+      dims > 0 ? std::array<std::int64_t, 4>{heads * dims, dims, 1, 0} : std::array<std::int64_t, 4>{heads, 1, 0, 0};
+  return t;
+}
+
+}  // namespace
+
+template <class ExecutionSpace>
+PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const CacheRef& kv,
+                                         const DecodeOptions<MemorySpace>& options, const PrefixOptions& prefix)
+    : page_size(kv.paged ? kv.page_size() : 0), state_type(prefix.state_type) {
+  check_bounds(prefix);
+  plain.emplace(make_plan(exec, kv, options, {}));
+  bounds            = bounds_of(prefix, options, plain->schedule(), wide_rows);
+  const Schedule& s = plain->schedule();
+  heads             = {s.shape.num_q_heads, s.shape.num_kv_heads, s.shape.head_dim,
+                       s.shape.head_dim_v,  bytes_of_token(kv),   size_of(state_type)};
+  if (!kv.paged) {
+    always_plain = "the cache is contiguous";
+  } else if (s.shape.kv_type == DType::fp64) {
+    always_plain = "partial states have at most 32 bits, and the cache holds fp64";
+  } else if (options.window_left >= 0) {
+    always_plain = "a sliding window hides different tokens from different sequences";
+  } else {
+    make_list_plans(exec, kv, options);
+  }
+  if (always_plain.empty()) allocate(exec);
+  set_rates(prefix.rates ? *prefix.rates : list_rates(exec, wide ? wide->schedule() : s));
+}
+
+/// All plans share a workspace, as their decodes run one after the other. On hosts, where launches take little and
+/// products much, entries of few query rows have a plan of their own.
+template <class ExecutionSpace>
+void PrefixState<ExecutionSpace>::make_list_plans(const ExecutionSpace& exec, const CacheRef& kv,
+                                                  const DecodeOptions<MemorySpace>& options) {
+  DecodeOptions<MemorySpace> o = options;
+  o.cu_seqlens_q               = {};
+  o.max_query_len              = 1;
+  o.max_query_tokens           = bounds.max_query_tokens;
+  o.programmatic_launch        = false;  // the kernel before may be one of ours
+  const auto listed            = [&](std::int64_t queries) {
+    return static_cast<int>(std::min<std::int64_t>(queries, std::int64_t(1) << 30));
+  };
+  o.entries = {bounds.padded_entries(), bounds.wide_queries,
+               listed(std::int64_t(bounds.max_states) + bounds.max_query_tokens)};
+  try {
+    wide.emplace(make_plan(exec, kv, o, {}));
+  } catch (const InvalidArgument& refused) {  // the plain plan was accepted: lists are what is refused
+    always_plain = refused.what();
+    return;
+  }
+  if (!on_host || bounds.narrow_queries == bounds.wide_queries) {
+    bounds.narrow_queries = 0;
+    return;
+  }
+  o.entries.max_queries = bounds.narrow_queries;
+  const Schedule few    = make_schedule(exec, kv, o);
+  if (few.kernel.row_tile == wide->schedule().kernel.row_tile) {
+    bounds.narrow_queries = 0;
+  } else {
+    const bool fits = few.workspace.bytes <= wide->workspace().extent(0);
+    narrow.emplace(make_plan(exec, kv, o, fits ? wide->workspace() : typename Plan<ExecutionSpace>::Workspace{}));
+  }
+}
+
+template <class ExecutionSpace>
+void PrefixState<ExecutionSpace>::allocate(const ExecutionSpace& exec) {
+  const ListLayout layout(bounds);
+  list = decltype(list)(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::PrefixDecoder::list"),
+                        layout.bytes);
+  const std::size_t rows = std::size_t(bounds.max_states) * heads.num_q_heads;
+  states = decltype(states)(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::PrefixDecoder::states"),
+                            rows * (std::size_t(heads.head_dim_v) * size_of(state_type) + sizeof(float)));
+  for (int i = 0; i < num_staged; ++i) {
+    staged[i] = Kokkos::View<std::byte*, StagingSpace>("Pagoda::PrefixDecoder::staging", layout.bytes);
+    copied[i].emplace(exec);
+  }
+}
+
+template <class ExecutionSpace>
+void PrefixState<ExecutionSpace>::set_rates(const DeviceRates& new_rates) {
+  for (const RowTile& tile : new_rates.tiles)
+    require(tile.rows <= wide_rows, "pagoda::PrefixDecoder: a tile of the rates has ", tile.rows,
+            " rows; allowed: up to ", wide_rows);
+  planner = PrefixPlanner(heads, new_rates);
+  rates   = new_rates;
+}
+
+/// Writes the planner's list to the staging memory, wide entries first. Returns why it cannot be decoded, or null.
+template <class ExecutionSpace>
+const char* PrefixState<ExecutionSpace>::stage() {
+  const EntryList& l = planner->list();
+  if (static_cast<int>(l.entries.size()) > bounds.max_entries) return "the list has more than max_entries entries";
+  if (l.num_states() > bounds.max_states) return "the list has more than max_states partial states";
+  if (std::exchange(in_flight[slot], false)) copied[slot]->synchronize();
+  const ListLayout layout(bounds);
+  std::byte* const to = staged[slot].data();
+  std::memcpy(to, l.queries.data(), l.queries.size() * sizeof(EntryQuery));
+  std::memcpy(to + layout.state_begin, l.state_begin.data(), l.state_begin.size() * sizeof(int));
+  auto* const first = reinterpret_cast<Entry*>(to + layout.entries);
+  const Entry empty{0, 0, 0, 0, 0, -1};
+  const auto write = [&](Entry* begin, bool narrow_ones) {
+    Entry* end = begin;
+    for (const Entry& e : l.entries)
+      if ((e.num_queries <= bounds.narrow_queries) == narrow_ones) *end++ = e;
+    const int padded = padded_length(static_cast<int>(end - begin));
+    std::fill(end, begin + padded, empty);
+    return padded;
+  };
+  next.wide    = write(first, false);
+  next.narrow  = bounds.narrow_queries > 0 ? write(first + next.wide, true) : 0;
+  next.queries = static_cast<int>(l.queries.size());
+  next.states  = l.num_states();
+  next.packed  = true;
+  return nullptr;
+}
+
+template <class ExecutionSpace>
+bool PrefixState<ExecutionSpace>::plan(const BatchPages& tables) {
+  using Clock      = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  require(tables.batch >= 0 && tables.batch <= bounds.max_batch, plan_name, ": batch is ", tables.batch,
+          "; allowed: 0 to the decoder's max_batch = ", bounds.max_batch);
+  require(!tables.paged() || tables.page_size == page_size, plan_name, ": page_size is ", tables.page_size,
+          "; allowed: that of the decoder's cache, ", page_size);
+  const std::int64_t tokens =
+      tables.cu_seqlens_q ? tables.cu_seqlens_q[tables.batch] : std::int64_t(tables.batch) * tables.query_len;
+  require(tokens <= bounds.max_query_tokens, plan_name, ": there are ", tokens,
+          " query tokens; allowed: up to the decoder's max_query_tokens = ", bounds.max_query_tokens);
+  bool new_plan = false;
+  if (!always_plain.empty()) {
+    report = {false, always_plain.c_str(), 0, 0, 0, 0, 0};
+  } else if (!planner->holds(tables, plan_name) || !planner->same_batch(tables)) {
+    const bool pays      = planner->plan(tables, plan_name);
+    next                 = {};
+    const char* const no = pays                ? stage()
+                           : planner->shares() ? "reading shared pages once is predicted to take longer"
+                                               : "no page is shared";
+    const bool shares    = planner->shares();
+    report               = {true,
+                            no,
+                            static_cast<int>(planner->list().entries.size()),
+                            planner->list().num_states(),
+                            0,
+              shares ? planner->plain_us() : 0,
+              shares ? planner->packed_us() : 0};
+    pending = new_plan = true;
+  }
+  report.new_plan    = new_plan;
+  report.planning_us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+  return pending;
+}
+
+template <class ExecutionSpace>
+void PrefixState<ExecutionSpace>::install(const ExecutionSpace& exec) {
+  if (!std::exchange(pending, false)) return;
+  now = next;
+  if (!now.packed) return;
+  const std::size_t bytes = ListLayout(bounds).entries + std::size_t(now.wide + now.narrow) * sizeof(Entry);
+  using Unmanaged         = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
+  Kokkos::deep_copy(exec, Kokkos::View<std::byte*, MemorySpace, Unmanaged>(list.data(), bytes),
+                    Kokkos::View<const std::byte*, StagingSpace, Unmanaged>(staged[slot].data(), bytes));
+  copied[slot]->record(exec);
+  in_flight[slot] = true;
+  slot            = (slot + 1) % num_staged;
+}
+
+template <class ExecutionSpace>
+EntriesRef PrefixState<ExecutionSpace>::entries(int first, int count) const {
+  const ListLayout layout(bounds);
+  EntriesRef e;
+  e.entries         = reinterpret_cast<const Entry*>(list.data() + layout.entries) + first;
+  e.queries         = reinterpret_cast<const EntryQuery*>(list.data());
+  e.state_begin     = reinterpret_cast<const int*>(list.data() + layout.state_begin);
+  e.num_entries     = count;
+  e.num_queries     = now.queries;
+  e.num_state_begin = now.queries + 1;
+  return e;
+}
+
+template <class ExecutionSpace>
+void PrefixState<ExecutionSpace>::decode(const ExecutionSpace& exec, const CacheRef& kv, const TensorRef& q,
+                                         const TensorRef& out, const TensorRef& lse) const {
+  Problem p{kv, q, out, lse, {}, {}, {}};
+  if (!now.packed) return detail::decode(exec, *plain, p);
+  const char* const who = "pagoda::PrefixDecoder::decode: ";
+  require(q.extent[0] == now.queries, who, "q has ", q.extent[0],
+          " query tokens; allowed: those of the installed plan, ", now.queries);
+  require(kv.paged && kv.page_size() == page_size, who, "the cache has pages of ", kv.paged ? kv.page_size() : 0,
+          " tokens; allowed: as the decoder was made for, ", page_size);
+  // The bound on states, not their number: a captured decode may read a longer list.
+  p.state_out = dense(states.data(), state_type, bounds.max_states, heads.num_q_heads, heads.head_dim_v);
+  p.state_lse =
+      dense(states.data() + std::size_t(bounds.max_states) * heads.num_q_heads * heads.head_dim_v * size_of(state_type),
+            DType::fp32, bounds.max_states, heads.num_q_heads, 0);
+  p.entries = entries(0, now.wide);
+  if (now.wide > 0) decode_entries(exec, *wide, p);
+  if (now.narrow > 0) {
+    p.entries = entries(now.wide, now.narrow);
+    decode_entries(exec, *narrow, p);
+  }
+  merge_entries(exec, p, wide->schedule().options.sinks);
+}
+
+}  // namespace detail
+
+template <class ExecutionSpace>
+PrefixDecoder<ExecutionSpace>::PrefixDecoder(const ExecutionSpace& exec, const CacheRef& kv,
+                                             const DecodeOptions<memory_space>& options, const PrefixOptions& prefix)
+    : state_(std::make_unique<detail::PrefixState<ExecutionSpace>>(exec, kv, options, prefix)) {}
+
+template <class ExecutionSpace>
+PrefixDecoder<ExecutionSpace>::~PrefixDecoder() = default;
+template <class ExecutionSpace>
+PrefixDecoder<ExecutionSpace>::PrefixDecoder(PrefixDecoder&&) noexcept = default;
+template <class ExecutionSpace>
+PrefixDecoder<ExecutionSpace>& PrefixDecoder<ExecutionSpace>::operator=(PrefixDecoder&&) noexcept = default;
+
+template <class ExecutionSpace>
+bool PrefixDecoder<ExecutionSpace>::plan(const BatchPages& tables) {
+  return state_->plan(tables);
+}
+
+template <class ExecutionSpace>
+bool PrefixDecoder<ExecutionSpace>::install(const ExecutionSpace& exec) {
+  state_->install(exec);
+  return packed();
+}
+
+template <class ExecutionSpace>
+const PrefixReport& PrefixDecoder<ExecutionSpace>::report() const {
+  return state_->report;
+}
+
+template <class ExecutionSpace>
+void PrefixDecoder<ExecutionSpace>::decode_erased(const ExecutionSpace& exec, const CacheRef& kv, const TensorRef& q,
+                                                  const TensorRef& out, const TensorRef& lse) {
+  state_->decode(exec, kv, q, out, lse);
+}
+
+template <class ExecutionSpace>
+bool PrefixDecoder<ExecutionSpace>::packed() const {
+  return state_->now.packed;
+}
+
+template <class ExecutionSpace>
+std::uint64_t PrefixDecoder<ExecutionSpace>::graph_key() const {
+  const detail::ListShape& now = state_->now;
+  if (!now.packed) return 0;
+  return std::uint64_t(now.queries) << 42 | std::uint64_t(now.wide) << 21 | std::uint64_t(now.narrow);
+}
+
+template <class ExecutionSpace>
+const Plan<ExecutionSpace>& PrefixDecoder<ExecutionSpace>::plain_plan() const {
+  return *state_->plain;
+}
+
+template <class ExecutionSpace>
+const Plan<ExecutionSpace>& PrefixDecoder<ExecutionSpace>::list_plan() const {
+  detail::require(state_->wide.has_value(),
+                  "pagoda::PrefixDecoder::list_plan: there is no plan for lists: ", state_->always_plain);
+  return *state_->wide;
+}
+
+template <class ExecutionSpace>
+const DeviceRates& PrefixDecoder<ExecutionSpace>::rates() const {
+  return state_->rates;
+}
+
+template <class ExecutionSpace>
+void PrefixDecoder<ExecutionSpace>::set_rates(const DeviceRates& rates) {
+  state_->set_rates(rates);
+}
+
+#define PAGODA_INSTANTIATE(Space) template class PAGODA_EXPORT PrefixDecoder<Space>;
+PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
+#undef PAGODA_INSTANTIATE
+
+}  // namespace pagoda
