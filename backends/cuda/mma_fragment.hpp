@@ -330,35 +330,44 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
   KOKKOS_FUNCTION void multiply_values_in_blocks(const Where& where, int u, int end, bool hides) {
     float most[2];
     largest_weights(most);
-    bool wide = false;
     if (cuda::any_lane(exceeds_base(most) || !scales_in_range_)) {
       if (cuda::any_lane(exceeds_base(most))) raise_base(most);
-      if constexpr (scales_weights)
+      if constexpr (scales_weights) {
         if (cuda::any_lane(!scales_in_range_)) {
           multiply_output(this->fit_scales());
-          wide = !scales_fit_;
           if constexpr (prepares_values) this->load_weight_scales(prepared_);
         }
-    }
-    exponentiate(hides);
-    if (wide) {
-      multiply_wide_values(hides);
-    } else {
-      PAGODA_UNROLL_ALL
-      for (int i = 0; i < 2; ++i) p_[i] = cuda::transpose(cuda::pack<Operand>(x_[2 * i], x_[2 * i + 1]));
-      if constexpr (prepares_values) {
-        multiply_prepared(prepared_);
-      } else if (!scales_weights && AnyQuery && hides && !values_are_finite()) {
-        multiply_visible_values();
-      } else {
-        typename Base::Prepared prepared;
-        prepare_values(prepared);
-        multiply_prepared(prepared);
+        exponentiate(hides);
+        if (cuda::any_lane(!scales_fit_)) {
+          multiply_wide_values(hides);
+        } else {
+          multiply_weights(hides);
+        }
       }
+    } else if constexpr (scales_weights) {  // apart from the rare case, whose branches would be here otherwise
+      exponentiate(hides);
+      multiply_weights(hides);
+    }
+    if constexpr (!scales_weights) {
+      exponentiate(hides);
+      multiply_weights(hides);
     }
     cuda::sync_warp();
     this->copy_together(where, u, end);
     next_stage();
+  }
+  KOKKOS_FUNCTION void multiply_weights([[maybe_unused]] bool hides) {
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < 2; ++i) p_[i] = cuda::transpose(cuda::pack<Operand>(x_[2 * i], x_[2 * i + 1]));
+    if constexpr (prepares_values) {
+      multiply_prepared(prepared_);
+    } else if (!scales_weights && AnyQuery && hides && !values_are_finite()) {
+      multiply_visible_values();
+    } else {
+      typename Base::Prepared prepared;
+      prepare_values(prepared);
+      multiply_prepared(prepared);
+    }
   }
   /// Values whose scales are too far apart are multiplied by their scales, and probabilities are split.
   KOKKOS_FUNCTION void multiply_wide_values(bool hides) {
