@@ -21,9 +21,24 @@ KOKKOS_INLINE_FUNCTION constexpr std::uint32_t even_e2m1_pair_over_2_14(std::uin
   static_assert(N == 0 || N == 2);
   return ((w & 0x0f0f0f0fu) * (N == 0 ? 18u << 8 : 18u) + 0xf000f000u) & 0x8e008e00u;
 }
-/// Codes 1, 3, 5 and 7 of a word as the upper bytes of fp16 numbers times 2^-14, whose lower bytes are 0.
-KOKKOS_INLINE_FUNCTION constexpr std::uint32_t odd_e2m1_over_2_14(std::uint32_t w) {
-  return (w & 0x80808080u) | ((w >> 3) & 0x0e0e0e0eu);
+/// The bits of codes 1, 3, 5 and 7 of a word where the upper byte of an fp16 number has them: the sign in bit 7 of each
+/// byte, the others in bits 1 .. 3. The remaining bits may be set. One instruction selects the bits after the shift; the
+/// compiler, which knows what is used of the result, takes two.
+KOKKOS_INLINE_FUNCTION std::uint32_t odd_e2m1_bytes(std::uint32_t w) {
+  const std::uint32_t shifted = w >> 3;
+#if defined(__CUDA_ARCH__)
+  std::uint32_t x;
+  asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(x) : "n"(0x80808080u), "r"(w), "r"(shifted));
+  return x;
+#else
+  return (w & 0x80808080u) | (shifted & ~0x80808080u);
+#endif
+}
+/// Codes N and N + 4 of a word, N = 1 or 3, as fp16 numbers times 2^-14, from odd_e2m1_bytes of the word.
+template <int N>
+KOKKOS_INLINE_FUNCTION constexpr std::uint32_t odd_e2m1_pair_over_2_14(std::uint32_t bytes) {
+  static_assert(N == 1 || N == 3);
+  return (N == 1 ? bytes << 8 : bytes) & 0x8e008e00u;
 }
 /// Codes n and n + 4 of a word, n < 4, as bf16 numbers times 2^-126, in the lower and the upper half.
 KOKKOS_INLINE_FUNCTION constexpr std::uint32_t e2m1_pair_over_2_126(std::uint32_t w, int n) {

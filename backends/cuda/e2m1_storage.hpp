@@ -32,9 +32,9 @@ struct E2m1Storage : MmaStorage<int4x2_t> {
   KOKKOS_FUNCTION static constexpr std::uint32_t lower(int) { return 0; }
   /// Converts numbers n and n + 4 of the eight in a word to fp16 times 2^-14, in x[n].
   KOKKOS_FUNCTION static void to_fp16(std::uint32_t w, std::uint32_t (&x)[4]) {
-    const std::uint32_t odd = odd_e2m1_over_2_14(w);
+    const std::uint32_t odd = odd_e2m1_bytes(w);
     x[0] = even_e2m1_pair_over_2_14<0>(w), x[2] = even_e2m1_pair_over_2_14<2>(w);
-    x[1] = cuda::permute(odd, 0, 0x2404), x[3] = odd & 0xff00ff00u;
+    x[1] = odd_e2m1_pair_over_2_14<1>(odd), x[3] = odd_e2m1_pair_over_2_14<3>(odd);
   }
   KOKKOS_FUNCTION static void keys(std::uint32_t w, std::uint32_t w8, std::uint32_t (&a)[steps][4]) {
     std::uint32_t x[4], x8[4];

@@ -38,24 +38,32 @@ class MmaBlockScales : public MmaQueries<T, DimTile, AnyQuery, AnyAlignment> {
     block_bytes_ = cuda::opaque(Storage::bytes_of(lane_));
     lowest_code_ = lane_ < tile_tokens ? 0 : 119;
   }
-  /// Converts the block scales of the tile and stores them in scratch. Returns the factor by which the output must be
-  /// multiplied if its unit has changed, otherwise 1.
-  KOKKOS_FUNCTION float convert_scales() {
-    float factor = 1;
+  /// Converts the block scales of the tile and stores them in scratch. Returns false if the lane's scales are not in
+  /// the range for products with probabilities; fit_scales() must follow before the second product.
+  KOKKOS_FUNCTION bool convert_scales() {
     std::uint32_t words[block_words], x[2 * block_words];
     blocks_.load(words, block_row());
+    bool fits = true;
     if constexpr (scales_weights) {
-      scales_fit_ = !cuda::any_lane(!Storage::convert(lane_, block_bytes_, lowest_code_, words, x));
-      if (!scales_fit_) {
-        factor = change_unit(words);
-        static_cast<void>(Storage::convert(lane_, block_bytes_, lowest_code_, words, x));
-        if (!scales_fit_ && lane_ >= tile_tokens)
-          for (int i = 0; i < block_words; ++i) x[i] = words[i];
-      }
+      fits = Storage::convert(lane_, block_bytes_, lowest_code_, words, x);
     } else {
       Storage::convert(lane_, block_bytes_, words, x);
     }
     cuda::store_words(converted_row(lane_), x);
+    return fits;
+  }
+  /// Changes the output's unit so that the scales of the tile's values are in the range, and stores the scales again.
+  /// Returns the factor by which the output must be multiplied.
+  KOKKOS_FUNCTION float fit_scales() {
+    std::uint32_t words[block_words], x[2 * block_words];
+    blocks_.load(words, block_row());
+    const float factor = change_unit(words);
+    cuda::sync_warp();  // all lanes have read the scales that are replaced
+    static_cast<void>(Storage::convert(lane_, block_bytes_, lowest_code_, words, x));
+    if (!scales_fit_ && lane_ >= tile_tokens)
+      for (int i = 0; i < block_words; ++i) x[i] = words[i];
+    cuda::store_words(converted_row(lane_), x);
+    cuda::sync_warp();
     return factor;
   }
   /// Chooses the unit of the output for the scales of the tile's values. If these are too far apart for one unit, the

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <variant>
 
 namespace pagoda::detail {
 
@@ -64,13 +65,14 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
   using Base::lowered;
   using Base::memory_;
   using Base::multiply_output;
-  using Base::multiply_scaled_weights;
+  using Base::multiply_prepared;
   using Base::multiply_value;
   using Base::multiply_visible_values;
   using Base::next_stage;
   using Base::out_;
   using Base::p_;
   using Base::p_rest_;
+  using Base::prepare_values;
   using Base::query_bytes;
   using Base::query_chunks;
   using Base::realign;
@@ -88,7 +90,9 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
   using Base::value_stride;
   using Base::values_are_finite;
   using Base::worker_bytes;
-  static constexpr float infinity = Kokkos::Experimental::infinity_v<float>;
+  /// Values are converted before the scores are known, if registers suffice.
+  static constexpr bool prepares_values = in_blocks && !AnyQuery && !AnyAlignment && DimTile <= 128;
+  static constexpr float infinity       = Kokkos::Experimental::infinity_v<float>;
 
  public:
   using Base::lane_row;
@@ -141,16 +145,11 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
 
   template <class Where>
   KOKKOS_FUNCTION void multiply_keys(const Where& where, int u, int end) {
+    if constexpr (in_blocks) return multiply_keys_in_blocks(u, end);
     this->turn_ahead(where, u, end);
     cuda::wait_copies<2 * stages - 1>();
     cuda::sync_warp();
     if constexpr (AnyAlignment) realign(0);
-    if constexpr (in_blocks) {
-      const float factor = this->convert_scales();
-      if constexpr (scales_weights)
-        if (factor != 1.0f) multiply_output(factor);
-      cuda::sync_warp();
-    }
     float s[2][4] = {};  // even and odd steps have separate sums: shorter chains
     add_key_products(s, q_);
     if constexpr (AnyQuery)
@@ -160,14 +159,12 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
         add_key_products(s, rest);
       }
     [[maybe_unused]] float key_scale[2] = {1, 1};
-    if constexpr (scaled && !in_blocks) load_scales(key_scale);
+    if constexpr (scaled) load_scales(key_scale);
     cuda::sync_warp();
     copy_keys();
     PAGODA_UNROLL_ALL
-    for (int i = 0; i < 4; ++i) {
-      const float sum = scales_weights ? s[0][i] : s[0][i] + s[1][i];
-      x_[i]           = token_at(i) < end - u ? sum * (scale_ * key_factor * key_scale[i / 2]) : -infinity;
-    }
+    for (int i = 0; i < 4; ++i)
+      x_[i] = token_at(i) < end - u ? (s[0][i] + s[1][i]) * (scale_ * key_factor * key_scale[i / 2]) : -infinity;
   }
 
   template <class Change>
@@ -178,61 +175,24 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
   }
 
   KOKKOS_FUNCTION void softmax(bool hides) {
+    if constexpr (in_blocks) return;  // see multiply_values_in_blocks
 #if defined(__CUDA_ARCH__)
-    // Maximum of the weights of value rows: with scales of tokens, the most probable token need not have the largest.
     float most[2];
+    largest_weights(most);
+    if (cuda::any_lane(exceeds_base(most))) raise_base(most);
+    exponentiate(hides);
     PAGODA_UNROLL_ALL
-    for (int e = 0; e < 2; ++e) most[e] = fmaxf(x_[e], x_[2 + e]);
-    if constexpr (scaled && !in_blocks)
-      for (int e = 0; e < 2; ++e) most[e] = fmaxf(x_[e] + weight_log2(0), x_[2 + e] + weight_log2(1));
-    if (__any_sync(~0u, most[0] > base_[0] + rescale_threshold || most[1] > base_[1] + rescale_threshold)) {
-      PAGODA_UNROLL_ALL
-      for (int e = 0; e < 2; ++e) {
-        for (int d = 4; d < 32; d *= 2) most[e] = fmaxf(most[e], __shfl_xor_sync(~0u, most[e], d));
-        const float base = fmaxf(base_[e], most[e]), kept = cuda::exp2(base_[e] - base);
-        base_[e] = base;
-        sum_[e] *= kept;
-        PAGODA_UNROLL_ALL
-        for (auto& o : out_) o[e] *= kept, o[2 + e] *= kept;
-      }
-    }
-    const auto exponentiate = [&](auto hiding) {
-      PAGODA_UNROLL_ALL
-      for (int i = 0; i < 4; ++i) {
-        const bool hidden = hiding && x_[i] == -infinity;
-        x_[i]             = cuda::exp2(x_[i] - base_[i % 2]);
-        sum_[i % 2] += x_[i];
-        x_[i] = hidden ? cuda::hidden_probability : x_[i] * weight(i / 2);
-      }
-    };
-    if (AnyQuery && hides) {
-      exponentiate(std::true_type{});
-    } else {
-      exponentiate(std::false_type{});
-    }
-    PAGODA_UNROLL_ALL
-    for (int i = 0; i < 2; ++i) {
-      if (!scales_weights || scales_fit_) {
-        p_[i] = cuda::transpose(cuda::pack<Operand>(x_[2 * i], x_[2 * i + 1]));
-      } else {
-        const std::uint32_t word = cuda::pack<ValueOperand>(x_[2 * i], x_[2 * i + 1]);
-        float low, high;
-        cuda::unpack<ValueOperand>(word, low, high);
-        p_[i]      = cuda::transpose(word);
-        p_rest_[i] = cuda::transpose(cuda::pack<ValueOperand>(x_[2 * i] - low, x_[2 * i + 1] - high));
-      }
-    }
+    for (int i = 0; i < 2; ++i) p_[i] = cuda::transpose(cuda::pack<Operand>(x_[2 * i], x_[2 * i + 1]));
 #endif
   }
 
   template <class Where>
-  KOKKOS_FUNCTION void multiply_values(const Where&, int, int, bool hides) {
+  KOKKOS_FUNCTION void multiply_values(const Where& where, int u, int end, bool hides) {
+    if constexpr (in_blocks) return multiply_values_in_blocks(where, u, end, hides);
     cuda::wait_copies<2 * stages - 1>();
     cuda::sync_warp();
     if constexpr (AnyAlignment) realign(tile_bytes);
-    if (scales_weights && scales_fit_) {
-      if constexpr (scales_weights) multiply_scaled_weights();
-    } else if (AnyQuery && floating && hides && !values_are_finite()) {
+    if (AnyQuery && floating && hides && !values_are_finite()) {
       multiply_visible_values();
     } else {
       for_each_value([&](int o, const std::uint32_t (&a)[4]) {
@@ -278,10 +238,6 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
  private:
   /// s += keys x queries, over the tile's tokens. Even and odd steps of 16 dims have sums of their own.
   KOKKOS_FUNCTION void add_key_products(float (&s)[2][4], const std::uint32_t (&q)[query_chunks]) const {
-    constexpr int scale_words = !in_blocks ? 1 : scales_weights ? 2 * block_words : block_words;
-    [[maybe_unused]] std::uint32_t scale[2][scale_words];  // scales of the lane's tokens
-    if constexpr (in_blocks)
-      for (int t = 0; t < 2; ++t) this->load_key_scales(row_ + 8 * t, scale[t]);
     PAGODA_UNROLL_ALL
     for (int i = 0; i < chunks; i += 2) {
       std::uint32_t k[4];  // a chunk of tokens 0 .. 7, of tokens 8 .. 15, then the next chunk
@@ -291,34 +247,186 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
         for (int j = 0; j < 2; ++j) {
           std::uint32_t a[Storage::steps][4];
           Storage::keys(k[2 * j], k[2 * j + 1], a);
-          if constexpr (scales_weights) {
-            float sum[4] = {};
-            PAGODA_UNROLL_ALL
-            for (int step = 0; step < Storage::steps; ++step) {
-              const int n = Storage::steps * (i + j) + step;
-              cuda::mma<Operand>(sum, a[step][0], a[step][1], a[step][2], a[step][3], q[2 * n], q[2 * n + 1]);
-            }
-            PAGODA_UNROLL_ALL
-            for (int e = 0; e < 4; ++e)
-              s[0][e] += sum[e] * Storage::template key_scale<block_words>(scale[e / 2], i + j);
-          } else if constexpr (in_blocks) {
-            if (j == 0) {
-              Storage::template scale_keys<0>(a, scale[0][i / 2], scale[1][i / 2]);
-            } else {
-              Storage::template scale_keys<1>(a, scale[0][i / 2], scale[1][i / 2]);
-            }
-            PAGODA_UNROLL_ALL
-            for (int step = 0; step < Storage::steps; ++step) multiply(s, q, Storage::steps * (i + j) + step, a[step]);
-          } else {
-            PAGODA_UNROLL_ALL
-            for (int step = 0; step < Storage::steps; ++step) multiply(s, q, Storage::steps * (i + j) + step, a[step]);
-          }
+          PAGODA_UNROLL_ALL
+          for (int step = 0; step < Storage::steps; ++step) multiply(s, q, Storage::steps * (i + j) + step, a[step]);
         }
       } else {
         multiply(s, q, i / 2, k);
       }
     }
   }
+
+  /// Keys of caches with block scales. A tile's keys, values and scales are waited for once and copied together, and
+  /// the softmax follows the conversion of the values: what does not depend on the scores hides the latency of what
+  /// does.
+  KOKKOS_FUNCTION void multiply_keys_in_blocks(int u, int end) {
+    cuda::wait_copies<2 * stages - 2>();
+    cuda::sync_warp();
+    if constexpr (AnyAlignment) realign(0), realign(tile_bytes);
+    this->turn_ahead_together(u, end);
+    std::uint32_t k[chunks / 2][4];
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < chunks / 2; ++i) cuda::load_matrices<false>(k[i], (keys_at_ ^ (i << 5)) + stage_);
+    // Sums of the products of each block without scales; or of even and odd steps with them.
+    float s[scales_weights ? chunks : 2][4] = {};
+    if constexpr (!scales_weights) {
+      scales_in_range_ = this->convert_scales();
+      cuda::sync_warp();
+    }
+    add_block_products(s, k, q_);
+    if constexpr (AnyQuery)
+      if (args_.q.type != query_type) {
+        std::uint32_t rest[query_chunks];
+        fetch_queries(rest, query_bytes);
+        add_block_products(s, k, rest);
+      }
+    if constexpr (scales_weights) {
+      scales_in_range_ = this->convert_scales();
+      cuda::sync_warp();
+      std::uint32_t scale[2][2 * block_words];
+      for (int t = 0; t < 2; ++t) this->load_key_scales(row_ + 8 * t, scale[t]);
+      PAGODA_UNROLL_ALL
+      for (int e = 0; e < 4; ++e) s[0][e] *= Storage::template key_scale<block_words>(scale[e / 2], 0);
+      PAGODA_UNROLL_ALL
+      for (int i = 1; i < chunks; ++i)
+        for (int e = 0; e < 4; ++e) s[0][e] += s[i][e] * Storage::template key_scale<block_words>(scale[e / 2], i);
+    }
+    if constexpr (prepares_values) prepare_values(prepared_);
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < 4; ++i) {
+      const float sum = scales_weights ? s[0][i] : s[0][i] + s[1][i];
+      x_[i]           = token_at(i) < end - u ? sum * (scale_ * key_factor) : -infinity;
+    }
+  }
+  /// Adds products of the keys in k. For scales_weights each chunk, which is one block, has a sum of its own.
+  template <int Sums>
+  KOKKOS_FUNCTION void add_block_products(float (&s)[Sums][4], const std::uint32_t (&k)[chunks / 2][4],
+                                          const std::uint32_t (&q)[query_chunks]) const {
+    [[maybe_unused]] std::uint32_t scale[2][block_words];
+    if constexpr (!scales_weights)
+      for (int t = 0; t < 2; ++t) this->load_key_scales(row_ + 8 * t, scale[t]);
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < chunks; ++i) {
+      std::uint32_t a[Storage::steps][4];
+      Storage::keys(k[i / 2][i % 2 * 2], k[i / 2][i % 2 * 2 + 1], a);
+      if constexpr (!scales_weights) {
+        if (i % 2 == 0) {
+          Storage::template scale_keys<0>(a, scale[0][i / 2], scale[1][i / 2]);
+        } else {
+          Storage::template scale_keys<1>(a, scale[0][i / 2], scale[1][i / 2]);
+        }
+      }
+      PAGODA_UNROLL_ALL
+      for (int step = 0; step < Storage::steps; ++step) {
+        const int n = Storage::steps * i + step;
+        cuda::mma<Operand>(s[scales_weights ? i : step], a[step][0], a[step][1], a[step][2], a[step][3], q[2 * n],
+                           q[2 * n + 1]);
+      }
+    }
+  }
+
+  /// The softmax, then the values, of caches with block scales.
+  template <class Where>
+  KOKKOS_FUNCTION void multiply_values_in_blocks(const Where& where, int u, int end, bool hides) {
+    float most[2];
+    largest_weights(most);
+    if (cuda::any_lane(exceeds_base(most) || !scales_in_range_)) {
+      if (cuda::any_lane(exceeds_base(most))) raise_base(most);
+      if constexpr (scales_weights) {
+        if (cuda::any_lane(!scales_in_range_)) {
+          multiply_output(this->fit_scales());
+          if constexpr (prepares_values) this->load_weight_scales(prepared_);
+        }
+        exponentiate(hides);
+        if (cuda::any_lane(!scales_fit_)) {
+          multiply_wide_values(hides);
+        } else {
+          multiply_weights(hides);
+        }
+      }
+    } else if constexpr (scales_weights) {  // apart from the rare case, whose branches would be here otherwise
+      exponentiate(hides);
+      multiply_weights(hides);
+    }
+    if constexpr (!scales_weights) {
+      exponentiate(hides);
+      multiply_weights(hides);
+    }
+    cuda::sync_warp();
+    this->copy_together(where, u, end);
+    next_stage();
+  }
+  KOKKOS_FUNCTION void multiply_weights([[maybe_unused]] bool hides) {
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < 2; ++i) p_[i] = cuda::transpose(cuda::pack<Operand>(x_[2 * i], x_[2 * i + 1]));
+    if constexpr (prepares_values) {
+      multiply_prepared(prepared_);
+    } else if (!scales_weights && AnyQuery && hides && !values_are_finite()) {
+      multiply_visible_values();
+    } else {
+      typename Base::Prepared prepared;
+      prepare_values(prepared);
+      multiply_prepared(prepared);
+    }
+  }
+  /// Values whose scales are too far apart are multiplied by their scales, and probabilities are split.
+  KOKKOS_FUNCTION void multiply_wide_values(bool hides) {
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t word = cuda::pack<ValueOperand>(x_[2 * i], x_[2 * i + 1]);
+      float low, high;
+      cuda::unpack<ValueOperand>(word, low, high);
+      p_[i]      = cuda::transpose(word);
+      p_rest_[i] = cuda::transpose(cuda::pack<ValueOperand>(x_[2 * i] - low, x_[2 * i + 1] - high));
+    }
+    if (AnyQuery && hides && !values_are_finite()) return multiply_visible_values();
+    for_each_value([&](int o, const std::uint32_t (&a)[4]) { multiply_value(out_[o], a); });
+  }
+
+  /// Maximum of the weights of value rows: with scales of tokens, the most probable token need not have the largest.
+  KOKKOS_FUNCTION void largest_weights([[maybe_unused]] float (&most)[2]) const {
+#if defined(__CUDA_ARCH__)
+    PAGODA_UNROLL_ALL
+    for (int e = 0; e < 2; ++e) most[e] = fmaxf(x_[e], x_[2 + e]);
+    if constexpr (scaled && !in_blocks)
+      for (int e = 0; e < 2; ++e) most[e] = fmaxf(x_[e] + weight_log2(0), x_[2 + e] + weight_log2(1));
+#endif
+  }
+  KOKKOS_FUNCTION bool exceeds_base(const float (&most)[2]) const {
+    return most[0] > base_[0] + rescale_threshold || most[1] > base_[1] + rescale_threshold;
+  }
+  KOKKOS_FUNCTION void raise_base([[maybe_unused]] float (&most)[2]) {
+#if defined(__CUDA_ARCH__)
+    PAGODA_UNROLL_ALL
+    for (int e = 0; e < 2; ++e) {
+      for (int d = 4; d < 32; d *= 2) most[e] = fmaxf(most[e], __shfl_xor_sync(~0u, most[e], d));
+      const float base = fmaxf(base_[e], most[e]), kept = cuda::exp2(base_[e] - base);
+      base_[e] = base;
+      sum_[e] *= kept;
+      PAGODA_UNROLL_ALL
+      for (auto& o : out_) o[e] *= kept, o[2 + e] *= kept;
+    }
+#endif
+  }
+  /// Turns scores into probabilities times weights.
+  KOKKOS_FUNCTION void exponentiate(bool hides) {
+    if (AnyQuery && hides) {
+      exponentiate_tile(std::true_type{});
+    } else {
+      exponentiate_tile(std::false_type{});
+    }
+  }
+  template <class Hiding>
+  KOKKOS_FUNCTION void exponentiate_tile(Hiding hiding) {
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < 4; ++i) {
+      const bool hidden = hiding && x_[i] == -infinity;
+      x_[i]             = cuda::exp2(x_[i] - base_[i % 2]);
+      sum_[i % 2] += x_[i];
+      x_[i] = hidden ? cuda::hidden_probability : x_[i] * weight(i / 2);
+    }
+  }
+
   /// s[step % 2] += keys x queries over the 16 dims of a step.
   KOKKOS_FUNCTION static void multiply(float (&s)[2][4], const std::uint32_t (&q)[query_chunks], int step,
                                        const std::uint32_t (&a)[4]) {
@@ -336,6 +444,8 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
   std::uint32_t q_[query_chunks];
   float x_[4];  ///< the lane's first token in both rows, then its second
   float base_[2] = {initial_max, initial_max}, sum_[2] = {};
+  bool scales_in_range_ = true;  ///< the lane's block scales of the tile
+  std::conditional_t<prepares_values, typename Base::Prepared, std::monostate> prepared_;
 };
 
 }  // namespace pagoda::detail

@@ -84,6 +84,7 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
       by_tile_ = where.in_pages(tile_tokens) && args_.near_tokens;
       if (by_tile_ && known_pages) {
         place_.page = page;
+        if constexpr (in_blocks) place_.slot = args_.page_size.rest(where.token(least(u + lane_ * step, end - 1)));
         ahead_ += 32 * step_;
       } else {
         look_up(where, end);
@@ -103,6 +104,35 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
   KOKKOS_FUNCTION void turn_ahead(const Where& where, int u, int end) {
     more_ = comes(u, stages * step_, end);
     if (more_) turn(where, u + stages * step_, end);
+  }
+  /// The page and slot of tile number tile_, of which lane tile_ % 32 knows them.
+  KOKKOS_FUNCTION void take_place() {
+    page_ = cuda::from_lane(pages_, tile_ & 31), slot_ = cuda::from_lane(slots_, tile_ & 31);
+  }
+  /// With block scales, keys, values and scales of a tile are copied together, by turn_ahead_together while the tile at
+  /// u is multiplied, and copy_together after that. Nearly all tiles lie in one page and before the end, and their page
+  /// is in a register; for these there are no branches but one.
+  KOKKOS_FUNCTION void turn_ahead_together(int u, int end) {
+    const auto left = static_cast<unsigned>(end - u), ahead = static_cast<unsigned>(stages * step_);
+    steady_ = !AnyAlignment && !cuda::any_lane((tile_ & 31) == 0 || left < ahead + tile_tokens);
+    take_place();
+  }
+  template <class Where>
+  KOKKOS_FUNCTION void copy_together(const Where& where, int u, int end) {
+    if constexpr (!AnyAlignment) {
+      if (steady_) {
+        ++tile_;
+        blocks_.next();
+        copy_block_scales(slot_ + (lane_ & (tile_tokens - 1)));
+        copy_whole(stage_, keys_from_, units(keys_from_));
+        cuda::commit_copies();
+        copy_whole(stage_ + tile_bytes, values_from_, units(values_from_));
+        return cuda::commit_copies();
+      }
+    }
+    turn_ahead(where, u, end);
+    copy_keys();
+    copy_values();
   }
   /// Sets the addresses from which the lane copies scales: the first half of the lanes copy those of keys, the others
   /// those of values. If tokens have no scales of their own, scratch holds ones.
@@ -152,12 +182,18 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
     if (by_tile_) {
       if ((tile_ & 31) == 0) {
         pages_ = place_.page;
+        if constexpr (in_blocks) slots_ = place_.slot;
         if (ahead_ < end) look_up(where, end);
       }
-      page_ = pages_;
-      KOKKOS_IF_ON_DEVICE((page_ = __shfl_sync(~0u, pages_, tile_ & 31);))
-      ++tile_;
-      slot_  = args_.page_size.rest(u);
+      if constexpr (in_blocks) {
+        take_place();
+        ++tile_;
+      } else {
+        page_ = pages_;
+        KOKKOS_IF_ON_DEVICE((page_ = __shfl_sync(~0u, pages_, tile_ & 31);))
+        ++tile_;
+        slot_ = args_.page_size.rest(u);
+      }
       whole_ = u + tile_tokens <= end;
       if (!whole_) slot_ += least(lane_ & (tile_tokens - 1), end - 1 - u);
     } else {
@@ -170,7 +206,7 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
     if constexpr (in_blocks) {
       blocks_.next();
       if (!more_) return cuda::commit_copies();
-      blocks_.copy(cuda::shared_address(block_row()), page_, whole_ ? slot_ + (lane_ & (tile_tokens - 1)) : slot_);
+      copy_block_scales(whole_ ? slot_ + (lane_ & (tile_tokens - 1)) : slot_);
     } else if constexpr (scaled) {
       if (more_ && scales_from_) {
         const auto page = static_cast<std::uint32_t>(page_);
@@ -182,6 +218,7 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
     }
     copy(0, keys_from_);
   }
+  KOKKOS_FUNCTION void copy_block_scales(int slot) { blocks_.copy(cuda::shared_address(block_row()), page_, slot); }
   /// Whether u + step < end; u + step may exceed 2^31.
   KOKKOS_FUNCTION static bool comes(int u, int step, int end) {
     return static_cast<unsigned>(u) + static_cast<unsigned>(step) < static_cast<unsigned>(end);
@@ -249,15 +286,10 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
   KOKKOS_FUNCTION void copy(int behind_keys, const Source& from) {
     const int to = stage_ + behind_keys;
     if (!more_) return cuda::commit_copies();
-    const std::uint32_t units = page_ * from.steps.page + slot_ * from.steps.token + from.first;
+    const std::uint32_t units = this->units(from);
     const int row0            = lane_ / copy_lanes;
     if (whole_) {
-      const char* const row = from.base + static_cast<std::uint64_t>(units + row0 * from.steps.token) * args_.row_unit;
-      const std::uint32_t bytes = from.steps.token * args_.row_unit;
-      PAGODA_UNROLL_ALL
-      for (int i = 0; i < tile_tokens; i += copy_rows)
-        cuda::copy_async((copy_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes,
-                         row + static_cast<std::uint64_t>(bytes) * i, policy_, from.beyond);
+      copy_whole(to, from, units);
     } else {
       PAGODA_UNROLL_ALL
       for (int i = 0; i < tile_tokens; i += copy_rows) {
@@ -270,12 +302,28 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
     cuda::commit_copies();
   }
 
+  /// Units from row 0 of page 0 to the location of the selected tile.
+  KOKKOS_FUNCTION std::uint32_t units(const Source& from) const {
+    return page_ * from.steps.page + slot_ * from.steps.token + from.first;
+  }
+  /// Starts to copy a tile within a page to `to`, from `units` units behind row 0 of page 0.
+  KOKKOS_FUNCTION void copy_whole(int to, const Source& from, std::uint32_t units) const {
+    const int row0        = lane_ / copy_lanes;
+    const char* const row = from.base + static_cast<std::uint64_t>(units + row0 * from.steps.token) * args_.row_unit;
+    const std::uint32_t bytes = from.steps.token * args_.row_unit;
+    PAGODA_UNROLL_ALL
+    for (int i = 0; i < tile_tokens; i += copy_rows)
+      cuda::copy_async((copy_at_ ^ (swizzle(i) << 4)) + to + i * row_bytes, row + static_cast<std::uint64_t>(bytes) * i,
+                       policy_, from.beyond);
+  }
+
   const Member& team_;
   const KernelArgsOf<T>& args_;
   char* memory_;
   char* keys_;  ///< the worker's part of scratch: a tile of keys, then one of values
   int lane_ = 0, row_, column_;
-  int step_ = 0, ahead_ = 0, tile_ = 0, pages_ = 0;
+  int step_ = 0, ahead_ = 0, tile_ = 0, pages_ = 0, slots_ = 0;
+  bool steady_  = false;     ///< see turn_ahead_together
   bool by_tile_ = false;     ///< tiles lie within pages
   int stage_    = 0;         ///< offset of the tile's place, in bytes
   bool more_    = false;     ///< there is a tile to copy

@@ -42,27 +42,49 @@ class MmaValues : public MmaBlockScales<T, DimTile, AnyQuery, AnyAlignment> {
     if constexpr (scales_weights) cuda::mma<ValueOperand>(sum, a[0], a[1], a[2], a[3], p_rest_[0], p_rest_[1]);
   }
 
-  /// out_ += values x weights, if the scales of values are in the range for multiplying weights by them.
-  KOKKOS_FUNCTION void multiply_scaled_weights() {
-    std::uint32_t scale[2][4 * block_words];  // tokens 2 column, 2 column + 1, and the same + 8
-    for (int t = 0; t < 2; ++t) cuda::load_words(scale[t], this->converted_row(tile_tokens + 2 * column_ + 8 * t));
-    PAGODA_UNROLL_ALL
-    for (int i = 0; i < chunks / 2; ++i) {
-      std::uint32_t v[4];
-      cuda::load_matrices<true>(v, (values_at_ ^ (i << 5)) + stage_);
+  /// The tile's values as operands of the second product, which do not depend on the scores: with their scales, or for
+  /// scales_weights without them. `scale` then has the scales of all blocks, of tokens 2 column and 2 column + 1, and
+  /// of the same + 8.
+  struct Prepared {
+    std::uint32_t a[DimTile / 16][4];
+    std::uint32_t scale[2][scales_weights ? 4 * block_words : 1];
+  };
+  KOKKOS_FUNCTION void prepare_values(Prepared& v) const {
+    if constexpr (scales_weights) {
       PAGODA_UNROLL_ALL
-      for (int j = 0; j < 2; ++j) {
-        std::uint32_t a[Storage::steps][4], p[2];
-        Storage::unscaled_values(v[j], v[2 + j], a);
+      for (int i = 0; i < chunks / 2; ++i) {
+        std::uint32_t w[4];
+        cuda::load_matrices<true>(w, (values_at_ ^ (i << 5)) + stage_);
         PAGODA_UNROLL_ALL
-        for (int t = 0; t < 2; ++t)
-          p[t] = cuda::multiply_pairs<half_t>(p_[t], Storage::template weight_scales<block_words>(scale[t], 2 * i + j));
-        PAGODA_UNROLL_ALL
-        for (int step = 0; step < Storage::steps; ++step) {
-          auto& out = out_[Storage::steps * (2 * i + j) + step];
-          cuda::mma<half_t>(out, a[step][0], a[step][1], a[step][2], a[step][3], p[0], p[1]);
+        for (int j = 0; j < 2; ++j) {
+          std::uint32_t a[Storage::steps][4];
+          Storage::unscaled_values(w[j], w[2 + j], a);
+          PAGODA_UNROLL_ALL
+          for (int step = 0; step < Storage::steps; ++step)
+            for (int e = 0; e < 4; ++e) v.a[Storage::steps * (2 * i + j) + step][e] = a[step][e];
         }
       }
+      load_weight_scales(v);
+    } else {
+      for_each_value([&](int o, const std::uint32_t (&a)[4]) {
+        PAGODA_UNROLL_ALL
+        for (int e = 0; e < 4; ++e) v.a[o][e] = a[e];
+      });
+    }
+  }
+  KOKKOS_FUNCTION void load_weight_scales(Prepared& v) const {
+    for (int t = 0; t < 2; ++t) cuda::load_words(v.scale[t], this->converted_row(tile_tokens + 2 * column_ + 8 * t));
+  }
+  /// out_ += values x weights. For scales_weights, the scales of values must be in the range for products with weights.
+  KOKKOS_FUNCTION void multiply_prepared(const Prepared& v) {
+    PAGODA_UNROLL_ALL
+    for (int o = 0; o < DimTile / 16; ++o) {
+      std::uint32_t p[2] = {p_[0], p_[1]};
+      if constexpr (scales_weights)
+        for (int t = 0; t < 2; ++t)
+          p[t] = cuda::multiply_pairs<half_t>(
+              p[t], Storage::template weight_scales<block_words>(v.scale[t], o / Storage::steps));
+      cuda::mma<half_t>(out_[o], v.a[o][0], v.a[o][1], v.a[o][2], v.a[o][3], p[0], p[1]);
     }
   }
 

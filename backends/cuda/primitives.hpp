@@ -231,6 +231,13 @@ KOKKOS_INLINE_FUNCTION std::uint32_t from_lane([[maybe_unused]] std::uint32_t x,
   return x;
 #endif
 }
+KOKKOS_INLINE_FUNCTION int from_lane([[maybe_unused]] int x, [[maybe_unused]] int lane) {
+#if defined(__CUDA_ARCH__)
+  return __shfl_sync(~0u, x, lane);
+#else
+  return x;
+#endif
+}
 KOKKOS_INLINE_FUNCTION std::uint64_t from_lane([[maybe_unused]] std::uint64_t x, [[maybe_unused]] int lane) {
 #if defined(__CUDA_ARCH__)
   return __shfl_sync(~0u, x, lane);

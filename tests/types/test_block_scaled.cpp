@@ -70,8 +70,10 @@ TEST(E2M1, AsHalvesOfMatrixOperands) {
               n % 4 == 0 ? detail::even_e2m1_pair_over_2_14<0>(word) : detail::even_e2m1_pair_over_2_14<2>(word);
           EXPECT_EQ(as_half(pair >> (n / 4 * 16) & 0xffff), number) << code << " in place " << n;
         } else {
-          const std::uint32_t bytes = detail::odd_e2m1_over_2_14(word);
-          EXPECT_TRUE(same(as_half((bytes >> (n / 2 * 8) & 0xff) << 8), number)) << code << " in place " << n;
+          const std::uint32_t bytes = detail::odd_e2m1_bytes(word);
+          const std::uint32_t pair =
+              n % 4 == 1 ? detail::odd_e2m1_pair_over_2_14<1>(bytes) : detail::odd_e2m1_pair_over_2_14<3>(bytes);
+          EXPECT_TRUE(same(as_half(pair >> (n / 4 * 16) & 0xffff), number)) << code << " in place " << n;
         }
         const std::uint32_t pair = detail::e2m1_pair_over_2_126(word, n % 4);
         EXPECT_TRUE(same(as_bfloat16(pair >> (n / 4 * 16) & 0xffff), number)) << code << " in place " << n;
