@@ -58,7 +58,8 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
     next_at_   = keys + row0 * row_bytes + (((first + 1) ^ swizzle(row0)) << 4);
     values_at_ = keys + tile_bytes + ((lane_ & 7) | (lane_ >> 4 << 3)) * row_bytes +
                  (((lane_ >> 3 & 1) ^ swizzle(lane_ & 7)) << 4);
-    if constexpr (in_blocks) keys_at_ = cuda::opaque(keys_at_), values_at_ = cuda::opaque(values_at_);
+    if constexpr (in_blocks)
+      keys_at_ = cuda::opaque(keys_at_), values_at_ = cuda::opaque(values_at_), copy_at_ = cuda::opaque(copy_at_);
   }
 
   /// Starts the copies of the first tiles. This worker's tiles of tokens begin at u, u + step .. before end.
