@@ -147,8 +147,8 @@ class ListMultiplier {
     free_slot();
 
     std::uint32_t p[Tokens / 4] = {};
-    bool raised         = false;
-    float correction[2] = {1, 1};
+    bool raised                 = false;
+    float correction[2]         = {1, 1};
     if (mine.any) {
       if (some_unseen) mask_unseen(x, tokens_left, hidden);
       raised = update_max(x, mine, max, sum, correction);
