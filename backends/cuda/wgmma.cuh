@@ -72,6 +72,8 @@ PAGODA_DEVICE void decrease_registers() {
 // clang-format off
 #define PAGODA_8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define PAGODA_32(d, i) PAGODA_8(d, i), PAGODA_8(d, i + 8), PAGODA_8(d, i + 16), PAGODA_8(d, i + 24)
+#define PAGODA_16(d, i) PAGODA_8(d, i), PAGODA_8(d, i + 8)
+#define PAGODA_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define PAGODA_REGISTERS_32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -97,6 +99,21 @@ PAGODA_DEVICE void wgmma(float (&d)[32], std::uint64_t a, std::uint64_t b, bool 
   } else {
     asm volatile(PAGODA_WGMMA("64", PAGODA_REGISTERS_32, "f16", "32", "33", "34", "0")
                  : PAGODA_32(d, 0)
+                 : "l"(a), "l"(b), "r"(int(add)));
+  }
+#endif
+}
+/// The same with 32 columns.
+template <bool Bf16>
+PAGODA_DEVICE void wgmma(float (&d)[16], std::uint64_t a, std::uint64_t b, bool add) {
+#if PAGODA_SM90A
+  if constexpr (Bf16) {
+    asm volatile(PAGODA_WGMMA("32", PAGODA_REGISTERS_16, "bf16", "16", "17", "18", "0")
+                 : PAGODA_16(d, 0)
+                 : "l"(a), "l"(b), "r"(int(add)));
+  } else {
+    asm volatile(PAGODA_WGMMA("32", PAGODA_REGISTERS_16, "f16", "16", "17", "18", "0")
+                 : PAGODA_16(d, 0)
                  : "l"(a), "l"(b), "r"(int(add)));
   }
 #endif
@@ -155,7 +172,9 @@ PAGODA_DEVICE void wgmma_register_a(float (&d)[32], const std::uint32_t* a, std:
 #undef PAGODA_WGMMA
 #undef PAGODA_REGISTERS_64
 #undef PAGODA_REGISTERS_32
+#undef PAGODA_REGISTERS_16
 #undef PAGODA_32
+#undef PAGODA_16
 #undef PAGODA_8
 
 /// Stores four 8 x 8 matrices of 16-bit elements to shared memory. Lanes hold them as load_matrices returns them.

@@ -6,15 +6,16 @@
 #include "backends/cuda/wgmma.cuh"
 
 /// A tile's scores, and the softmax before the values are added. A lane has 32 scores of the product of 64 query rows
-/// and 64 tokens: two rows, eight apart, and two tokens of each eight. x[e] is of row e / 2 % 2.
+/// and 64 tokens: two rows, eight apart, and two tokens of each eight. x[e] is of row e / 2 % 2. Products with fewer
+/// tokens have fewer scores, N.
 namespace pagoda::tuned::wgmma {
 
 using detail::initial_max;
 using detail::rescale_threshold;
 
 /// Starts the products of 64 rows of queries and 64 rows of keys, both of D dims. wgmma_wait waits for them.
-template <bool Bf16, int D>
-PAGODA_DEVICE void start_scores(float (&x)[32], std::uint64_t q, std::uint64_t k) {
+template <bool Bf16, int D, int N>
+PAGODA_DEVICE void start_scores(float (&x)[N], std::uint64_t q, std::uint64_t k) {
   wgmma_fence_registers(x);
   wgmma_fence();
 #pragma unroll
@@ -40,10 +41,11 @@ PAGODA_DEVICE void mask_hidden(const auto& args, float (&x)[32], int batch, int 
 }
 
 /// The largest scores that the lane has of its rows, times the scale.
-PAGODA_DEVICE void lane_max(const float (&x)[32], float scale, float (&largest)[2]) {
+template <int N>
+PAGODA_DEVICE void lane_max(const float (&x)[N], float scale, float (&largest)[2]) {
   largest[0] = x[0], largest[1] = x[2];
 #pragma unroll
-  for (int e = 0; e < 32; ++e) largest[e >> 1 & 1] = fmaxf(largest[e >> 1 & 1], x[e]);
+  for (int e = 0; e < N; ++e) largest[e >> 1 & 1] = fmaxf(largest[e >> 1 & 1], x[e]);
   largest[0] *= scale, largest[1] *= scale;
 }
 /// Maximum and sum over the four lanes that have a row.
@@ -57,16 +59,16 @@ PAGODA_DEVICE float row_sum(float x) {
 }
 
 /// Turns scores into probabilities relative to the running maxima, adds them to the lane's sums, and packs them by two.
-template <bool Bf16>
-PAGODA_DEVICE void exponentiate(float (&x)[32], float scale, const float (&max)[2], float (&sum)[2],
-                                std::uint32_t (&p)[16]) {
+template <bool Bf16, int N>
+PAGODA_DEVICE void exponentiate(float (&x)[N], float scale, const float (&max)[2], float (&sum)[2],
+                                std::uint32_t (&p)[N / 2]) {
 #pragma unroll
-  for (int e = 0; e < 32; ++e) {
+  for (int e = 0; e < N; ++e) {
     x[e] = exp2_fast(x[e] * scale - max[e >> 1 & 1]);
     sum[e >> 1 & 1] += x[e];
   }
 #pragma unroll
-  for (int e = 0; e < 16; ++e) p[e] = pack<Bf16>(x[2 * e], x[2 * e + 1]);
+  for (int e = 0; e < N / 2; ++e) p[e] = pack<Bf16>(x[2 * e], x[2 * e + 1]);
 }
 
 }  // namespace pagoda::tuned::wgmma

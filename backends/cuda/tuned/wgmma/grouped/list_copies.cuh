@@ -141,7 +141,7 @@ class QueryLoader {
       if (s.index != index_) load_output_rows(s), index_ = s.index;
 #pragma unroll
       for (int i = 0; i < per_lane; ++i)
-        if (lane_ + 32 * i < s.entry.queries) shared_.rows(unit())[lane_ + 32 * i] = output_rows_[i];
+        if (lane_ + 32 * i < s.entry.queries) shared_.rows(unit_)[lane_ + 32 * i] = output_rows_[i];
       if (lane_ == 0) {
         const HeadShare& h = s.share;
         const int flags    = (s.state >= 0 ? Assignment::to_states : 0) |
@@ -149,7 +149,7 @@ class QueryLoader {
         int4* const to = shared_.assignment(to_.slot);
         to[0] = make_int4(h.end_tile - h.first_tile, s.entry.tokens - h.first_tile * tile_tokens, rows | flags, s.head);
         to[1] =
-            make_int4(s.index, hidden_, h.first_tile, unit() | (first_ % Memory::units) << 8 | (end_ - first_) << 16);
+            make_int4(s.index, hidden_, h.first_tile, unit_ | (first_ % Memory::units) << 8 | (end_ - first_) << 16);
         if (!h.whole) shared_.pending()[h.has_first_tile] = {s.index, s.head, h.first_block, h.last_block};
       }
       publish();
@@ -170,7 +170,6 @@ class QueryLoader {
     unit_ = (at + left_out) % Memory::units, end_ = first_ + left_out + count;
     barrier_wait(shared_.unit_empty((end_ - 1) % Memory::units), ((end_ - 1) / Memory::units & 1) ^ 1);
   }
-  PAGODA_DEVICE int unit() const { return unit_; }
 
   PAGODA_DEVICE void load_query_tokens(const ListSegment& s) {
     int hidden = 0;
@@ -190,16 +189,15 @@ class QueryLoader {
         output_rows_[i] = s.state < 0 ? tokens_[i] : __ldg(args_.state_begin + tokens_[i]) + s.state;
   }
 
-  /// Starts to copy the rows; each lane copies 16 bytes at a time. Rows beyond the entry's last keep what was there:
-  /// nothing depends on them.
+  /// Starts to copy the rows. Eight lanes copy a row, 16 bytes of each of its runs of 64 dims. Rows beyond the entry's
+  /// last keep what was there: nothing depends on them.
   PAGODA_DEVICE void copy_rows(const ListSegment& s, int rows) const {
-    constexpr int chunks = D / 8, at_once = 32 / chunks;
-    const int chunk            = lane_ % chunks;
-    const std::uint32_t to     = shared_.queries(unit());
+    constexpr int at_once      = 4;
+    const int chunk            = lane_ % 8;
     const std::uint64_t policy = ordinary_policy();
-#pragma unroll 1
+#pragma unroll 2
     for (int first = 0; first < rows; first += at_once) {
-      const int r = first + lane_ / chunks;
+      const int r = first + lane_ / 8;
       const QueryRow row(args_, s.head, min(r, rows - 1));
       // The rows of this step belong to the same 32 query tokens, because at_once divides 32.
       const int which = __shfl_sync(~0u, row.token >> 5, 0);
@@ -208,11 +206,13 @@ class QueryLoader {
       for (int i = 1; i < per_lane; ++i)
         if (which == i) token = tokens_[i];
       token                   = __shfl_sync(~0u, token, row.token & 31);
-      const std::int64_t from = token * args_.q.token + row.head * args_.q.head;
-      if (r < rows)
-        copy_async(to + swizzled_offset<D>(r, chunk),
-                   reinterpret_cast<const char*>(static_cast<const std::uint16_t*>(args_.q.data) + from) + 16 * chunk,
-                   policy);
+      const std::int64_t from = token * args_.q.token + row.head * args_.q.head + 8 * chunk;
+      const char* const at    = reinterpret_cast<const char*>(static_cast<const std::uint16_t*>(args_.q.data) + from);
+      const std::uint32_t to  = shared_.queries(unit_) + swizzled_offset<D>(r, chunk);
+      if (r < rows) {
+#pragma unroll
+        for (int run = 0; run < D / 64; ++run) copy_async(to + run * run_bytes, at + 128 * run, policy);
+      }
     }
   }
 

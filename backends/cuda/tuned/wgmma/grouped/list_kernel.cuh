@@ -95,8 +95,14 @@ class ListMultiplier {
 #pragma unroll
       for (float& x : o[0]) x = 0;
     }
-    for (int i = 0; i < s.tiles; ++i)
-      add_tile(s, together, mine, hidden, cleared, q, i, s.tokens_left - i * tile_tokens, max, sum, o[0]);
+    for (int i = 0; i < s.tiles; ++i) {
+      const int tokens_left = s.tokens_left - i * tile_tokens;
+      if (tokens_left > tile_tokens / 2) {
+        add_tile<tile_tokens>(s, together, mine, hidden, cleared, q, i, tokens_left, max, sum, o[0]);
+      } else {
+        add_tile<tile_tokens / 2>(s, together, mine, hidden, cleared, q, i, tokens_left, max, sum, o[0]);
+      }
+    }
     if (!mine.any) return;
 
     if (s.hidden > 0 && *cleared != 0) [[unlikely]]
@@ -119,18 +125,19 @@ class ListMultiplier {
     bool any, first, second;
   };
 
-  /// Adds tile i of the segment to running maxima, sums and outputs.
+  /// Adds the first `Tokens` tokens of tile i of the segment to running maxima, sums and outputs.
+  template <int Tokens>
   PAGODA_DEVICE void add_tile(const Assignment& s, bool together, const RowsOfLane& mine, const int (&hidden)[2],
                               volatile int* cleared, std::uint64_t q, int i, int tokens_left, float (&max)[2],
                               float (&sum)[2], float (&o)[D / 2]) {
     const std::uint64_t k = matrix_descriptor(shared_.tile(used_.slot), bytes_of_8);
     barrier_wait(shared_.full(used_.slot), used_.parity);
-    float x[32];
+    float x[Tokens / 2];
     start_scores<Bf16, D>(x, q, k);
     Ring<Memory::slots> values = used_;
     values.next();
     const std::uint64_t v  = matrix_descriptor(shared_.tile(values.slot), bytes_of_8, run_bytes);
-    const bool some_unseen = tokens_left < tile_tokens + s.hidden;
+    const bool some_unseen = tokens_left < Tokens + s.hidden;
     if (some_unseen) {  // beside the products
       barrier_wait(shared_.full(values.slot), values.parity);
       clear_unseen_values(s, together, cleared, shared_.tile(values.slot), tokens_left);
@@ -139,9 +146,9 @@ class ListMultiplier {
     wgmma_fence_registers(x);
     free_slot();
 
-    std::uint32_t p[16] = {};
-    bool raised         = false;
-    float correction[2] = {1, 1};
+    std::uint32_t p[Tokens / 4] = {};
+    bool raised                 = false;
+    float correction[2]         = {1, 1};
     if (mine.any) {
       if (some_unseen) mask_unseen(x, tokens_left, hidden);
       raised = update_max(x, mine, max, sum, correction);
@@ -155,7 +162,7 @@ class ListMultiplier {
     wgmma_fence_registers(o);
     wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < tile_tokens / 16; ++j)
+    for (int j = 0; j < Tokens / 16; ++j)
       wgmma_register_a<Bf16>(o, p + 4 * j, advance_descriptor(v, j * 2 * bytes_of_8), i > 0 || j > 0);
     wgmma_commit();
     wgmma_wait<0>();
@@ -195,16 +202,18 @@ class ListMultiplier {
       hidden[r]              = query.sequence == entry.sequence ? ::max(query.behind - 1, 0) : 0;
     }
   }
-  PAGODA_DEVICE void mask_unseen(float (&x)[32], int tokens_left, const int (&hidden)[2]) const {
+  template <int N>
+  PAGODA_DEVICE void mask_unseen(float (&x)[N], int tokens_left, const int (&hidden)[2]) const {
 #pragma unroll
-    for (int e = 0; e < 32; ++e)
+    for (int e = 0; e < N; ++e)
       if (8 * (e / 4) + (e & 1) >= tokens_left - 2 * column_ - hidden[e >> 1 & 1]) x[e] = -INFINITY;
   }
 
   /// Raises the running maxima to those of the tile's scores x if needed, and rescales the sums. correction: factor of
   /// the outputs. Returns whether the maximum of a row was raised. Rows that the entry does not have hold anything, and
   /// never cause it.
-  PAGODA_DEVICE bool update_max(const float (&x)[32], const RowsOfLane& mine, float (&max)[2], float (&sum)[2],
+  template <int N>
+  PAGODA_DEVICE bool update_max(const float (&x)[N], const RowsOfLane& mine, float (&max)[2], float (&sum)[2],
                                 float (&correction)[2]) const {
     float largest[2];
     lane_max(x, args_.scale, largest);
