@@ -22,8 +22,8 @@ KOKKOS_INLINE_FUNCTION constexpr std::uint32_t even_e2m1_pair_over_2_14(std::uin
   return ((w & 0x0f0f0f0fu) * (N == 0 ? 18u << 8 : 18u) + 0xf000f000u) & 0x8e008e00u;
 }
 /// The bits of codes 1, 3, 5 and 7 of a word where the upper byte of an fp16 number has them: the sign in bit 7 of each
-/// byte, the others in bits 1 .. 3. The remaining bits may be set. One instruction selects the bits after the shift; the
-/// compiler, which knows what is used of the result, takes two.
+/// byte, the others in bits 1 .. 3. The remaining bits may be set. One instruction selects the bits after the shift;
+/// the compiler, which knows what is used of the result, takes two.
 KOKKOS_INLINE_FUNCTION std::uint32_t odd_e2m1_bytes(std::uint32_t w) {
   const std::uint32_t shifted = w >> 3;
 #if defined(__CUDA_ARCH__)

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/mma_softmax.hpp"
 #include "backends/cuda/mma_storage.hpp"
-#include "backends/cuda/mma_values.hpp"
-#include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "src/base/arithmetic.hpp"
 #include "src/base/unroll.hpp"
@@ -45,22 +44,27 @@ namespace pagoda::detail {
 /// other than the cache's, and score options. AnyAlignment: rows may begin on any byte and have any length. They are
 /// copied as the 16-byte chunks that they touch and shifted into place in scratch (realign).
 template <class T, int DimTile, bool AnyQuery = false, bool AnyAlignment = false>
-class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
-  using Base = MmaValues<T, DimTile, AnyQuery, AnyAlignment>;
+class MmaFragment : public MmaSoftmax<T, DimTile, AnyQuery, AnyAlignment> {
+  using Base = MmaSoftmax<T, DimTile, AnyQuery, AnyAlignment>;
   using Base::args_;
+  using Base::base_;
   using Base::begin_tiles;
   using Base::block_words;
   using Base::chunks;
   using Base::column_;
   using Base::copy_keys;
   using Base::copy_values;
+  using Base::exceeds_base;
+  using Base::exponentiate;
   using Base::fetch_queries;
   using Base::floating;
   using Base::for_each_value;
   using Base::in_blocks;
+  using Base::infinity;
   using Base::key_factor;
   using Base::keys_;
   using Base::keys_at_;
+  using Base::largest_weights;
   using Base::load_scales;
   using Base::lowered;
   using Base::memory_;
@@ -75,6 +79,7 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
   using Base::prepare_values;
   using Base::query_bytes;
   using Base::query_chunks;
+  using Base::raise_base;
   using Base::realign;
   using Base::row_;
   using Base::scale_;
@@ -83,16 +88,16 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
   using Base::stage_;
   using Base::stages;
   using Base::states_at;
+  using Base::sum_;
   using Base::team_;
   using Base::tile_bytes;
   using Base::turn_ahead;
-  using Base::value_scale_;
   using Base::value_stride;
   using Base::values_are_finite;
   using Base::worker_bytes;
+  using Base::x_;
   /// Values are converted before the scores are known, if registers suffice.
   static constexpr bool prepares_values = in_blocks && !AnyQuery && !AnyAlignment && DimTile <= 128;
-  static constexpr float infinity       = Kokkos::Experimental::infinity_v<float>;
 
  public:
   using Base::lane_row;
@@ -383,67 +388,15 @@ class MmaFragment : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
     for_each_value([&](int o, const std::uint32_t (&a)[4]) { multiply_value(out_[o], a); });
   }
 
-  /// Maximum of the weights of value rows: with scales of tokens, the most probable token need not have the largest.
-  KOKKOS_FUNCTION void largest_weights([[maybe_unused]] float (&most)[2]) const {
-#if defined(__CUDA_ARCH__)
-    PAGODA_UNROLL_ALL
-    for (int e = 0; e < 2; ++e) most[e] = fmaxf(x_[e], x_[2 + e]);
-    if constexpr (scaled && !in_blocks)
-      for (int e = 0; e < 2; ++e) most[e] = fmaxf(x_[e] + weight_log2(0), x_[2 + e] + weight_log2(1));
-#endif
-  }
-  KOKKOS_FUNCTION bool exceeds_base(const float (&most)[2]) const {
-    return most[0] > base_[0] + rescale_threshold || most[1] > base_[1] + rescale_threshold;
-  }
-  KOKKOS_FUNCTION void raise_base([[maybe_unused]] float (&most)[2]) {
-#if defined(__CUDA_ARCH__)
-    PAGODA_UNROLL_ALL
-    for (int e = 0; e < 2; ++e) {
-      for (int d = 4; d < 32; d *= 2) most[e] = fmaxf(most[e], __shfl_xor_sync(~0u, most[e], d));
-      const float base = fmaxf(base_[e], most[e]), kept = cuda::exp2(base_[e] - base);
-      base_[e] = base;
-      sum_[e] *= kept;
-      PAGODA_UNROLL_ALL
-      for (auto& o : out_) o[e] *= kept, o[2 + e] *= kept;
-    }
-#endif
-  }
-  /// Turns scores into probabilities times weights.
-  KOKKOS_FUNCTION void exponentiate(bool hides) {
-    if (AnyQuery && hides) {
-      exponentiate_tile(std::true_type{});
-    } else {
-      exponentiate_tile(std::false_type{});
-    }
-  }
-  template <class Hiding>
-  KOKKOS_FUNCTION void exponentiate_tile(Hiding hiding) {
-    PAGODA_UNROLL_ALL
-    for (int i = 0; i < 4; ++i) {
-      const bool hidden = hiding && x_[i] == -infinity;
-      x_[i]             = cuda::exp2(x_[i] - base_[i % 2]);
-      sum_[i % 2] += x_[i];
-      x_[i] = hidden ? cuda::hidden_probability : x_[i] * weight(i / 2);
-    }
-  }
-
   /// s[step % 2] += keys x queries over the 16 dims of a step.
   KOKKOS_FUNCTION static void multiply(float (&s)[2][4], const std::uint32_t (&q)[query_chunks], int step,
                                        const std::uint32_t (&a)[4]) {
     cuda::mma<Operand>(s[step % 2], a[0], a[1], a[2], a[3], q[2 * step], q[2 * step + 1]);
   }
-  /// The factor of a probability, and its logarithm to base 2, at least -60.
-  KOKKOS_FUNCTION float weight(int i) const { return scaled && !in_blocks ? value_scale_[i] : 1.0f; }
-  KOKKOS_FUNCTION float weight_log2(int i) const {
-    return scaled && !in_blocks ? cuda::log2(greatest(weight(i), 0x1p-60f)) : 0.0f;
-  }
-
   /// Token in the tile of the lane's i-th score.
   KOKKOS_FUNCTION int token_at(int i) const { return row_ + (i >> 1) * 8; }
 
   std::uint32_t q_[query_chunks];
-  float x_[4];  ///< the lane's first token in both rows, then its second
-  float base_[2] = {initial_max, initial_max}, sum_[2] = {};
   bool scales_in_range_ = true;  ///< the lane's block scales of the tile
   std::conditional_t<prepares_values, typename Base::Prepared, std::monostate> prepared_;
 };
