@@ -140,12 +140,10 @@ PAGODA_DEVICE std::uint64_t read_once_policy() {
   return policy;
 }
 
-/// Cache policy for data that other blocks read too: as without a policy.
-PAGODA_DEVICE std::uint64_t ordinary_policy() {
-  std::uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
+/// Cache policy for data that other blocks read too: as without a policy. The encoding is that of CUTLASS
+/// (TMA::CacheHintSm90::EVICT_NORMAL); createpolicy.fractional.L2::evict_normal makes another one, with which tensor
+/// copies fail as an illegal instruction (H200, CUDA 13.0).
+PAGODA_DEVICE std::uint64_t ordinary_policy() { return 0x1000000000000000ull; }
 
 /// Starts to copy 16 bytes from global to shared memory.
 PAGODA_DEVICE void copy_async(std::uint32_t to, const char* from, std::uint64_t policy) {
