@@ -331,6 +331,40 @@ def floor_distance(results: Results) -> Any:
     return figure
 
 
+def prefix_trees(results: Results) -> Any:
+    """PAT's Figure 10, in us: 20 trees, four pairs of heads. Of several runs, the first that has packed decodes."""
+    runs = {(c.device, c.space, c.git): c for c in results.columns if results.of(c, r"prefix/.*tree.*")}
+    for run in runs:
+        ways = {c.backend: c for c in results.columns if (c.device, c.space, c.git) == run}
+        if "packed" not in ways:
+            continue
+        heads = [h for h in p.PAT_HEADS if any(results.get(ways["packed"], p.pat_key(t, h)) for t in p.PAT_H200)]
+        if not heads:
+            continue
+        on_h200 = "H200" in run[0]
+        figure, axes = new(f"Trees of shared prefixes, fp16, cold: {run[0]}, {run[2]}", len(heads))
+        for axis, pair in zip(axes, heads):
+            curves = [(name, name, color) for name, color in zip(("plain", "packed", "packed16"), COLORS)]
+            bars = {label: {t: results.us(ways[way], p.pat_key(t, pair)) for t in p.PAT_H200}
+                    for way, label, _ in curves if way in ways}
+            if on_h200:
+                bars["PAT, published"] = {t: row[p.PAT_HEADS.index(pair)] for t, row in p.PAT_H200.items()}
+            reads = {t: s.floor for t in p.PAT_H200 if (s := results.get(ways["packed"], p.pat_key(t, pair)))}
+            trees = [t for t in p.PAT_H200 if t in reads]
+            width = 0.8 / len(bars)
+            for i, ((label, found), color) in enumerate(zip(bars.items(), COLORS)):
+                at = [(x + (i + 0.5) * width - 0.4, found[t]) for x, t in enumerate(trees) if found[t]]
+                if at:
+                    axis.bar(*zip(*at), width=width, color=color, label=label)
+            axis.plot(range(len(trees)), [reads[t] for t in trees], "_", color="k", markersize=8,
+                      label="bare read of each token once")
+            axis.set_xticks(range(len(trees)), [str(t) for t in trees])
+            log_y(axis)
+            finish(axis, "tree", "us", f"heads {pair[0]}/{pair[1]}")
+        return figure
+    return None
+
+
 PLOTS: tuple[tuple[str, str, Callable[[Results], Any]], ...] = (
     ("floor", "Distance to the floor", floor_distance),
     ("throughput", "Throughput over the length", throughput),
@@ -340,6 +374,7 @@ PLOTS: tuple[tuple[str, str, Callable[[Results], Any]], ...] = (
     ("pages-large", "Page size, a large batch", page_sizes_large),
     ("end-to-end", "End to end, with transfers", end_to_end),
     ("table-f", "Flash-Decoding's table", table_f_plot),
+    ("prefix", "Trees of shared prefixes, as PAT had them", prefix_trees),
 )
 
 

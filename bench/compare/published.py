@@ -38,3 +38,39 @@ A100_FLASH_ATTENTION_2 = (390.5, 366.3, 364.8, 352.0, 401.7, 529.2, 582.7, 1156.
 
 def table_f_key(batch: int, length: int, layout: str = "page16") -> str:
     return f"decode/fp16/16x2x128/B{batch}/S{length}/{layout}"
+
+
+# Yi et al., "PAT: Accelerating LLM Decoding via Prefix-Aware Attention with Resource Efficient Multi-Tile Kernel": its
+# kernels, measured on an H200 with its published code: fp16, head_dim 128, pages of 32 tokens, cold; us by tree
+# (tests/prefix/pat_trees.hpp) for these query and kv heads. Planning on the CPU took 0.6 to 66 ms more.
+PAT = 'Yi et al., "PAT: Accelerating LLM Decoding via Prefix-Aware Attention"'
+# Section 8.3, trees 1 to 18: mean reduction of the time of FlashAttention and of FlashInfer, and largest speedups.
+PAT_MEAN_SAVED = {"FlashAttention": 0.678, "FlashInfer": 0.521}
+PAT_SPEEDUP = {"FlashAttention": 21.5, "FlashInfer": 11.7}
+PAT_HEADS = ((32, 32), (16, 8), (32, 8), (64, 8))
+PAT_H200 = {
+    1: (70, 46, 49, 48),
+    2: (84, 46, 54, 68),
+    3: (317, 142, 217, 360),
+    4: (123, 61, 62, 65),
+    5: (86, 47, 57, 71),
+    6: (605, 198, 214, 254),
+    7: (650, 223, 250, 327),
+    8: (617, 212, 232, 279),
+    9: (108, 49, 61, 77),
+    10: (171, 85, 108, 166),
+    11: (1276, 381, 418, 509),
+    12: (296, 118, 156, 213),
+    13: (315, 125, 154, 238),
+    14: (291, 118, 155, 220),
+    15: (308, 125, 153, 239),
+    16: (102, 57, 62, 76),
+    17: (284, 112, 150, 192),
+    18: (193, 98, 102, 112),
+    19: (997, 274, 275, 276),
+    20: (3769, 995, 997, 1001),
+}
+
+
+def pat_key(tree: int, heads: tuple[int, int], warm: bool = False) -> str:
+    return f"prefix/fp16/{heads[0]}x{heads[1]}x128/tree{tree}/page32" + ("/warm" if warm else "")

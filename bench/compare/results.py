@@ -5,7 +5,7 @@ Four forms are read: Google Benchmark's JSON (pagoda_bench_decode, pagoda_bench_
 lines that `--resume` writes, the JSON of pagoda-serve, and the JSON of ci/gpu.sh, which holds the others.
 
 The second part of a name like decode/generic/fp16/32x8x128/B32/S8192/page16 is a backend of Pagoda or another
-library. Rows that agree in all other parts are the same problem. In the study (study/K1/...) the backend is in the
+library. In prefix/packed/fp16/32x8x128/tree4/page32 it is the way of decoding (plain, packed, packed16). Rows that agree in all other parts are the same problem. In the study (study/K1/...) the backend is in the
 label; the prefix cuda- of a part (study/K1/cuda-flash/...) is dropped.
 """
 
@@ -138,7 +138,7 @@ class Results:
 def split_name(name: str, label: str = "") -> tuple[str, str]:
     """(backend, key): the key is the name without the backend."""
     parts = name.removesuffix(SUFFIX).split("/")
-    if parts[0] in ("decode", "serve") and len(parts) > 2:
+    if parts[0] in ("decode", "serve", "prefix") and len(parts) > 2:
         return parts[1], "/".join([parts[0], *parts[2:]])
     found = re.search(r"backend: ([\w-]+)", label)
     return found[1] if found else "generic", "/".join(part.removeprefix("cuda-") for part in parts)

@@ -21,6 +21,7 @@ constexpr bool on_host = std::is_same_v<Memory, Kokkos::HostSpace>;
 
 /// State that the benchmarks of one process share.
 struct Session {
+  bool small = false;  ///< only to see that all runs: times are of single calls, and nothing is read beside them
   Exec exec;
   Floors<Exec> floors{exec};
   Arena<Exec> arena{exec};
@@ -86,11 +87,13 @@ Outcome measure(Session& session, const PrefixCase& c, Way way, bool warm) {
   const auto bytes         = static_cast<std::size_t>(static_cast<double>(
       way == Way::per_head ? work.tokens : work.unique_tokens) * token_bytes * part);
 
-  StreamReader<Exec>& reader = session.floors.reader();  // before the arena: it takes what is left
-  Rotation rotation          = bench::rotation(PrefixCaches<Exec, T>::elements(c, work, 1) * sizeof(T),
-                                               reader.cache_bytes(), session.arena.limit());
+  if (!session.small) session.floors.reader();  // before the arena: it takes what is left
+  Rotation rotation = session.small ? Rotation{2, 2}
+                                    : bench::rotation(PrefixCaches<Exec, T>::elements(c, work, 1) * sizeof(T),
+                                                      StreamReader<Exec>::cache_bytes(), session.arena.limit());
   pagoda::detail::require(rotation.caches > 0, "one cache does not fit the memory");
   if (warm) rotation.caches = 1;
+
   const T* const memory = session.arena.get<T>(PrefixCaches<Exec, T>::elements(c, work, rotation.caches));
   const PrefixCaches<Exec, T> caches(exec, c, batch, work, memory, rotation.caches);
 
@@ -135,20 +138,28 @@ Outcome measure(Session& session, const PrefixCase& c, Way way, bool warm) {
     }
   };
 
-  const Reading floor = session.floors.of(bytes, rotation.calls, session.arena.memory());
-  o.seconds           = seconds_of_call(exec, rotation, reader, decode);
+  if (session.small) {
+    const Kokkos::Timer timer;
+    decode(0);
+    exec.fence("Pagoda::bench::small");
+    o.seconds = timer.seconds();
+  } else {
+    StreamReader<Exec>& reader = session.floors.reader();
+    const Reading floor        = session.floors.of(bytes, rotation.calls, session.arena.memory());
+    o.seconds                  = seconds_of_call(exec, rotation, reader, decode);
+    counters["queued_us"]      = seconds_without_graph(exec, rotation, reader, decode) * 1e6;
+    counters["floor_us"]       = floor.seconds * 1e6;
+    counters["ratio"]          = o.seconds / floor.seconds;
+    o.label += "floor: " + floor.shape;
+  }
   // Both products of all query heads with all tokens.
   const double flops      = 4.0 * static_cast<double>(work.tokens) * c.head_dim * c.num_q_heads * part;
   counters["us"]          = o.seconds * 1e6;
-  counters["queued_us"]   = seconds_without_graph(exec, rotation, reader, decode) * 1e6;
   counters["bytes"]       = static_cast<double>(bytes);
   counters["bytes_all"]   = static_cast<double>(work.tokens) * token_bytes * part;
-  counters["floor_us"]    = floor.seconds * 1e6;
-  counters["ratio"]       = o.seconds / floor.seconds;
   counters["gflop"]       = flops * 1e-9;
   counters["products_us"] = on_host ? 0 : flops / 6e8;  // at 600 TFLOP/s
   counters["caches"]      = rotation.caches;
-  o.label += "floor: " + floor.shape;
 
   Kokkos::deep_copy(exec, out, T(std::numeric_limits<float>::quiet_NaN()));
   decode(0);
@@ -194,6 +205,7 @@ Arguments take_arguments(int& argc, char** argv) {
 
 int run_all(Harness& harness, const Arguments& arguments) {
   Session session;
+  session.small                 = arguments.small;
   std::vector<PrefixCase> cases = arguments.small ? small_prefix_cases()
                                   : on_host       ? host_prefix_cases()
                                                   : device_prefix_cases();

@@ -141,7 +141,7 @@ void PrefixState<ExecutionSpace>::allocate(const ExecutionSpace& exec) {
   states = decltype(states)(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::PrefixDecoder::states"),
                             rows * (std::size_t(heads.head_dim_v) * size_of(state_type) + sizeof(float)));
   for (int i = 0; i < num_staged; ++i) {
-    staged[i] = Kokkos::View<std::byte*, StagingSpace>("Pagoda::PrefixDecoder::staging", layout.bytes);
+    staged.emplace_back("Pagoda::PrefixDecoder::staging", layout.bytes);
     copied[i].emplace(exec);
   }
 }

@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 namespace pagoda::detail {
 
@@ -82,7 +83,7 @@ struct PrefixState {
   ListShape next, now;
   bool pending = false;  ///< next is not installed
   int slot     = 0;
-  std::array<Kokkos::View<std::byte*, StagingSpace>, num_staged> staged;
+  std::vector<Kokkos::View<std::byte*, StagingSpace>> staged;
   std::array<std::optional<typename MachineOf<ExecutionSpace>::Stream::Event>, num_staged> copied;
   std::array<bool, num_staged> in_flight{};
   Kokkos::View<std::byte*, MemorySpace> list, states;
