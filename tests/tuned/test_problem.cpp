@@ -61,5 +61,44 @@ TEST(TunedProblem, StridesOfQueryTokens) {
   }
 }
 
+TEST(TunedProblem, Lists) {
+  Planned planned;
+  planned.schedule.bounds.max_entries       = 10;
+  planned.schedule.bounds.max_entry_queries = 8;
+  Problem& p                                = planned.problem;
+  p.entries                                 = {reinterpret_cast<const Entry*>(memory + 32),
+                                               reinterpret_cast<const EntryQuery*>(memory + 64),
+                                               reinterpret_cast<const int*>(memory + 96),
+                                               nullptr,
+                                               5,
+                                               9,
+                                               8,
+                                               0};
+  p.state_out                               = {memory, DType::bf16, 3, {20, 16, 64, 0}, {1024, 64, 1, 0}};
+  p.state_lse                               = {memory + 16, DType::fp64, 2, {20, 16, 0, 0}, {16, 1, 0, 0}};
+
+  const tuned::Problem t = planned.passed();
+  EXPECT_TRUE(is_list(t));
+  EXPECT_EQ(t.list.num_entries, 5);
+  EXPECT_EQ(t.list.entries, p.entries.entries);
+  EXPECT_EQ(t.list.queries, p.entries.queries);
+  EXPECT_EQ(t.list.state_begin, p.entries.state_begin);
+  EXPECT_FALSE(t.list.has_masks);
+  EXPECT_EQ(t.max_q_tokens, 8);
+  EXPECT_EQ(t.total_q_tokens, 7);
+  EXPECT_EQ(t.list.state_out.type, tuned::Type::bf16);
+  EXPECT_EQ(t.list.state_out.token, 1024);
+  EXPECT_EQ(t.list.state_out.head, 64);
+  EXPECT_EQ(t.list.state_lse.data, p.state_lse.data);
+  EXPECT_TRUE(t.list.state_lse.is_double);
+  EXPECT_EQ(t.list.state_lse.token, 16);
+
+  p.entries.num_mask_words = 2;
+  EXPECT_TRUE(planned.passed().list.has_masks);
+  p.state_out.stride[2] = 2;
+  tuned::Problem refused{};
+  EXPECT_STREQ(tuned_problem(planned.schedule, p, refused), "dims of partial states do not lie side by side");
+}
+
 }  // namespace
 }  // namespace pagoda::detail
