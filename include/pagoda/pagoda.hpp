@@ -6,6 +6,8 @@
 #include <pagoda/cache_ref.hpp>
 #include <pagoda/check.hpp>
 #include <pagoda/decode.hpp>
+#include <pagoda/entries.hpp>
+#include <pagoda/entry.hpp>
 #include <pagoda/error.hpp>
 #include <pagoda/kv_cache.hpp>
 #include <pagoda/kv_capacity.hpp>
