@@ -95,7 +95,8 @@ constexpr void check_entry_views() {
 ///
 /// Not for lists: a sliding window (the plan refuses it), and masks beside alibi_slopes.
 ///
-/// Throws what decode throws. The contents of the list are not checked: check(exec, plan, q, kv, list, num_states) does.
+/// Throws what decode throws. The contents of the list are not checked: check(exec, plan, q, kv, list, num_states)
+/// does.
 template <class ExecutionSpace, class Q, KVLayout KV, class Out, class Lse, class StateOut, class StateLse>
 void decode_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Q& q, const KV& kv,
                     const DeviceEntries<typename ExecutionSpace::memory_space>& list, const Out& out, const Lse& lse,

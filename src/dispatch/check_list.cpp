@@ -11,7 +11,21 @@ namespace pagoda::detail {
 
 namespace {
 
-enum class Fault { none, sequence, seq_len, range, kv_head, queries, page_list, page, token, owner, behind, mask, state };
+enum class Fault {
+  none,
+  sequence,
+  seq_len,
+  range,
+  kv_head,
+  queries,
+  page_list,
+  page,
+  token,
+  owner,
+  behind,
+  mask,
+  state
+};
 
 /// The first fault of an entry, and the numbers for its error text.
 struct Finding {
@@ -49,7 +63,7 @@ struct Examiner {
     if (!has_sequence(q.sequence)) return {Fault::owner, i, 0, q.sequence, kv.num_sequences};
     const std::int64_t most = q.mask < 0 ? std::numeric_limits<int>::max() : 128;
     if (q.behind < 1 || q.behind > most) return {Fault::behind, i, 0, q.behind, most};
-    if (q.mask > list.num_mask_words - 2) return {Fault::mask, i, 0, q.mask, list.num_mask_words};
+    if (q.mask >= 0 && q.mask > list.num_mask_words - 2) return {Fault::mask, i, 0, q.mask, list.num_mask_words};
     if (e.state < 0) return {};
     if (list.num_state_begin == 0) return {Fault::state, i, q.token, e.state, 0};
     const std::int64_t begin = list.state_begin[q.token], end = list.state_begin[q.token + 1];
@@ -122,7 +136,8 @@ std::string text_of(const Finding& f, int b, const ListLimits& limits, int page_
     case Fault::behind:
       return concat(query, "has behind ", f.value, "; allowed: 1 to ", f.limit);
     case Fault::mask:
-      return concat(query, "has mask ", f.value, "; allowed: up to ", f.limit - 2, ", or negative for none");
+      return concat(query, "has mask ", f.value, "; allowed: the first of two of the list's ", f.limit,
+                    " words of masks, or negative for none");
     default:
       return concat(entry, "has state ", f.value, ", and state_begin gives query token ", f.index, " ", f.limit,
                     " states; allowed: less, all of them within the ", limits.num_states, " states");
@@ -152,9 +167,8 @@ void check(const ExecutionSpace& exec, const CacheRef& kv, const EntriesRef& lis
   throw InvalidArgument(text_of(f, first, limits, kv.page_size()));
 }
 
-#define PAGODA_INSTANTIATE(Space)                                                        \
-  template PAGODA_EXPORT void check<Space>(const Space&, const CacheRef&, const EntriesRef&, \
-                                           const ListLimits&);
+#define PAGODA_INSTANTIATE(Space) \
+  template PAGODA_EXPORT void check<Space>(const Space&, const CacheRef&, const EntriesRef&, const ListLimits&);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
 #undef PAGODA_INSTANTIATE
 

@@ -17,11 +17,8 @@ using T     = AnyType;
 /// Two sequences of two and one pages. Query token 0 has two partial states, query token 1 none.
 struct ListErrors : testing::Test {
   Sequences sequences{.rows = {{0, 1}, {2}}, .lengths = {20, 9}};
-  EntryList list{{{0, 0, 16, 0, 1, 0}, {0, 16, -1, 0, 1, 1}, {1, 0, -1, 1, 1, -1}},
-                 {{0, 0, 1}, {1, 1, 1}},
-                 {0, 2, 2},
-                 {},
-                 1};
+  EntryList list{
+      {{0, 0, 16, 0, 1, 0}, {0, 16, -1, 0, 1, 1}, {1, 0, -1, 1, 1, -1}}, {{0, 0, 1}, {1, 1, 1}}, {0, 2, 2}, {}, 1};
   Sample<T> sample = [this] {
     Sample<T> s(sequences.shape({}, 2));
     s.set_sight([this](int token, int) {
@@ -141,8 +138,9 @@ TEST_F(ListErrors, CheckFindsWhatDoesNotFit) {
            {[](auto& l) { l.queries[1].token = 2; }, "query 1 of the list has token 2; allowed: 0 to 1"},
            {[](auto& l) { l.queries[1].sequence = -1; }, "query 1 of the list has sequence -1; allowed: 0 to 1"},
            {[](auto& l) { l.queries[1].behind = 0; }, "has behind 0; allowed: 1 to"},
-           {[](auto& l) { l.queries[1].mask = 0; }, "has mask 0; allowed: up to -2"},
-           {[](auto& l) { l.queries[1].mask = 0, l.queries[1].behind = 129, l.masks = {0, 0}; }, "behind 129; allowed: 1 to 128"},
+           {[](auto& l) { l.queries[1].mask = 0; }, "has mask 0; allowed: the first of two of the list's 0 words"},
+           {[](auto& l) { l.queries[1].mask = 0, l.queries[1].behind = 129, l.masks = {0, 0}; },
+            "behind 129; allowed: 1 to 128"},
            {[](auto& l) { l.entries[1].state = 2; }, "entry 1 of the list has state 2"},
            {[](auto& l) { l.entries[2].state = 0; }, "gives query token 1 0 states"},
            {[](auto& l) { l.state_begin = {0, 3, 3}; }, "within the 2 states"},
@@ -158,12 +156,12 @@ TEST_F(ListErrors, CheckFindsWhatDoesNotFit) {
 
 // The public functions take Views.
 TEST_F(ListErrors, NoneOfTheseInAGoodCall) {
-  const auto plan   = scene.plan(bounds_of(list));
-  auto& s           = scene.scene();
-  const auto out    = s.out().template view<T, 3>();
-  const auto lse    = s.lse().template view<float, 2>();
-  const auto states = EntryStates{Kokkos::View<float***, Space>("states", 2, 4, 64),
-                                  Kokkos::View<float**, Space>("lse", 2, 4)};
+  const auto plan = scene.plan(bounds_of(list));
+  auto& s         = scene.scene();
+  const auto out  = s.out().template view<T, 3>();
+  const auto lse  = s.lse().template view<float, 2>();
+  const auto states =
+      EntryStates{Kokkos::View<float***, Space>("states", 2, 4, 64), Kokkos::View<float**, Space>("lse", 2, 4)};
   static_cast<void>(scene.problem(there, 2));
   s.note(plan);
   std::visit(

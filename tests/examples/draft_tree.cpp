@@ -8,7 +8,7 @@ int main(int argc, char** argv) {
   using pagoda::half_t;
   const Kokkos::DefaultExecutionSpace exec;
   const std::vector<int> parents{-1, 0, 0, 1, 1, 2, 4, 4};
-  const int drafts = static_cast<int>(parents.size());
+  const int drafts      = static_cast<int>(parents.size());
   constexpr int context = 300, q_heads = 32, kv_heads = 8, dim = 128;
 
   // Pages of one token, so that the reference below can leave tokens out.
@@ -51,6 +51,6 @@ int main(int argc, char** argv) {
     lengths.push_back(n);
   }
   Kokkos::deep_copy(paths, pages);
-  return example::compare(
-      example::HostCache(pagoda::PagedKV{cache.k, cache.v, paths, example::integers(lengths)}).kv, q, out);
+  return example::compare(example::HostCache(pagoda::PagedKV{cache.k, cache.v, paths, example::integers(lengths)}).kv,
+                          q, out);
 }
