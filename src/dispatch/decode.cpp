@@ -104,9 +104,11 @@ void check_list(const Schedule& s, const Problem& p) {
   require(e.num_entries <= s.bounds.max_entries, who, ": the list has ", e.num_entries,
           " entries; allowed: up to the plan's entries.max_entries = ", s.bounds.max_entries);
   check(who, s, p, e.num_entries);
-  require(e.entries || e.num_entries == 0, who, ": the list's entries have a null pointer; allowed: memory for all of its "
+  require(e.entries || e.num_entries == 0, who,
+          ": the list's entries have a null pointer; allowed: memory for all of its "
           "elements");
-  require(e.queries || e.num_entries == 0, who, ": the list's queries have a null pointer; allowed: memory for all of its "
+  require(e.queries || e.num_entries == 0, who,
+          ": the list's queries have a null pointer; allowed: memory for all of its "
           "elements");
   require(e.num_mask_words == 0 || !s.options.alibi_slopes, who, ": the list has ", e.num_mask_words,
           " words of masks, and the plan has alibi_slopes; allowed: one of them (a mask gives no position)");
@@ -160,8 +162,8 @@ void decode_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan
   if (problem.entries.num_entries > 0) launch("pagoda::decode_entries", exec, plan, problem);
 }
 
-#define PAGODA_INSTANTIATE(Space)                                                             \
-  template void check_decode<Space>(const Plan<Space>&, const Problem&);                      \
+#define PAGODA_INSTANTIATE(Space)                                                              \
+  template void check_decode<Space>(const Plan<Space>&, const Problem&);                       \
   template PAGODA_EXPORT void decode<Space>(const Space&, const Plan<Space>&, const Problem&); \
   template PAGODA_EXPORT void decode_entries<Space>(const Space&, const Plan<Space>&, const Problem&);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)

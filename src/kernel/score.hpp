@@ -56,7 +56,7 @@ struct ScoreChange<Fragment, true> {
         changes(a.options.logit_soft_cap > 0 || a.options.alibi_slopes != nullptr),
         unit(changes ? Kokkos::numbers::log2e_v<Acc> : Acc(1)),
         cap(static_cast<Acc>(a.options.logit_soft_cap)) {
-    query_scale = scale_of_queries<Fragment>(a, rows) * (changes ? Acc(1) : Kokkos::numbers::log2e_v<Acc>);
+    query_scale       = scale_of_queries<Fragment>(a, rows) * (changes ? Acc(1) : Kokkos::numbers::log2e_v<Acc>);
     const auto row_of = [&](int j) { return least(fragment.lane_row(j), rows.count - 1); };  // others see what it sees
     if (args.list.entries) {
       lowest = highest = INT_MAX;

@@ -28,13 +28,14 @@ struct Forest {
   }
 };
 
-/// The list of PrefixPlanner on a machine where everything but reading is free, so that whatever can be shared is. Where
-/// nothing is shared, an entry for each sequence.
+/// The list of PrefixPlanner on a machine where everything but reading is free, so that whatever can be shared is.
+/// Where nothing is shared, an entry for each sequence.
 inline Forest forest_of(PrefixBatch& batch) {
   Forest f;
   const detail::BatchPages pages = batch.pages();
   detail::DeviceRates rates;
-  rates.list_us = rates.item_us = 0, rates.state_bytes_per_us = 1e15, rates.cache_bytes_per_us = rates.memory_bytes_per_us;
+  rates.list_us = rates.item_us = 0, rates.state_bytes_per_us = 1e15,
+  rates.cache_bytes_per_us = rates.memory_bytes_per_us;
   detail::PrefixPlanner planner({4, 2, 64, 64, 256}, rates);
   if (planner.plan(pages)) {
     f.list = planner.list();

@@ -17,7 +17,7 @@ struct Sequences {
   int page_size = 16;
   std::vector<std::vector<int>> rows{};  ///< page numbers of each sequence: 0, 1 ...; sequences may share pages
   std::vector<int> lengths{};            ///< tokens of each sequence
-  bool contiguous = false;             ///< each sequence has its own memory, and no pages
+  bool contiguous = false;               ///< each sequence has its own memory, and no pages
 
   int num_pages() const {
     int n = 0;
@@ -107,10 +107,10 @@ class ListScene {
         lengths_(exec, sequences.lengths),
         cache_(scene_.cache()) {
     if (sequences.contiguous) return;
-    auto& kv                = std::get<PagedKV<T, Memory>>(cache_);
-    const auto& pages       = scene_.pages(0);
-    const std::size_t rows  = sequences.rows.size();
-    std::size_t most        = 1;
+    auto& kv               = std::get<PagedKV<T, Memory>>(cache_);
+    const auto& pages      = scene_.pages(0);
+    const std::size_t rows = sequences.rows.size();
+    std::size_t most       = 1;
     std::vector<int> table, indptr{0};
     for (const auto& row : sequences.rows) {
       most = std::max(most, row.size());
@@ -126,7 +126,7 @@ class ListScene {
       std::vector<int> dense(rows * stride, -1);
       for (std::size_t s = 0; s < rows; ++s)
         std::copy(table.begin() + indptr[s], table.begin() + indptr[s + 1], dense.begin() + s * stride);
-      table_ = Ints<Space>(exec, dense);
+      table_         = Ints<Space>(exec, dense);
       kv.block_table = {table_.view().data(), Kokkos::LayoutStride(rows, stride, most, 1)};
     }
     kv.seq_lens = lengths_.view();
@@ -145,7 +145,8 @@ class ListScene {
   /// The problem of a list with `states` partial states, whose arrays are poison until decodes write them.
   detail::Problem problem(const DeviceEntries<Memory>& list, int states, const ListOptions& o = {}) {
     const Shape& shape = scene_.sample().shape();
-    state_out_.emplace(o.state_type, typename Array<Space>::Extents{states, shape.num_q_heads, scene_.sample().head_dim_v()},
+    state_out_.emplace(o.state_type,
+                       typename Array<Space>::Extents{states, shape.num_q_heads, scene_.sample().head_dim_v()},
                        o.states, exec());
     state_lse_.emplace(o.state_lse_type, typename Array<Space>::Extents{states, shape.num_q_heads}, o.states, exec());
     state_out_->poison_all(exec()), state_lse_->poison_all(exec());

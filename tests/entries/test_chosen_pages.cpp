@@ -34,9 +34,8 @@ TYPED_TEST(ChosenPages, OfSequences) {
   const Sequences sequences = choose(5, 40, 12, 1);
   const EntryList list      = sequences.plain_list({1, 1, 1, 1, 1});
   Sample<T> sample(sequences.shape({.num_q_heads = 8, .head_dim = 64}, 5));
-  sample.set_sight([&](int token, int) {
-    return sequences.sight(token, sequences.lengths[token], sequences.lengths[token] - 1);
-  });
+  sample.set_sight(
+      [&](int token, int) { return sequences.sight(token, sequences.lengths[token], sequences.lengths[token] - 1); });
   expect_right<typename TypeParam::space, T>(sample, sequences, list);
 }
 
@@ -57,9 +56,9 @@ void expect_right_of_heads(int kv_heads, int group, int query_len, bool cut, Lay
       list.entries.push_back({row, cut ? first : 0, -1, begin, query_len, cut ? 1 : -1, h});
     }
   for (int t = 0; cut && t < batch * query_len; ++t) list.state_begin.push_back(list.state_begin.back() + 2);
-  Sample<T> sample(sequences.shape(
-      {.num_q_heads = kv_heads * group, .num_kv_heads = kv_heads, .head_dim = 32, .sinks = group == 4},
-      batch * query_len));
+  Sample<T> sample(
+      sequences.shape({.num_q_heads = kv_heads * group, .num_kv_heads = kv_heads, .head_dim = 32, .sinks = group == 4},
+                      batch * query_len));
   sample.set_sight([&](int token, int head) {
     const int row = token / query_len * kv_heads + head / group;
     const int end = sequences.lengths[row] - (query_len - 1 - token % query_len);

@@ -31,7 +31,8 @@ struct Drafted {
   /// Whether draft i sees draft j.
   bool sees(int i, int j) const {
     if (!masked) return j <= i;
-    for (; i > j; i = parents[i]) {}
+    for (; i > j; i = parents[i]) {
+    }
     return i == j;
   }
 };
@@ -87,7 +88,7 @@ struct DraftProblem {
   Sample<T> sample(const Shape& options) const {
     Sample<T> sample(sequences.shape(options, static_cast<int>(draft_of.size())));
     sample.set_sight([this](int token, int) -> std::optional<Sight> {
-      const int s      = sequence_of[token], i = draft_of[token];
+      const int s = sequence_of[token], i = draft_of[token];
       const Drafted& d = trees[s];
       Sight sight      = sequences.sight(s, d.context, 0);
       for (int j = 0; j < d.drafts(); ++j)
@@ -138,8 +139,8 @@ TYPED_TEST(Drafts, BehindALongContext) {
   using T = typename TypeParam::type;
   std::mt19937 random(6);
   const DraftProblem p({random_tree(random, 9000, 40)}, false);
-  expect_right<typename TypeParam::space, T>(
-      p.sample<T>({.num_q_heads = 2, .num_kv_heads = 1, .head_dim = 16}), p.sequences, p.list);
+  expect_right<typename TypeParam::space, T>(p.sample<T>({.num_q_heads = 2, .num_kv_heads = 1, .head_dim = 16}),
+                                             p.sequences, p.list);
 }
 
 // A NaN in a draft reaches its descendants and itself, and no other query token.
@@ -152,9 +153,9 @@ TYPED_TEST(DraftsOfAnyType, NaNInADraft) {
         const DraftProblem p({random_tree(random, 30, 40), random_tree(random, 3, 70)}, true);
         Sample<T> sample = p.sample<T>({.num_q_heads = 2 * group, .head_dim = 32});
         for (const auto& [sequence, draft] : {std::pair(0, 3), {0, 38}, {1, 1}, {1, 69}}) {
-          const auto [b, t]  = p.sequences.at(sequence, p.trees[sequence].context + draft);
-          T* const row       = in_key ? sample.key(b, t, draft % 2) : sample.value(b, t, draft % 2);
-          row[5]             = to_element<T>(std::numeric_limits<float>::quiet_NaN());
+          const auto [b, t] = p.sequences.at(sequence, p.trees[sequence].context + draft);
+          T* const row      = in_key ? sample.key(b, t, draft % 2) : sample.value(b, t, draft % 2);
+          row[5]            = to_element<T>(std::numeric_limits<float>::quiet_NaN());
         }
         int right = 0;
         for (const auto& row : sample.rows()) right += !std::isnan(row.out[5]);

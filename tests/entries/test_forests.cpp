@@ -79,12 +79,10 @@ TYPED_TEST(Forests, Options) {
   PrefixBatch batch = two_branches(2);
   const Forest f    = forest_of(batch);
   using Change      = std::function<void(Shape&)>;
-  for (const Change& change : std::vector<Change>{[](Shape& s) { s.sinks = true; }, [](Shape& s) { s.alibi = true; },
-                                                  [](Shape& s) { s.logit_soft_cap = 3; },
-                                                  [](Shape& s) { s.causal = false; },
-                                                  [](Shape& s) { s.softmax_scale = -0.3; },
-                                                  [](Shape& s) { s.score_shift = 500; },
-                                                  [](Shape& s) { s.sinks = s.alibi = true, s.logit_soft_cap = 3; }}) {
+  for (const Change& change : std::vector<Change>{
+           [](Shape& s) { s.sinks = true; }, [](Shape& s) { s.alibi = true; }, [](Shape& s) { s.logit_soft_cap = 3; },
+           [](Shape& s) { s.causal = false; }, [](Shape& s) { s.softmax_scale = -0.3; },
+           [](Shape& s) { s.score_shift = 500; }, [](Shape& s) { s.sinks = s.alibi = true, s.logit_soft_cap = 3; }}) {
     Shape options{.num_q_heads = 6, .head_dim = 32};
     change(options);
     expect_right<typename TypeParam::space, T>(sample_of<T>(f, options), f.sequences, f.list);
@@ -99,7 +97,8 @@ TYPED_TEST(Forests, ShapesOfRows) {
     expect_right<typename TypeParam::space, T>(sample_of<T>(f, {.head_dim = dim}), f.sequences, f.list);
   expect_right<typename TypeParam::space, T>(sample_of<T>(f, {.head_dim = 64, .head_dim_v = 32}), f.sequences, f.list);
   expect_right<typename TypeParam::space, T>(
-      sample_of<T>(f, {.num_q_heads = 16, .num_kv_heads = 1, .head_dim = 576, .head_dim_v = 512, .values_in_keys = true}),
+      sample_of<T>(f,
+                   {.num_q_heads = 16, .num_kv_heads = 1, .head_dim = 576, .head_dim_v = 512, .values_in_keys = true}),
       f.sequences, f.list);
 }
 
@@ -109,16 +108,15 @@ TYPED_TEST(Forests, StridesAndTypesOfRows) {
   const Forest f       = forest_of(batch);
   const Sample<T> rows = sample_of<T>(f, {.num_q_heads = 6, .head_dim = 32, .q_type = DType::fp32});
   for (const Strides strides : {Strides::padded, Strides::left})
-    expect_right<typename TypeParam::space, T>(rows, f.sequences, f.list,
-                                               {.layout = Layout::paged, .strides = strides, .io = strides},
-                                               {.states = strides});
+    expect_right<typename TypeParam::space, T>(
+        rows, f.sequences, f.list, {.layout = Layout::paged, .strides = strides, .io = strides}, {.states = strides});
   for (const DType type : {DType::fp64, DType::fp32, DType::fp16, DType::bf16})
     for (const DType lse : {DType::fp32, DType::fp64}) {
       ListOptions options{.state_type = type, .state_lse_type = lse};
       const bool wide = type == DType::fp64 || type == DType::fp32;
       expect_right<typename TypeParam::space, T>(
-          rows, f.sequences, f.list,
-          {.layout = Layout::paged, .out_type = wide ? dtype_v<T> : type, .lse_type = lse}, options);
+          rows, f.sequences, f.list, {.layout = Layout::paged, .out_type = wide ? dtype_v<T> : type, .lse_type = lse},
+          options);
     }
 }
 
@@ -229,7 +227,7 @@ TYPED_TEST(Forests, EntriesAndQueryTokensWithoutWork) {
                                              {.spare_entries = 100});
 
   // Without states nothing is written there at all.
-  EntryList plain = f.sequences.plain_list(std::vector<int>(8, 2));
+  EntryList plain              = f.sequences.plain_list(std::vector<int>(8, 2));
   plain.entries[3].num_queries = 0;
   expect_right<typename TypeParam::space, T>(sample, f.sequences, plain);
 }
@@ -244,10 +242,10 @@ TYPED_TEST(Forests, NoEntries) {
 
 // A tolerance that would hide a token that is left out would hide an error of the list.
 TYPED_TEST(Forests, AMissingTokenIsFound) {
-  using T           = typename TypeParam::type;
-  using Space       = typename TypeParam::space;
-  PrefixBatch batch = two_branches(1);
-  const Forest f    = forest_of(batch);
+  using T                = typename TypeParam::type;
+  using Space            = typename TypeParam::space;
+  PrefixBatch batch      = two_branches(1);
+  const Forest f         = forest_of(batch);
   const Sample<T> sample = sample_of<T>(f, {.head_dim = 64});
   ListScene<Space, T> scene(sample, f.sequences);
   const auto list = on_device(scene.exec(), f.list);
