@@ -5,8 +5,8 @@
 #include <pagoda/mpi.hpp>
 #include <pagoda/pagoda.hpp>
 
-#include <Kokkos_Core.hpp>
 #include <mpi.h>
+#include <Kokkos_Core.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -18,8 +18,9 @@
 #include <utility>
 #include <vector>
 
-/// A sequence of N tokens over the ranks: a step of all ranks, beside the decode of a rank's shard alone and a bare read
-/// of its bytes. Kokkos gives each rank of a host a GPU of its own.
+/// A sequence of N tokens over the ranks: a step of all ranks, beside the decode of a rank's shard alone, a step
+/// without tokens (what the collective and the merge cost), and a bare read of the shard's bytes. Kokkos gives each
+/// rank of a host a GPU of its own.
 namespace pagoda::bench {
 namespace {
 
@@ -74,22 +75,22 @@ void measure(std::int64_t tokens, int samples) {
   const Exec exec;
   // Shares of whole pages; the first ranks have one page more.
   const std::int64_t all_pages = (tokens + page_size - 1) / page_size;
-  const int pages = std::max(1, static_cast<int>(all_pages / ranks + (rank < all_pages % ranks ? 1 : 0)));
-  const auto cache = make_paged_cache<T>(
+  const int pages              = std::max(1, static_cast<int>(all_pages / ranks + (rank < all_pages % ranks ? 1 : 0)));
+  const auto cache             = make_paged_cache<T>(
       exec, {.num_pages = pages, .page_size = page_size, .num_kv_heads = kv_heads, .head_dim = dim});
   fill(exec, cache.k, 0);
   fill(exec, cache.v, std::uint64_t(1) << 50);
   const Kokkos::View<int**, Kokkos::LayoutRight, Memory> table("table", 1, pages);
   Kokkos::parallel_for("Pagoda::bench::table", Kokkos::RangePolicy<Exec>(exec, 0, pages), FillTable{table, pages});
-  const Kokkos::View<int*, Memory> lengths("lengths", 1);
+  const Kokkos::View<int*, Memory> lengths("lengths", 1), no_tokens("no_tokens", 1);
   Kokkos::deep_copy(exec, lengths, pages * page_size);
   const Kokkos::View<T***, Kokkos::LayoutRight, Memory> q("q", 1, q_heads, dim), out("out", 1, q_heads, dim);
   const Kokkos::View<float**, Kokkos::LayoutRight, Memory> lse("lse", 1, q_heads);
   Kokkos::deep_copy(exec, q, T(0.1f));
   exec.fence();
 
-  const PagedKV kv{cache.k, cache.v, table, lengths};
-  const auto plan = pagoda::plan(exec, kv, {.num_q_heads = q_heads});
+  const PagedKV kv{cache.k, cache.v, table, lengths}, empty{cache.k, cache.v, table, no_tokens};
+  const auto plan    = pagoda::plan(exec, kv, {.num_q_heads = q_heads});
   const double local = seconds_of(exec, samples, [&] { pagoda::decode(exec, plan, q, kv, out, lse); });
 
   const auto bytes = static_cast<std::size_t>(pages) * page_size * kv_heads * dim * 2 * sizeof(T);
@@ -121,12 +122,16 @@ void measure(std::int64_t tokens, int samples) {
       const int mine = own ? q_heads / ranks : q_heads;
       const Kokkos::View<T***, Kokkos::LayoutRight, Memory> merged("merged", 1, mine, dim);
       const Kokkos::View<float**, Kokkos::LayoutRight, Memory> merged_lse("merged_lse", 1, mine);
-      const double step = seconds_of(exec, samples, [&] { parallel.decode(exec, plan, q, kv, merged, merged_lse); });
+      const auto step_over = [&](const auto& shard) {
+        return seconds_of(exec, samples, [&] { parallel.decode(exec, plan, q, shard, merged, merged_lse); });
+      };
+      const double step = step_over(kv), without_tokens = step_over(empty);
       if (rank == 0)
-        std::printf("  %s heads, messages of %zu bytes in %s memory: step %.1f us, %.1f us beyond the decode; read / "
-                    "step %.1f%%\n",
-                    own ? "own" : "all", parallel.message_bytes(), gpu_aware ? "device" : "host", step * 1e6,
-                    (step - local) * 1e6, 100 * read / step);
+        std::printf(
+            "  %s heads, messages of %zu bytes in %s memory: step %.1f us, %.1f us beyond the decode; a step "
+            "without tokens %.1f us; read / step %.1f%%\n",
+            own ? "own" : "all", parallel.message_bytes(), gpu_aware ? "device" : "host", step * 1e6,
+            (step - local) * 1e6, without_tokens * 1e6, 100 * read / step);
     }
   }
 }

@@ -5,8 +5,8 @@
 #include <pagoda/merge.hpp>
 #include <pagoda/mpi_export.hpp>
 
-#include <Kokkos_Core.hpp>
 #include <mpi.h>
+#include <Kokkos_Core.hpp>
 
 #include <cstddef>
 #include <memory>
@@ -48,9 +48,9 @@ enum class MergedHeads {
 
 /// What a ContextParallel is made for. All ranks must pass the same numbers.
 struct ContextParallelOptions {
-  int num_q_heads      = 0;  ///< required; heads of the local decodes. MergedHeads::own: a multiple of the ranks
-  int head_dim_v       = 0;  ///< required; dims of an output row
-  int max_query_tokens = 0;  ///< required; bound on the query tokens of a step. Every message has room for these
+  int num_q_heads          = 0;  ///< required; heads of the local decodes. MergedHeads::own: a multiple of the ranks
+  int head_dim_v           = 0;  ///< required; dims of an output row
+  int max_query_tokens     = 0;  ///< required; bound on the query tokens of a step. Every message has room for these
   MergedHeads merged_heads = MergedHeads::all;  ///< the heads for which a rank receives the result
   /// Type in which outputs of shards travel: fp32, fp64, fp16 or bf16. Their log-sum-exps are float, or double with
   /// fp64. A 16-bit type halves the messages and rounds once more.
@@ -78,7 +78,8 @@ DecodeOptions<MemorySpace> shard_options(DecodeOptions<MemorySpace> options, boo
 /// step. If KV heads are distributed over ranks too, make the ContextParallel on the communicator of the ranks that
 /// hold the same heads (MPI_Comm_split), with their number of query heads.
 ///
-/// Bytes that a rank receives in a step, for P ranks: (P - 1) * message_bytes(). With S = max_query_tokens * (head_dim_v
+/// Bytes that a rank receives in a step, for P ranks: (P - 1) * message_bytes(). With S = max_query_tokens *
+/// (head_dim_v
 /// * size of state_type + 4) + 16 to 46, rounded up to 16, a message has num_q_heads * S bytes, and 1/P of that with
 /// MergedHeads::own. Make one object for each number of query tokens that is frequent.
 ///

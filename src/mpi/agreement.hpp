@@ -43,8 +43,8 @@ class Agreement {
               "MPI_Allgather");
     for (int rank = 0; rank < comm.size(); ++rank) {
       if (all[rank].failed_)
-        throw PeerError(rank, detail::concat("pagoda::mpi::ContextParallel: rank ", rank, " failed: ",
-                                             static_cast<const char*>(all[rank].reason_)));
+        throw PeerError(rank, detail::concat("pagoda::mpi::ContextParallel: rank ", rank,
+                                             " failed: ", static_cast<const char*>(all[rank].reason_)));
     }
     static constexpr std::array names{"num_q_heads", "head_dim_v", "max_query_tokens", "merged_heads", "state_type"};
     for (int rank = 1; rank < comm.size(); ++rank)

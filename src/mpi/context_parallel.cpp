@@ -33,8 +33,8 @@ MessageLayout layout_of(const ContextParallelOptions& o, int ranks) {
   check_options(o, ranks);
   const int heads = o.merged_heads == MergedHeads::own ? o.num_q_heads / ranks : o.num_q_heads;
   const MessageLayout layout(o.state_type, ranks, heads, o.head_dim_v, o.max_query_tokens);
-  detail::require(layout.message_bytes() <= std::numeric_limits<int>::max(), "pagoda::mpi::ContextParallel: a message has ",
-                  layout.message_bytes(),
+  detail::require(layout.message_bytes() <= std::numeric_limits<int>::max(),
+                  "pagoda::mpi::ContextParallel: a message has ", layout.message_bytes(),
                   " bytes (num_q_heads * max_query_tokens * head_dim_v elements of state_type, and more); allowed: "
                   "fewer than 2^31");
   return layout;
@@ -49,15 +49,15 @@ struct ContextParallel<ExecutionSpace>::Impl {
   Communicator comm;
   ContextParallelOptions options;
   MessageLayout layout;
-  ExecutionSpace exec;       ///< of the last step
-  bool device_messages;      ///< messages lie in device memory; otherwise in host-visible memory
-  Memory sent, received;     ///< messages to all ranks, from all ranks. MergedHeads::all: `sent` is part of `received`
-  Memory headers;            ///< host-visible: the headers of `received`, where these lie in device memory
+  ExecutionSpace exec;    ///< of the last step
+  bool device_messages;   ///< messages lie in device memory; otherwise in host-visible memory
+  Memory sent, received;  ///< messages to all ranks, from all ranks. MergedHeads::all: `sent` is part of `received`
+  Memory headers;         ///< host-visible: the headers of `received`, where these lie in device memory
   std::vector<std::byte> spare;  ///< messages of a step in which this rank has failed, whatever state the device is in
-  Header written{};          ///< header of the messages in `sent`
-  int failed_rank = -1;      ///< why the object is unusable, unless -1
+  Header written{};              ///< header of the messages in `sent`
+  int failed_rank = -1;          ///< why the object is unusable, unless -1
   std::string failure;
-  bool peers_know = false;   ///< the other ranks know that the object is unusable
+  bool peers_know = false;  ///< the other ranks know that the object is unusable
 
   Impl(const ExecutionSpace& instance, MPI_Comm caller_comm, const ContextParallelOptions& o)
       : comm(caller_comm), options(o), layout(o.state_type, 1, 0, 0, 0), exec(instance), device_messages(false) {
@@ -131,13 +131,14 @@ struct ContextParallel<ExecutionSpace>::Impl {
   }
 
   void check_step(const Plan<ExecutionSpace>& plan, const detail::Problem& p) const {
-    const char* const who   = "pagoda::mpi::ContextParallel::decode: ";
-    const auto& shape       = plan.schedule().shape;
-    const auto tokens       = p.q.extent[0];
+    const char* const who    = "pagoda::mpi::ContextParallel::decode: ";
+    const auto& shape        = plan.schedule().shape;
+    const auto tokens        = p.q.extent[0];
     const std::int64_t heads = layout.heads_per_message;
     detail::require(shape.num_q_heads == options.num_q_heads && shape.head_dim_v == options.head_dim_v, who,
-                    "the plan has num_q_heads ", shape.num_q_heads, " and head_dim_v ", shape.head_dim_v, "; allowed: ",
-                    options.num_q_heads, " and ", options.head_dim_v, ", as the options of the ContextParallel");
+                    "the plan has num_q_heads ", shape.num_q_heads, " and head_dim_v ", shape.head_dim_v,
+                    "; allowed: ", options.num_q_heads, " and ", options.head_dim_v,
+                    ", as the options of the ContextParallel");
     detail::require(tokens <= options.max_query_tokens, who, "q has ", tokens, " query tokens; allowed: up to ",
                     options.max_query_tokens, ", max_query_tokens of the ContextParallel");
     detail::require(p.out.extent[0] == tokens && p.out.extent[1] == heads && p.out.extent[2] == layout.dim, who,
@@ -156,13 +157,12 @@ struct ContextParallel<ExecutionSpace>::Impl {
   }
 
   Header header_of(const Plan<ExecutionSpace>& plan, const detail::Problem& p) const {
-    const auto& asked  = plan.options();
-    const bool several  = asked.cu_seqlens_q.data() ? plan.schedule().bounds.max_query_len > 1
-                                                      : p.q.extent[0] > p.kv.batch;
+    const auto& asked = plan.options();
+    const bool several =
+        asked.cu_seqlens_q.data() ? plan.schedule().bounds.max_query_len > 1 : p.q.extent[0] > p.kv.batch;
     Header header;
-    header.mark         = Mark::decoded;
-    header.flags        = (asked.sinks.data() ? Header::has_sinks : 0) |
-                   (asked.causal && several ? Header::is_causal : 0);
+    header.mark  = Mark::decoded;
+    header.flags = (asked.sinks.data() ? Header::has_sinks : 0) | (asked.causal && several ? Header::is_causal : 0);
     header.query_tokens = static_cast<std::int32_t>(p.q.extent[0]);
     return header;
   }
@@ -223,11 +223,10 @@ struct ContextParallel<ExecutionSpace>::Impl {
       const Header& header = all[rank];
       if (header.mark == Mark::decoded) continue;
       peers_know = true;
-      throw PeerError(rank, header.mark == Mark::left
-                                ? detail::concat("pagoda::mpi::ContextParallel::decode: rank ", rank,
-                                                 " has destroyed its ContextParallel")
-                                : detail::concat("pagoda::mpi::ContextParallel::decode: rank ", rank,
-                                                 " failed: ", reason_of(rank, header)));
+      throw PeerError(rank, header.mark == Mark::left ? detail::concat("pagoda::mpi::ContextParallel::decode: rank ",
+                                                                       rank, " has destroyed its ContextParallel")
+                                                      : detail::concat("pagoda::mpi::ContextParallel::decode: rank ",
+                                                                       rank, " failed: ", reason_of(rank, header)));
     }
     try {
       check_headers(all);
@@ -250,7 +249,8 @@ struct ContextParallel<ExecutionSpace>::Impl {
     if (failed_rank >= 0) {
       if (!peers_know) tell_peers(Mark::failed, failure);
       throw PeerError(failed_rank, detail::concat("pagoda::mpi::ContextParallel::decode: the object is unusable since "
-                                                  "an earlier error on rank ", failed_rank, ": ", failure));
+                                                  "an earlier error on rank ",
+                                                  failed_rank, ": ", failure));
     }
     if (comm.size() == 1) {
       check_step(plan, p);

@@ -16,9 +16,8 @@ inline constexpr bool has_device_memory_v =
 
 /// Memory that both the host and kernels of the space access.
 template <class ExecutionSpace>
-using HostVisibleSpace =
-    typename std::conditional_t<has_device_memory_v<ExecutionSpace>, Kokkos::SharedHostPinnedSpace,
-                                typename ExecutionSpace::memory_space>::memory_space;
+using HostVisibleSpace = typename std::conditional_t<has_device_memory_v<ExecutionSpace>, Kokkos::SharedHostPinnedSpace,
+                                                     typename ExecutionSpace::memory_space>::memory_space;
 
 /// Uninitialized bytes in device memory or in host-visible memory.
 template <class ExecutionSpace>

@@ -34,10 +34,10 @@ using Tokens = std::vector<std::vector<int>>;
 
 /// Ways to distribute tokens over ranks.
 enum class Deal {
-  runs,         ///< a run of consecutive tokens for each rank, of random lengths, some of them empty
-  pages,        ///< runs of 4 tokens in turn
-  last_rank,    ///< all tokens on the last rank
-  single_tokens ///< each token on a random rank
+  runs,          ///< a run of consecutive tokens for each rank, of random lengths, some of them empty
+  pages,         ///< runs of 4 tokens in turn
+  last_rank,     ///< all tokens on the last rank
+  single_tokens  ///< each token on a random rank
 };
 
 /// The newest `together` tokens of each entry are on the last rank.
@@ -67,9 +67,9 @@ inline Tokens tokens_of_rank(const std::vector<int>& lengths, int ranks, int ran
 /// decode may read is NaN.
 template <class Space, class T>
 struct Shard {
-  using Memory                  = typename Space::memory_space;
-  using Rows                    = Kokkos::View<T****, Kokkos::LayoutRight, Memory>;
-  static constexpr int in_page  = 4;
+  using Memory                 = typename Space::memory_space;
+  using Rows                   = Kokkos::View<T****, Kokkos::LayoutRight, Memory>;
+  static constexpr int in_page = 4;
   int first_head, heads;  ///< query heads
   Rows k, v;
   Kokkos::View<int**, Kokkos::LayoutRight, Memory> table;
@@ -85,18 +85,18 @@ struct Shard {
     int most = 1, pages = 1;
     for (const auto& list : tokens) {
       const int n = (static_cast<int>(list.size()) + in_page - 1) / in_page;
-      most = std::max(most, n), pages += n;
+      most        = std::max(most, n), pages += n;
     }
-    k       = Rows("k", pages, in_page, kv_heads, shape.head_dim);
-    v       = Rows("v", pages, in_page, kv_heads, s.head_dim_v());
-    table   = decltype(table)("table", batch, most);
-    lengths = decltype(lengths)("lengths", batch);
-    q       = decltype(q)("q", s.query_tokens(), heads, shape.head_dim);
-    cu_seqlens_q        = decltype(cu_seqlens_q)("cu_seqlens_q", batch + 1);
+    k                 = Rows("k", pages, in_page, kv_heads, shape.head_dim);
+    v                 = Rows("v", pages, in_page, kv_heads, s.head_dim_v());
+    table             = decltype(table)("table", batch, most);
+    lengths           = decltype(lengths)("lengths", batch);
+    q                 = decltype(q)("q", s.query_tokens(), heads, shape.head_dim);
+    cu_seqlens_q      = decltype(cu_seqlens_q)("cu_seqlens_q", batch + 1);
     const auto host_k = Kokkos::create_mirror_view(k), host_v = Kokkos::create_mirror_view(v);
     const auto host_table   = Kokkos::create_mirror_view(table);
     const auto host_lengths = Kokkos::create_mirror_view(lengths), host_cu = Kokkos::create_mirror_view(cu_seqlens_q);
-    const auto host_q       = Kokkos::create_mirror_view(q);
+    const auto host_q = Kokkos::create_mirror_view(q);
     Kokkos::deep_copy(host_k, T(std::numeric_limits<float>::quiet_NaN()));
     Kokkos::deep_copy(host_v, T(std::numeric_limits<float>::quiet_NaN()));
     int next = pages - 1;  // pages in reverse order; page 0 is nobody's

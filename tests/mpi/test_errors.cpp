@@ -129,8 +129,8 @@ TEST_F(Errors, ARankThatLeavesIsNoticed) {
 
 TEST_F(Errors, OfTheConstructorReachAllRanks) {
   const auto make = [&](const mpi::ContextParallelOptions& o) { mpi::ContextParallel<Space> parallel(exec, world, o); };
-  auto o           = options();
-  o.num_q_heads    = 0;
+  auto o          = options();
+  o.num_q_heads   = 0;
   expect_throw_with<InvalidArgument>([&] { make(o); }, {"pagoda::mpi::ContextParallel: num_q_heads is 0", "1 or more"});
   o = options(), o.head_dim_v = -1;
   expect_throw_with<InvalidArgument>([&] { make(o); }, {"head_dim_v is -1"});
@@ -144,8 +144,8 @@ TEST_F(Errors, OfTheConstructorReachAllRanks) {
                                      {"comm is MPI_COMM_NULL"});
   if (ranks == 1) return;
   o = options(mpi::MergedHeads::own), o.num_q_heads = ranks + 1;
-  expect_throw_with<InvalidArgument>([&] { make(o); },
-                                     {"num_q_heads is " + std::to_string(ranks + 1), "a multiple of the number of ranks"});
+  expect_throw_with<InvalidArgument>(
+      [&] { make(o); }, {"num_q_heads is " + std::to_string(ranks + 1), "a multiple of the number of ranks"});
   o = options(), o.max_query_tokens = rank == bad ? 5 : 4;
   expect_throw_with<InvalidArgument>(
       [&] { make(o); },
@@ -161,7 +161,7 @@ TEST_F(Errors, OfTheConstructorReachAllRanks) {
 }
 
 TEST_F(Errors, Shapes) {
-  using Out = Kokkos::View<T***, Kokkos::LayoutRight, Memory>;
+  using Out      = Kokkos::View<T***, Kokkos::LayoutRight, Memory>;
   const int dims = sample.head_dim_v();
   refuses([&](auto& p) { p.decode(exec, plan, shard.q, shard.kv(), Out("out", 2, 11, dims), results.lse); },
           {"pagoda::mpi::ContextParallel::decode: out is (2, 11, 64)", "allowed: (2, 12, 64)"});

@@ -12,12 +12,12 @@ std::string deal_name(Deal deal) {
 
 /// How a test distributes a sample and asks for its results.
 struct Way {
-  Deal deal                    = Deal::runs;
-  mpi::MergedHeads merged      = mpi::MergedHeads::all;
+  Deal deal                     = Deal::runs;
+  mpi::MergedHeads merged       = mpi::MergedHeads::all;
   std::optional<bool> gpu_aware = {};
-  DType state_type             = DType::fp32;
-  double leeway                = 1;
-  int steps                    = 1;
+  DType state_type              = DType::fp32;
+  double leeway                 = 1;
+  int steps                     = 1;
 };
 
 template <class Param>
@@ -28,11 +28,11 @@ struct ContextParallel : testing::Test {
   /// Decodes over the ranks of comm, which hold shards of one part of the heads.
   static void expect_right(const Sample<Value>& sample, const Way& way, unsigned seed = 1) {
     const int ranks = size_of_comm(world), rank = rank_of(world);
-    const bool own  = way.merged == mpi::MergedHeads::own;
-    int together    = 0;
+    const bool own = way.merged == mpi::MergedHeads::own;
+    int together   = 0;
     for (const int n : sample.shape().query_lens) together = std::max(together, n - 1);
-    const Shard<Exec, Value> shard(
-        sample, tokens_of_rank(sample.shape().lengths, ranks, rank, way.deal, seed, sample.shape().causal ? together : 0));
+    const Shard<Exec, Value> shard(sample, tokens_of_rank(sample.shape().lengths, ranks, rank, way.deal, seed,
+                                                          sample.shape().causal ? together : 0));
     const Exec exec;
     auto options = plan_options(sample, shard);
     Kokkos::View<float*, typename Exec::memory_space> sinks("sinks", sample.shape().sinks ? shard.heads : 0);
@@ -42,18 +42,19 @@ struct ContextParallel : testing::Test {
     }
     const auto plan = pagoda::plan(exec, shard.kv(), mpi::shard_options(options, rank == ranks - 1));
     mpi::ContextParallel<Exec> parallel(exec, world,
-                                         {.num_q_heads      = shard.heads,
-                                          .head_dim_v       = sample.head_dim_v(),
-                                          .max_query_tokens = sample.query_tokens() + 2,
-                                          .merged_heads     = way.merged,
-                                          .state_type       = dtype_v<Value> == DType::fp64 ? DType::fp64 : way.state_type,
-                                          .gpu_aware        = way.gpu_aware});
+                                        {.num_q_heads      = shard.heads,
+                                         .head_dim_v       = sample.head_dim_v(),
+                                         .max_query_tokens = sample.query_tokens() + 2,
+                                         .merged_heads     = way.merged,
+                                         .state_type = dtype_v<Value> == DType::fp64 ? DType::fp64 : way.state_type,
+                                         .gpu_aware  = way.gpu_aware});
     const int heads = own ? shard.heads / ranks : shard.heads;
     for (int step = 0; step < way.steps; ++step) {
       const Results<Exec, Value> results(sample, own ? rank * heads : 0, heads);
       parallel.decode(exec, plan, shard.q, shard.kv(), results.out, results.lse);
       exec.fence();
-      EXPECT_TRUE(results.right(sample, own ? world : MPI_COMM_SELF, plan.schedule().kernel.probability_type, way.leeway))
+      EXPECT_TRUE(
+          results.right(sample, own ? world : MPI_COMM_SELF, plan.schedule().kernel.probability_type, way.leeway))
           << describe(sample.shape()) << "; dealt by " << deal_name(way.deal) << (own ? "; own heads" : "; all heads");
     }
   }
@@ -93,11 +94,8 @@ TYPED_TEST(ContextParallel, SeveralQueryTokens) {
 
 TYPED_TEST(ContextParallel, SinksAndSoftCap) {
   using T = typename TypeParam::type;
-  const Sample<T> sample({.lengths        = {50, 0, 9},
-                          .num_q_heads    = 12,
-                          .num_kv_heads   = 6,
-                          .logit_soft_cap = 3,
-                          .sinks          = true});
+  const Sample<T> sample(
+      {.lengths = {50, 0, 9}, .num_q_heads = 12, .num_kv_heads = 6, .logit_soft_cap = 3, .sinks = true});
   for (const auto merged : {mpi::MergedHeads::all, mpi::MergedHeads::own})
     this->expect_right(sample, {.deal = Deal::pages, .merged = merged});
 }
@@ -105,16 +103,22 @@ TYPED_TEST(ContextParallel, SinksAndSoftCap) {
 TYPED_TEST(ContextParallel, RandomShapes) {
   using T = typename TypeParam::type;
   std::mt19937 random(7);
-  const auto draw = [&](int from, int to) { return from + static_cast<int>(random() % static_cast<unsigned>(to - from + 1)); };
+  const auto draw = [&](int from, int to) {
+    return from + static_cast<int>(random() % static_cast<unsigned>(to - from + 1));
+  };
   for (unsigned seed = 1; seed <= 8; ++seed) {
-    Shape shape{.lengths = {}, .num_kv_heads = draw(1, 3), .head_dim = 8 * draw(1, 20), .head_dim_v = draw(1, 130), .seed = seed};
+    Shape shape{.lengths      = {},
+                .num_kv_heads = draw(1, 3),
+                .head_dim     = 8 * draw(1, 20),
+                .head_dim_v   = draw(1, 130),
+                .seed         = seed};
     shape.num_q_heads = 12 * shape.num_kv_heads;
     for (int b = draw(1, 6); b > 0; --b) shape.lengths.push_back(draw(0, 120));
     const Sample<T> sample(shape);
-    this->expect_right(sample,
-                       {.deal   = static_cast<Deal>(draw(0, 3)),
-                        .merged = draw(0, 1) ? mpi::MergedHeads::all : mpi::MergedHeads::own},
-                       seed);
+    this->expect_right(
+        sample,
+        {.deal = static_cast<Deal>(draw(0, 3)), .merged = draw(0, 1) ? mpi::MergedHeads::all : mpi::MergedHeads::own},
+        seed);
   }
 }
 
@@ -148,10 +152,11 @@ TYPED_TEST(ContextParallel, GridOfTokensAndHeads) {
       sample, tokens_of_rank(sample.shape().lengths, ranks / parts, rank / parts, Deal::pages, 1), part, parts);
   const Space exec;
   const auto plan = pagoda::plan(exec, shard.kv(), plan_options(sample, shard));
-  mpi::ContextParallel<Space> parallel(
-      exec, same_heads,
-      {.num_q_heads = shard.heads, .head_dim_v = sample.head_dim_v(), .max_query_tokens = sample.query_tokens(),
-       .state_type = dtype_v<T> == DType::fp64 ? DType::fp64 : DType::fp32});
+  mpi::ContextParallel<Space> parallel(exec, same_heads,
+                                       {.num_q_heads      = shard.heads,
+                                        .head_dim_v       = sample.head_dim_v(),
+                                        .max_query_tokens = sample.query_tokens(),
+                                        .state_type       = dtype_v<T> == DType::fp64 ? DType::fp64 : DType::fp32});
   EXPECT_EQ(parallel.size(), ranks / parts);
   const Results<Space, T> results(sample, shard.first_head, shard.heads);
   parallel.decode(exec, plan, shard.q, shard.kv(), results.out, results.lse);
@@ -166,12 +171,12 @@ TYPED_TEST(ContextParallel, SameBitsOnAllRanks) {
   using Space = typename TypeParam::space;
   using T     = typename TypeParam::type;
   const Sample<T> sample({.lengths = {70, 30, 21}, .num_q_heads = 8, .num_kv_heads = 2});
-  const Shard<Space, T> shard(sample,
-                              tokens_of_rank(sample.shape().lengths, size_of_comm(world), rank_of(world), Deal::runs, 3));
+  const Shard<Space, T> shard(
+      sample, tokens_of_rank(sample.shape().lengths, size_of_comm(world), rank_of(world), Deal::runs, 3));
   const Space exec;
   const auto plan = pagoda::plan(exec, shard.kv(), plan_options(sample, shard));
-  mpi::ContextParallel<Space> parallel(
-      exec, world, {.num_q_heads = 8, .head_dim_v = sample.head_dim_v(), .max_query_tokens = 3});
+  mpi::ContextParallel<Space> parallel(exec, world,
+                                       {.num_q_heads = 8, .head_dim_v = sample.head_dim_v(), .max_query_tokens = 3});
   const Results<Space, T> with(sample, 0, 8), without(sample, 0, 8);
   parallel.decode(exec, plan, shard.q, shard.kv(), with.out, with.lse);
   parallel.decode(exec, plan, shard.q, shard.kv(), without.out);
@@ -192,8 +197,7 @@ TYPED_TEST(ContextParallel, MovesAndTellsItsNumbers) {
   const Space exec;
   mpi::ContextParallel<Space> a(exec, world, {.num_q_heads = 12, .head_dim_v = 16, .max_query_tokens = 2});
   mpi::ContextParallel<Space> b(
-      exec, world,
-      {.num_q_heads = 12, .head_dim_v = 16, .max_query_tokens = 2, .merged_heads = mpi::MergedHeads::own});
+      exec, world, {.num_q_heads = 12, .head_dim_v = 16, .max_query_tokens = 2, .merged_heads = mpi::MergedHeads::own});
   EXPECT_EQ(a.size(), size_of_comm(world));
   EXPECT_EQ(a.rank(), rank_of(world));
   EXPECT_EQ(a.message_bytes(), 12u * (2 * 16 * 4 + 16 + 16));
