@@ -62,7 +62,8 @@ struct ContextParallelOptions {
 
 /// The options of the plan of one rank, from those of the whole sequences: all options that count only once are left to
 /// the rank with holds_newest, exactly one of them. These are the sinks, and the causal mask between several query
-/// tokens of a sequence. That rank must hold the newest query_len - 1 tokens of every sequence.
+/// tokens of a sequence. That rank must hold the newest query_len - 1 tokens of every sequence, in order
+/// and last in its cache.
 template <class MemorySpace>
 DecodeOptions<MemorySpace> shard_options(DecodeOptions<MemorySpace> options, bool holds_newest) {
   if (!holds_newest) options.sinks = {}, options.causal = false;
@@ -78,10 +79,10 @@ DecodeOptions<MemorySpace> shard_options(DecodeOptions<MemorySpace> options, boo
 /// step. If KV heads are distributed over ranks too, make the ContextParallel on the communicator of the ranks that
 /// hold the same heads (MPI_Comm_split), with their number of query heads.
 ///
-/// Bytes that a rank receives in a step, for P ranks: (P - 1) * message_bytes(). With S = max_query_tokens *
-/// (head_dim_v
-/// * size of state_type + 4) + 16 to 46, rounded up to 16, a message has num_q_heads * S bytes, and 1/P of that with
-/// MergedHeads::own. Make one object for each number of query tokens that is frequent.
+/// Bytes that a rank receives in a step, for P ranks: (P - 1) * message_bytes(). A message has room for
+/// max_query_tokens. For each of them and each head it has an output row and a log-sum-exp, and up to 46 bytes more for
+/// each head. It has num_q_heads heads, or num_q_heads / P with MergedHeads::own. Example: 32 heads of 128 dims and one
+/// query token in fp32 are 17 KB. Make one object for each number of query tokens that is frequent.
 ///
 /// Options of plans: A rank does not know the positions of its tokens in the sequence. Plans with window_left or
 /// alibi_slopes are therefore refused. At most one rank's plan may have sinks, and at most one may be causal in a step
