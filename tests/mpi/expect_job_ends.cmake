@@ -1,0 +1,15 @@
+# cmake -DCOMMAND=mpirun;... -P expect_job_ends.cmake: the job must make a step, and then end with an error within a
+# minute.
+execute_process(COMMAND ${COMMAND} TIMEOUT 60 RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE error)
+message("${output}${error}")
+if(NOT result MATCHES "^[0-9]+$")
+  message(FATAL_ERROR "The job did not end by itself: ${result}")
+endif()
+if(result EQUAL 0)
+  message(FATAL_ERROR "The job succeeded, although a rank died.")
+endif()
+string(REGEX MATCHALL "step 1 is done" done "${output}")
+list(LENGTH done count)
+if(NOT count EQUAL 3 OR output MATCHES "step 2 is done")
+  message(FATAL_ERROR "The ranks should have made step 1 and not step 2.")
+endif()
