@@ -15,6 +15,7 @@
 #include <pagoda/kv_write.hpp>
 #include <pagoda/merge.hpp>
 #include <pagoda/plan.hpp>
+#include <pagoda/prefix_index.hpp>
 #include <pagoda/quantized_types.hpp>
 #include <pagoda/reference.hpp>
 #include <pagoda/types.hpp>
