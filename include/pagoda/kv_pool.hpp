@@ -113,9 +113,9 @@ class PAGODA_EXPORT KVPool {
   /// multiple of page_size, and less than the length of the prompt, so that its last token is always computed. May be
   /// less after calls that take pages (admit, append, reserve), as these may evict.
   int match(const Prompt& prompt) const;
-  /// Adds a sequence that holds this prompt, and names its tokens. It shares the pages that the index has. k and v: rows
-  /// of the last tokens of the prompt, at least of those behind match(prompt); the rows of shared tokens are not read.
-  /// Otherwise as admit above.
+  /// Adds a sequence that holds this prompt, and names its tokens. It shares the pages that the index has. k and v:
+  /// rows of the last tokens of the prompt, at least of those behind match(prompt); the rows of shared tokens are not
+  /// read. Otherwise as admit above.
   template <class K, class V>
   int admit(const ExecutionSpace& exec, const Prompt& prompt, const K& k, const V& v) {
     detail::check_row_views<ExecutionSpace, K, V>();

@@ -26,12 +26,12 @@ namespace pagoda {
 ///
 /// Token ids: the index stores the ids of each page and compares them, so a collision of hashes never shares a wrong
 /// page. Hashes: two pages are the same if they and all pages before them have equal hashes. The caller answers for
-/// hashes that identify the tokens of a page; hashes that are chained over the pages before may be given too. Pages that
-/// are named by ids and pages that are named by hashes never match each other.
+/// hashes that identify the tokens of a page; hashes that are chained over the pages before may be given too. Pages
+/// that are named by ids and pages that are named by hashes never match each other.
 struct Prompt {
-  std::span<const int> token_ids = {};               ///< ids of all tokens, 0 or more
-  std::span<const std::uint64_t> page_hashes = {};   ///< instead: num_tokens / page_size hashes
-  int num_tokens     = 0;                            ///< with page_hashes: tokens of the prompt
+  std::span<const int> token_ids             = {};  ///< ids of all tokens, 0 or more
+  std::span<const std::uint64_t> page_hashes = {};  ///< instead: num_tokens / page_size hashes
+  int num_tokens                             = 0;   ///< with page_hashes: tokens of the prompt
   std::uint64_t salt = 0;  ///< prompts of different salts share nothing (an adapter, a tenant, the images of a prompt)
 };
 

@@ -223,7 +223,7 @@ struct PoolState {
     write_rows<T>(label, exec, ListedRuns{reinterpret_cast<const TokenRun*>(at)}, static_cast<int>(n), row_shape(),
                   from, cache());
     wrote = true;
-    list = list.subspan(n);
+    list  = list.subspan(n);
   }
 
   /// One launch: these runs, and all updates and clears.

@@ -118,14 +118,14 @@ void PrefixIndex::undo_evict(int page) noexcept {
 // A page that leaves the list keeps its neighbours. If all later changes of the list are reverted, last first, its
 // neighbours are adjacent again, and it returns between them.
 void PrefixIndex::remove_from_list(int page) noexcept {
-  const Node& node           = nodes_[page];
-  nodes_[node.before].after  = node.after;
-  nodes_[node.after].before  = node.before;
+  const Node& node          = nodes_[page];
+  nodes_[node.before].after = node.after;
+  nodes_[node.after].before = node.before;
   --evictable_;
 }
 
 void PrefixIndex::return_to_list(int page) noexcept {
-  const Node& node = nodes_[page];
+  const Node& node          = nodes_[page];
   nodes_[node.before].after = nodes_[node.after].before = page;
   ++evictable_;
 }

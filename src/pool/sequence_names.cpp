@@ -58,18 +58,15 @@ void SequenceNames::pages_of(const Match& match, std::span<int> pages) const noe
 }
 
 void SequenceNames::begin(int slot, const Prompt& prompt, const Match& match) noexcept {
-  names_[slot] = {.position = match.last,
-                  .pages    = match.pages,
-                  .kind     = kind_of(prompt),
-                  .salt     = prompt.salt};
+  names_[slot] = {.position = match.last, .pages = match.pages, .kind = kind_of(prompt), .salt = prompt.salt};
   index.hold(match.last);
 }
 
 void SequenceNames::fork(int slot, int child, int num_tokens) noexcept {
   if (names_.empty()) return;
-  const Name& parent = names_[slot];
-  Name& name         = names_[child];
-  name               = parent;
+  const Name& parent        = names_[slot];
+  Name& name                = names_[child];
+  name                      = parent;
   std::span<const int> rest = rest_of(slot);  // holds the ids of the child's rest
   for (; name.pages > num_tokens / page_size_; --name.pages) {
     rest          = index.tokens(name.position);
@@ -94,7 +91,8 @@ void SequenceNames::check_pages(int slot, int count, const NameOfPage& name_of_p
     const int page  = pages[names_[slot].pages + i];
     const int known = position == PrefixIndex::none ? position : index.find(position, name_of_page(i));
     require(known == page || !index.contains(page), owner_, "::name: page ", page, " of slot ", slot, " (tokens ",
-            (names_[slot].pages + i) * page_size_, " and following) already has another name, which a sequence that "
+            (names_[slot].pages + i) * page_size_,
+            " and following) already has another name, which a sequence that "
             "shares the page gave it; allowed: the same name");
     position = known;
   }
@@ -112,8 +110,9 @@ void SequenceNames::check_name(int slot, std::span<const int> tokens, std::span<
   require(negative == tokens.end(), owner_, "::name: token_ids[", negative - tokens.begin(), "] is ",
           negative == tokens.end() ? 0 : *negative, "; allowed: 0 or more");
   complete_rest(slot, tokens);
-  check_pages(slot, (name.rest + static_cast<int>(tokens.size())) / page_size_,
-              [&](int i) { return page_name(slot, tokens, i); }, pages);
+  check_pages(
+      slot, (name.rest + static_cast<int>(tokens.size())) / page_size_,
+      [&](int i) { return page_name(slot, tokens, i); }, pages);
 }
 
 void SequenceNames::check_name(int slot, std::span<const std::uint64_t> hashes, std::span<const int> pages,

@@ -38,8 +38,8 @@ class SequenceNames {
   /// The pages of a match, first to last, into pages[0 .. match.pages).
   void pages_of(const Match& match, std::span<int> pages) const noexcept;
 
-  /// A new sequence begins with the pages of a match, or with the first num_tokens tokens of another sequence. Any other
-  /// has no name.
+  /// A new sequence begins with the pages of a match, or with the first num_tokens tokens of another sequence. Any
+  /// other has no name.
   void begin(int slot, const Prompt& prompt, const Match& match) noexcept;
   void fork(int slot, int child, int num_tokens) noexcept;
   /// The sequence ends.

@@ -21,8 +21,8 @@ int main(int argc, char** argv) {
   int status = 0, computed = 0;
   for (int request = 0; request < requests; ++request) {
     std::vector<int> ids(system_tokens + 20 + request);
-    std::iota(ids.begin(), ids.begin() + system_tokens, 1000);            // the system prompt
-    std::fill(ids.begin() + system_tokens, ids.end(), 5000 + request);    // the request's own tokens
+    std::iota(ids.begin(), ids.begin() + system_tokens, 1000);          // the system prompt
+    std::fill(ids.begin() + system_tokens, ids.end(), 5000 + request);  // the request's own tokens
     const pagoda::Prompt prompt{.token_ids = ids};
 
     // A model computes keys and values of the tokens that the index does not have.
@@ -44,9 +44,10 @@ int main(int argc, char** argv) {
     pool.release(slots[0]);
   }
   const auto stats = pool.prefix_stats();
-  std::printf("%d tokens computed, %.0f%% of the prompts' tokens shared, %lld bytes saved, %d of %d free pages cached\n",
-              computed, 100 * stats.hit_rate(), static_cast<long long>(stats.saved_bytes), pool.evictable_pages(),
-              pool.free_pages());
+  std::printf(
+      "%d tokens computed, %.0f%% of the prompts' tokens shared, %lld bytes saved, %d of %d free pages cached\n",
+      computed, 100 * stats.hit_rate(), static_cast<long long>(stats.saved_bytes), pool.evictable_pages(),
+      pool.free_pages());
   // All requests but the first share the 6 full pages of the system prompt.
   return status != 0 || stats.hit_pages != 6 * (requests - 1) || pool.free_pages() != pool.num_pages() ? 1 : 0;
 }

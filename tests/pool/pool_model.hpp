@@ -220,7 +220,7 @@ void expect_holds(Pool& pool, const typename Pool::execution_space& exec, const 
   for (int page = 0; page < pool.num_pages(); ++page)
     ASSERT_EQ(pool.page_ref_count(page), holders[page]) << "page " << page;
   const auto used = pool.num_pages() - std::count(holders.begin(), holders.end(), 0);
-  int cached = 0;  // in the index, and no sequence holds them
+  int cached      = 0;  // in the index, and no sequence holds them
   for (int page = 0; page < pool.num_pages(); ++page) cached += holders[page] == 0 && pool.is_indexed(page);
   EXPECT_EQ(pool.free_pages() - pool.evictable_pages(), pool.num_pages() - used - cached);
   EXPECT_LE(pool.evictable_pages(), cached);  // some may be needed by pages that follow them in the index

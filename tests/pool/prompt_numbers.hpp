@@ -61,8 +61,8 @@ class PromptNumbers {
     d.prompt.salt = random() % 5 == 0;
     d.tokens      = numbers(d.prompt.salt, d.ids, fresh);
     if (random() % 4 == 0) {
-      d.hashes   = hashes(d.tokens, 0, length / page_size, page_size);
-      d.prompt   = {.page_hashes = d.hashes, .num_tokens = length, .salt = d.prompt.salt};
+      d.hashes = hashes(d.tokens, 0, length / page_size, page_size);
+      d.prompt = {.page_hashes = d.hashes, .num_tokens = length, .salt = d.prompt.salt};
     } else {
       d.prompt.token_ids = d.ids;
     }

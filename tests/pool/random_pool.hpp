@@ -117,7 +117,7 @@ class RandomPool {
   /// Attempts::make, then what follows from it.
   template <class Error, class Call, class Done>
   void attempt(const char* name, bool fits, const Call& call, const Done& done) {
-    last = name;
+    last              = name;
     const auto result = attempts.make<Error>(random_, name, fits, call);
     if (!result.thrown) return done();
     // Pages that a call of several launches has evicted and overwritten are not in the index any more.
@@ -210,8 +210,9 @@ class RandomPool {
     const int named      = d_.pool.named_tokens(slot);
     const auto written   = std::find(sequence.begin() + named, sequence.end(), unwritten) - sequence.begin() - named;
     if (names_[slot].by_hash) {
-      const int size    = d_.pool.page_size();
-      const auto hashes = PromptNumbers::hashes(sequence, named / size, below(static_cast<int>(written) / size + 1), size);
+      const int size = d_.pool.page_size();
+      const auto hashes =
+          PromptNumbers::hashes(sequence, named / size, below(static_cast<int>(written) / size + 1), size);
       return attempt("name by hashes", true, [&] { d_.pool.name(slot, hashes); }, [&] { twin_.name(slot, hashes); });
     }
     const auto ids = numbers_.ids(names_[slot].salt, sequence, named, below(static_cast<int>(written) + 1));

@@ -160,8 +160,8 @@ TYPED_TEST(PoolErrors, Prompts) {
   refuses_prompt({.page_hashes = hashes, .num_tokens = 11}, {"page_hashes has 3 entries", "11 / 4 = 2"});
   const Prompt prompt{.token_ids = ids};
   const auto tokens = d.fresh(9);
-  const int a = d.pool.admit(d.exec, prompt, keys(d.pool, d.exec, tokens), values(d.pool, d.exec, tokens));
-  d.model[a]  = tokens;
+  const int a       = d.pool.admit(d.exec, prompt, keys(d.pool, d.exec, tokens), values(d.pool, d.exec, tokens));
+  d.model[a]        = tokens;
   d.template refuses<InvalidArgument>([&] { d.pool.admit(d.exec, prompt, d.k(10), d.v(10)); }, {"allowed: 1 to 9"});
   d.template refuses<InvalidArgument>([&] { d.pool.admit(d.exec, prompt, d.k(0), d.v(0)); },
                                       {"k has 0 tokens", "allowed: 1 to 9", "the first 8 tokens"});

@@ -28,12 +28,12 @@ constexpr int slots = 6, max_len = 22, page_size = 4, pages = 17;
 using Path = std::vector<std::int64_t>;
 
 struct Named {
-  std::vector<int> tokens = {};  ///< numbers
-  std::uint64_t salt = 0;
-  bool by_hash       = false;
-  Path path               = {};  ///< of all that is named: without its incomplete page
+  std::vector<int> tokens        = {};  ///< numbers
+  std::uint64_t salt             = 0;
+  bool by_hash                   = false;
+  Path path                      = {};  ///< of all that is named: without its incomplete page
   std::vector<std::int64_t> rest = {};
-  bool open = false;  ///< named neither by ids nor by hashes yet
+  bool open                      = false;  ///< named neither by ids nor by hashes yet
 };
 
 struct TablesTest {
@@ -237,9 +237,9 @@ struct TablesTest {
   }
 
   void name() {
-    const int slot     = any_slot();
-    Named& s           = live[slot];
-    const int named    = table.named_tokens(slot), left = static_cast<int>(s.tokens.size()) - named;
+    const int slot  = any_slot();
+    Named& s        = live[slot];
+    const int named = table.named_tokens(slot), left = static_cast<int>(s.tokens.size()) - named;
     const bool by_hash = s.by_hash || (s.open && below(2) == 0);
     std::vector<std::uint64_t> hashes;
     std::vector<int> ids;
@@ -267,10 +267,10 @@ struct TablesTest {
 
   /// True if these names would give a page of the index a second name.
   bool contradicts(int slot, bool by_hash, const std::vector<std::int64_t>& names) const {
-    const Named& s = live.at(slot);
+    const Named& s  = live.at(slot);
     const auto unit = page_entries(by_hash);
-    Path path = s.open ? begin(s.salt, by_hash) : s.path;
-    auto all  = s.rest;
+    Path path       = s.open ? begin(s.salt, by_hash) : s.path;
+    auto all        = s.rest;
     all.insert(all.end(), names.begin(), names.end());
     for (std::size_t i = 0; i < all.size(); ++i) {
       path.push_back(all[i]);
@@ -291,15 +291,20 @@ struct TablesTest {
 
   void step() {
     switch (live.empty() ? below(4) : below(14)) {
-      case 0: case 1: case 2:
+      case 0:
+      case 1:
+      case 2:
         return admit_prompt();
       case 3:
         return admit();
       case 4:
         return fork();
-      case 5: case 6: case 7:
+      case 5:
+      case 6:
+      case 7:
         return release();
-      case 8: case 9:
+      case 8:
+      case 9:
         return name();
       case 10:
         return below(3) == 0 ? evict() : name();

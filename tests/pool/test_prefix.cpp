@@ -16,9 +16,9 @@ struct Prompted : Failing<Pool> {
   using Failing<Pool>::Failing;
 
   static PoolOptions options(int num_pages = 12) {
-    auto o           = small_pool;
-    o.num_pages      = num_pages;
-    o.num_q_heads    = 4;
+    auto o        = small_pool;
+    o.num_pages   = num_pages;
+    o.num_q_heads = 4;
     return o;
   }
   std::vector<int> tokens(const std::vector<int>& ids, std::uint64_t salt = 0) {
@@ -27,9 +27,9 @@ struct Prompted : Failing<Pool> {
   /// Admits a prompt with the rows that match says are missing.
   int admit_prompt(const std::vector<int>& ids, std::uint64_t salt = 0) {
     const Prompt prompt{.token_ids = ids, .salt = salt};
-    const auto all  = tokens(ids, salt);
-    const auto rest = std::vector<int>(all.begin() + this->pool.match(prompt), all.end());
-    const int slot  = this->pool.admit(this->exec, prompt, this->k(rest), this->v(rest));
+    const auto all    = tokens(ids, salt);
+    const auto rest   = std::vector<int>(all.begin() + this->pool.match(prompt), all.end());
+    const int slot    = this->pool.admit(this->exec, prompt, this->k(rest), this->v(rest));
     this->model[slot] = all;
     return slot;
   }
@@ -189,7 +189,7 @@ TYPED_TEST(Prefixes, EvictionIsReverted) {
   const Prompt prompt{.token_ids = ids}, other{.token_ids = more};
   const auto all = d.tokens(ids), more_tokens = d.tokens(more);
   const auto k = d.k(more_tokens), v = d.v(more_tokens);
-  const auto tail = std::vector<int>(all.begin() + 12, all.end());
+  const auto tail   = std::vector<int>(all.begin() + 12, all.end());
   const auto tail_k = d.k(tail), tail_v = d.v(tail);
   int slot = -1;
   EXPECT_EQ(d.template fail_everywhere<FailingLaunches>(

@@ -88,7 +88,9 @@ TEST_P(PrefixIndexTest, RandomCallsAgainstTheNaiveIndex) {
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   Twins t(GetParam());
   int inserted = 0, evicted = 0, undone = 0, found = 0, known = 0;
-  const auto any_page = [&] { return std::next(t.naive.pages.begin(), below(static_cast<int>(t.naive.pages.size())))->first; };
+  const auto any_page = [&] {
+    return std::next(t.naive.pages.begin(), below(static_cast<int>(t.naive.pages.size())))->first;
+  };
   for (int step = 0; step < 6000; ++step) {
     const int call = t.naive.pages.empty() ? 0 : below(9);
     if (call < 4) {  // look up a name, and insert it if the index does not have it
