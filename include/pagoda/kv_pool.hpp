@@ -138,7 +138,7 @@ class PAGODA_EXPORT KVPool {
   int evict(int num_pages);
   /// Hits, misses, saved bytes and evictions. A contiguous pool counts misses only.
   PrefixStats prefix_stats() const;
-  /// Sets all counts of prefix_stats to 0, except the number of pages that are cached now.
+  /// Sets all counts of prefix_stats to 0, except indexed_pages.
   void reset_prefix_stats();
 
   // ---- sequences grow

@@ -46,7 +46,7 @@ struct PrefixStats {
   std::int64_t miss_pages    = 0;  ///< full pages that had to be computed
   std::int64_t saved_bytes   = 0;  ///< keys and values of the tokens that were shared
   std::int64_t evicted_pages = 0;  ///< pages that the index gave up
-  int cached_pages           = 0;  ///< pages in the index now, held by sequences or not; not reset
+  int indexed_pages          = 0;  ///< pages in the index now, held by sequences or not; not reset
 
   bool operator==(const PrefixStats&) const = default;  ///< all counts are equal
   /// Fraction of the tokens of prompts that were shared; 0 before the first token.

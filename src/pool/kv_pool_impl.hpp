@@ -149,9 +149,9 @@ int KVPool<T, ExecutionSpace>::evict(int num_pages) {
 
 template <class T, class ExecutionSpace>
 PrefixStats KVPool<T, ExecutionSpace>::prefix_stats() const {
-  PrefixStats stats  = state_->table.prefix_stats();
-  stats.saved_bytes  = stats.hit_tokens * bytes_per_token();
-  stats.cached_pages = state_->table.indexed_pages();
+  PrefixStats stats   = state_->table.prefix_stats();
+  stats.saved_bytes   = stats.hit_tokens * bytes_per_token();
+  stats.indexed_pages = state_->table.indexed_pages();
   return stats;
 }
 

@@ -82,7 +82,7 @@ class PageTable {
   bool is_indexed(int page) const { return names_.index.contains(page); }
   /// Evicts up to num_pages cached pages, and returns how many it evicted.
   int evict(int num_pages);
-  /// cached_pages and saved_bytes are not set.
+  /// indexed_pages and saved_bytes are not set.
   const PrefixStats& prefix_stats() const { return names_.stats; }
   void reset_prefix_stats() { names_.stats = {}; }
   int indexed_pages() const { return names_.index.size(); }

@@ -80,7 +80,7 @@ TYPED_TEST(Prefixes, SharedCachedAndCounted) {
   EXPECT_EQ(stats.miss_pages, 5);
   EXPECT_EQ(stats.saved_bytes, 12 * d.pool.bytes_per_token());
   EXPECT_EQ(stats.evicted_pages, 0);
-  EXPECT_EQ(stats.cached_pages, 5);
+  EXPECT_EQ(stats.indexed_pages, 5);
   EXPECT_DOUBLE_EQ(stats.hit_rate(), 12.0 / 44.0);
 
   for (const int slot : {a, b, c, e}) d.release(slot);
@@ -91,7 +91,7 @@ TYPED_TEST(Prefixes, SharedCachedAndCounted) {
   d.pool.reset_prefix_stats();
   const int again = d.admit_prompt(ids);
   EXPECT_EQ(d.pool.prefix_stats().hit_rate(), 8.0 / 11.0);
-  EXPECT_EQ(d.pool.prefix_stats().cached_pages, 5);
+  EXPECT_EQ(d.pool.prefix_stats().indexed_pages, 5);
   d.check();
   expect_decodes(d, {again});
   // Sequences without names take the cached pages when they need them.
@@ -100,7 +100,7 @@ TYPED_TEST(Prefixes, SharedCachedAndCounted) {
   d.admit(12);
   EXPECT_EQ(d.pool.free_pages(), 0);
   EXPECT_EQ(d.pool.prefix_stats().evicted_pages, 3);
-  EXPECT_EQ(d.pool.prefix_stats().cached_pages, 2);
+  EXPECT_EQ(d.pool.prefix_stats().indexed_pages, 2);
   d.check();
   d.release(filler);
   EXPECT_EQ(d.pool.evict(100), 0);
