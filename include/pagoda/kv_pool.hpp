@@ -7,6 +7,7 @@
 #include <pagoda/kv_layout.hpp>
 #include <pagoda/kv_write.hpp>
 #include <pagoda/plan.hpp>
+#include <pagoda/prefix_index.hpp>
 
 #include <Kokkos_Core.hpp>
 
@@ -28,7 +29,8 @@
 ///   pool.release(slot);
 ///
 /// Source: Heidari et al., "Efficient Decode Attention: Flash-Decoding with Paged KV Caches", section III.C (two pools
-/// behind one interface); Kwon et al., PagedAttention, sections 4.2 to 4.4 (pages, sharing, copy on write).
+/// behind one interface); Kwon et al., PagedAttention, sections 4.2 to 4.4 (pages, sharing, copy on write); Zheng et
+/// al., SGLang, section 3 (the prefix index: see prefix_index.hpp).
 namespace pagoda {
 
 /// Shape of a pool. Zero selects the default given beside the field. Lengths are in tokens.
@@ -66,8 +68,9 @@ struct SlotSelection;
 ///
 /// Errors: Calls throw InvalidArgument for arguments that are not allowed, OutOfCapacity if there is no room now,
 /// std::bad_alloc, and what Kokkos or the device's runtime throws if a launch fails (std::runtime_error). Strong
-/// guarantee: after any exception the pool, its tables on the device and the caches that kv returned are as they were
-/// before the call.
+/// guarantee: after any exception the pool, its prefix index, its tables on the device and the caches that kv returned
+/// are as they were before the call. One case differs: if a call of several kernels evicted pages, and a kernel after
+/// the first fails to launch, those pages stay evicted, since the first may have written to them.
 ///
 /// A pool is not thread-safe: it has one owner at a time. It cannot be copied or moved.
 template <class T, class ExecutionSpace>
@@ -100,8 +103,43 @@ class PAGODA_EXPORT KVPool {
   /// rows are copied.
   int fork(const ExecutionSpace& exec, int slot, int num_tokens = -1);
   /// Removes a sequence. Its slot, and the pages that no other sequence holds, are free at once, because later calls
-  /// run after earlier ones on exec. The entries on the device are cleared by the next call that changes the tables.
+  /// run after earlier ones on exec. Those of them that are in the prefix index stay cached. The entries on the device
+  /// are cleared by the next call that changes the tables.
   void release(int slot);
+
+  // ---- sequences that share prefixes (paged pools; a contiguous pool finds nothing and keeps no names)
+
+  /// Number of tokens with which a sequence of this prompt would begin now, because the index has their pages: a
+  /// multiple of page_size, and less than the length of the prompt, so that its last token is always computed. May be
+  /// less after calls that take pages (admit, append, reserve), as these may evict.
+  int match(const Prompt& prompt) const;
+  /// Adds a sequence that holds this prompt, and names its tokens. It shares the pages that the index has. k and v:
+  /// rows of the last tokens of the prompt, at least of those behind match(prompt); the rows of shared tokens are not
+  /// read. Otherwise as admit above.
+  template <class K, class V>
+  int admit(const ExecutionSpace& exec, const Prompt& prompt, const K& k, const V& v) {
+    detail::check_row_views<ExecutionSpace, K, V>();
+    return admit_rows(exec, prompt, tensor_ref(k), tensor_ref(v));
+  }
+  /// Adds a sequence that consists of the first match(prompt) tokens of the prompt. These stay until the sequence is
+  /// released. Append the others, at once or in chunks, and name them.
+  int admit(const ExecutionSpace& exec, const Prompt& prompt);
+  /// Names the next tokens of a sequence, from named_tokens(slot) on: ids, 0 or more each. The rows must have been
+  /// written by earlier calls, and the rows of a named page must not be written again. A page enters the index when its
+  /// last token is named, unless the index has a page of that name. A fork has the names of the tokens it shares.
+  void name(int slot, std::span<const int> token_ids);
+  /// Names the next full pages of a sequence by hashes, one for each page.
+  void name(int slot, std::span<const std::uint64_t> page_hashes);
+  /// Number of tokens of a sequence that have names: always its first.
+  int named_tokens(int slot) const;
+  /// True if the page is in the index.
+  bool is_indexed(int page) const;
+  /// Evicts up to num_pages pages that the index caches and no sequence needs. Returns how many.
+  int evict(int num_pages);
+  /// Hits, misses, saved bytes and evictions. A contiguous pool counts misses only.
+  PrefixStats prefix_stats() const;
+  /// Sets all counts of prefix_stats to 0, except indexed_pages.
+  void reset_prefix_stats();
 
   // ---- sequences grow
 
@@ -184,12 +222,18 @@ class PAGODA_EXPORT KVPool {
   int free_slots() const;  ///< sequences that could be added now, given the pages
   int page_size() const;   ///< contiguous: max_seq_len
   int num_pages() const;   ///< contiguous: max_sequences
-  int free_pages() const;  ///< pages that no sequence holds
+  int free_pages() const;  ///< pages that calls can take: unused ones and those of evictable_pages
+  /// Pages that the prefix index caches and gives up when a call needs them. No sequence holds them, or a page that
+  /// follows them in the index.
+  int evictable_pages() const;
   /// True if admit(exec, num_tokens) would succeed now.
   bool can_admit(int num_tokens) const;
+  /// True if admit(exec, prompt, k, v) would succeed now with the right rows.
+  bool can_admit(const Prompt& prompt) const;
   /// Sum of the lengths of all sequences.
   std::int64_t tokens_held() const;
-  /// Tokens whose rows are stored. Tokens in a page that several sequences share count once. Takes time in num_pages.
+  /// Tokens of sequences whose rows are stored. Tokens in a page that several sequences share count once. Takes time in
+  /// num_pages.
   std::int64_t tokens_stored() const;
   std::int64_t bytes_per_token() const;  ///< size of a key and a value for each kv head
   std::int64_t bytes_allocated() const;  ///< keys and values of all pages
@@ -209,6 +253,7 @@ class PAGODA_EXPORT KVPool {
 
  private:
   int admit_rows(const ExecutionSpace& exec, const TensorRef& k, const TensorRef& v);
+  int admit_rows(const ExecutionSpace& exec, const Prompt& prompt, const TensorRef& k, const TensorRef& v);
   void append_rows(const ExecutionSpace& exec, std::span<const int> slots, std::span<const int> counts,
                    const TensorRef& k, const TensorRef& v);
   void write_rows(const ExecutionSpace& exec, const detail::SlotMapping& mapping, const TensorRef& k,
@@ -251,8 +296,8 @@ template <class T, class ExecutionSpace = Kokkos::DefaultExecutionSpace>
 using ContiguousPool = LayoutPool<ContiguousKV, T, ExecutionSpace>;
 
 /// A pool of pages of page_size tokens, which sequences take as they grow: at most page_size - 1 tokens of a sequence
-/// are wasted. Forked sequences share pages. Source: Heidari et al., section III.C, "PagedPool"; Kwon et al.,
-/// PagedAttention, sections 4.2 to 4.4.
+/// are wasted. Forked sequences share pages, and so do prompts with a common prefix (Prompt). Source: Heidari et al.,
+/// section III.C, "PagedPool"; Kwon et al., PagedAttention, sections 4.2 to 4.4; Zheng et al., SGLang, section 3.
 template <class T, class ExecutionSpace = Kokkos::DefaultExecutionSpace>
 using PagedPool = LayoutPool<PagedKV, T, ExecutionSpace>;
 

@@ -20,6 +20,7 @@
 #include <pagoda/merge.hpp>
 #include <pagoda/plan.hpp>
 #include <pagoda/prefix.hpp>
+#include <pagoda/prefix_index.hpp>
 #include <pagoda/quantized_types.hpp>
 #include <pagoda/reference.hpp>
 #include <pagoda/types.hpp>

@@ -43,6 +43,31 @@ int KVPool<T, ExecutionSpace>::admit(const ExecutionSpace& exec, int num_tokens)
 }
 
 template <class T, class ExecutionSpace>
+int KVPool<T, ExecutionSpace>::admit(const ExecutionSpace& exec, const Prompt& prompt) {
+  auto& s  = *state_;
+  int slot = -1;
+  s.transact(exec, {}, {}, [&] { slot = s.table.admit(prompt, -1); });
+  s.table.name_admitted(slot, prompt, s.table.seq_len(slot));
+  return slot;
+}
+
+template <class T, class ExecutionSpace>
+int KVPool<T, ExecutionSpace>::admit_rows(const ExecutionSpace& exec, const Prompt& prompt, const TensorRef& k,
+                                          const TensorRef& v) {
+  auto& s = *state_;
+  s.check("::admit", k, v, k.extent[0]);
+  int slot = -1, cached = 0;
+  s.transact(exec, k, v, [&] {
+    slot              = s.table.admit(prompt, k.extent[0]);
+    cached            = s.table.named_tokens(slot);
+    const int written = s.table.seq_len(slot) - cached;
+    s.table.add_runs(slot, cached, written, k.extent[0] - written, s.runs);
+  });
+  s.table.name_admitted(slot, prompt, cached);
+  return slot;
+}
+
+template <class T, class ExecutionSpace>
 int KVPool<T, ExecutionSpace>::fork(const ExecutionSpace& exec, int slot, int num_tokens) {
   auto& s = *state_;
   s.table.check_slot("::fork: ", slot);
@@ -88,6 +113,51 @@ void KVPool<T, ExecutionSpace>::write_rows(const ExecutionSpace& exec, const det
   state_->check("::write", k, v, mapping.count);
   detail::write_mapped<T>(state_->write_label, exec, mapping, state_->row_shape(),
                           {detail::caller_rows(k), detail::caller_rows(v)}, state_->cache());
+}
+
+template <class T, class ExecutionSpace>
+int KVPool<T, ExecutionSpace>::match(const Prompt& prompt) const {
+  return state_->table.match(prompt);
+}
+
+template <class T, class ExecutionSpace>
+void KVPool<T, ExecutionSpace>::name(int slot, std::span<const int> token_ids) {
+  state_->table.name(slot, token_ids);
+}
+
+template <class T, class ExecutionSpace>
+void KVPool<T, ExecutionSpace>::name(int slot, std::span<const std::uint64_t> page_hashes) {
+  state_->table.name(slot, page_hashes);
+}
+
+template <class T, class ExecutionSpace>
+int KVPool<T, ExecutionSpace>::named_tokens(int slot) const {
+  state_->table.check_slot("::named_tokens: ", slot);
+  return state_->table.named_tokens(slot);
+}
+
+template <class T, class ExecutionSpace>
+bool KVPool<T, ExecutionSpace>::is_indexed(int page) const {
+  state_->check_page("::is_indexed: ", page);
+  return state_->table.is_indexed(page);
+}
+
+template <class T, class ExecutionSpace>
+int KVPool<T, ExecutionSpace>::evict(int num_pages) {
+  return state_->table.evict(num_pages);
+}
+
+template <class T, class ExecutionSpace>
+PrefixStats KVPool<T, ExecutionSpace>::prefix_stats() const {
+  PrefixStats stats   = state_->table.prefix_stats();
+  stats.saved_bytes   = stats.hit_tokens * bytes_per_token();
+  stats.indexed_pages = state_->table.indexed_pages();
+  return stats;
+}
+
+template <class T, class ExecutionSpace>
+void KVPool<T, ExecutionSpace>::reset_prefix_stats() {
+  state_->table.reset_prefix_stats();
 }
 
 template <class T, class ExecutionSpace>
@@ -146,8 +216,7 @@ std::span<const int> KVPool<T, ExecutionSpace>::block_table(int slot) const {
 
 template <class T, class ExecutionSpace>
 int KVPool<T, ExecutionSpace>::page_ref_count(int page) const {
-  detail::require(page >= 0 && page < num_pages(), state_->owner(), "::page_ref_count: page is ", page,
-                  "; allowed: 0 to ", num_pages() - 1);
+  state_->check_page("::page_ref_count: ", page);
   return state_->table.ref_count(page);
 }
 
@@ -183,8 +252,18 @@ int KVPool<T, ExecutionSpace>::free_pages() const {
 }
 
 template <class T, class ExecutionSpace>
+int KVPool<T, ExecutionSpace>::evictable_pages() const {
+  return state_->table.evictable_pages();
+}
+
+template <class T, class ExecutionSpace>
 bool KVPool<T, ExecutionSpace>::can_admit(int num_tokens) const {
   return state_->table.can_admit(num_tokens);
+}
+
+template <class T, class ExecutionSpace>
+bool KVPool<T, ExecutionSpace>::can_admit(const Prompt& prompt) const {
+  return state_->table.can_admit(prompt);
 }
 
 template <class T, class ExecutionSpace>
@@ -210,7 +289,7 @@ std::int64_t KVPool<T, ExecutionSpace>::bytes_allocated() const {
 
 template <class T, class ExecutionSpace>
 std::int64_t KVPool<T, ExecutionSpace>::bytes_reserved() const {
-  return bytes_per_token() * page_size() * (num_pages() - free_pages());
+  return bytes_per_token() * page_size() * state_->table.used_pages();
 }
 
 template <class T, class ExecutionSpace>

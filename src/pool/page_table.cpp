@@ -37,6 +37,7 @@ PageTable::PageTable(const Shape& shape)
       refs_(shape.num_pages, 0),
       free_slots_(shape.max_sequences),
       free_pages_(shape.num_pages),
+      names_(shape.owner, shape.max_sequences, shape.num_pages, shape.page_size),
       mentioned_(shape.max_sequences, 0) {
   changed_.reserve(shape.max_sequences);
   undo_.reserve(shape.max_sequences);
@@ -51,11 +52,33 @@ int PageTable::pages_for(int num_tokens) const {
 int PageTable::take_page() {
   const int page = free_pages_.take();
   refs_[page]    = 1;
+  ++used_pages_;
   return page;
 }
 
+void PageTable::share_page(int page) {
+  if (refs_[page]++ > 0) return;
+  ++used_pages_;
+  names_.index.hold(page);
+}
+
 void PageTable::drop_page(int page) {
-  if (--refs_[page] == 0) free_pages_.give(page);
+  if (--refs_[page] > 0) return;
+  --used_pages_;
+  if (is_indexed(page)) {
+    names_.index.drop(page);
+  } else {
+    free_pages_.give(page);
+  }
+}
+
+void PageTable::make_room(int pages) {
+  for (; free_pages_.size() < pages; ++evicted_, ++names_.stats.evicted_pages) free_pages_.give(names_.index.evict());
+}
+
+void PageTable::forget_undo() noexcept {
+  undo_.clear();
+  evicted_ = 0;
 }
 
 void PageTable::remember(int slot, int copied_page) {
@@ -63,16 +86,30 @@ void PageTable::remember(int slot, int copied_page) {
   undo_.push_back({slot, s.length, static_cast<int>(s.pages.size()), s.clean_columns, copied_page, s.changed});
 }
 
-void PageTable::undo() noexcept {
-  // Backwards, so that the free lists return to their previous order.
+void PageTable::undo(bool overwritten) noexcept {
+  // Backwards, so that the free lists and the order of eviction become what they were.
+  const int evicted = evicted_;
   for (; !undo_.empty(); undo_.pop_back()) {
     const Before& before = undo_.back();
     Sequence& s          = sequences_[before.slot];
-    for (; static_cast<int>(s.pages.size()) > before.columns; s.pages.pop_back()) drop_page(s.pages.back());
+    if (before.length < 0) names_.forget(before.slot);
+    for (; static_cast<int>(s.pages.size()) > before.columns; s.pages.pop_back()) {
+      const int page = s.pages.back();
+      if (refs_[page] == 1 && is_indexed(page)) {
+        // The index reverts the last change first: the call evicted after it had shared the pages it found, which are
+        // its first pages.
+        undo_evictions();
+        refs_[page] = 0;
+        --used_pages_;
+        names_.index.undo_hold(page);
+      } else {
+        drop_page(page);
+      }
+    }
     if (before.copied_page >= 0) {
       drop_page(s.pages.back());
       s.pages.back() = before.copied_page;
-      ++refs_[before.copied_page];
+      share_page(before.copied_page);
     }
     tokens_held_ -= s.length - std::max(before.length, 0);
     s.length        = before.length;
@@ -83,6 +120,21 @@ void PageTable::undo() noexcept {
       changed_.pop_back();
     }
   }
+  undo_evictions();
+  if (overwritten) {
+    for (const int page : free_pages_.last(evicted)) names_.index.remove(page);
+  } else {
+    for (int i = 0; i < evicted; ++i) free_pages_.take();
+    names_.stats.evicted_pages -= evicted;
+  }
+}
+
+// Returns the pages to the index. undo has given back all pages that the call took, so the evicted ones are the last of
+// the free list, where they stay for now.
+void PageTable::undo_evictions() noexcept {
+  const auto pages = free_pages_.last(evicted_);
+  for (auto page = pages.rbegin(); page != pages.rend(); ++page) names_.index.undo_evict(*page);
+  evicted_ = 0;
 }
 
 void PageTable::mark_synced() noexcept {
@@ -93,7 +145,7 @@ void PageTable::mark_synced() noexcept {
     s.changed                          = false;
   }
   changed_.clear();
-  undo_.clear();
+  forget_undo();
 }
 
 void PageTable::note_change(int slot) {
@@ -117,22 +169,26 @@ void PageTable::check_free_slot(const char* call) const {
 
 int PageTable::admit(int num_tokens) {
   const char* const call = "::admit: ";
-  undo_.clear();
+  forget_undo();
   require(num_tokens >= 0 && num_tokens <= shape_.max_seq_len, shape_.owner, call, "num_tokens is ", num_tokens,
           "; allowed: 0 to max_seq_len = ", shape_.max_seq_len);
   check_free_slot(call);
   const int pages = pages_for(num_tokens);
-  if (pages > free_pages())
-    throw OutOfCapacity(concat(shape_.owner, call, "num_tokens = ", num_tokens, " takes ", pages, " pages of ",
-                               shape_.page_size, " tokens; free: ", free_pages(), " of ", shape_.num_pages));
+  if (pages > free_pages()) throw too_few_pages(call, num_tokens, pages, free_pages());
   sequences_[free_slots_.next()].pages.reserve(pages);
 
+  make_room(pages);
   const int slot = free_slots_.take();
   Sequence& s    = sequences_[slot];
   remember(slot);
   for (int i = 0; i < pages; ++i) s.pages.push_back(take_page());
   begin(slot, num_tokens);
   return slot;
+}
+
+OutOfCapacity PageTable::too_few_pages(const char* call, int num_tokens, int pages, int free) const {
+  return OutOfCapacity(concat(shape_.owner, call, "num_tokens = ", num_tokens, " takes ", pages, " pages of ",
+                              shape_.page_size, " tokens; free: ", free, " of ", shape_.num_pages));
 }
 
 void PageTable::begin(int slot, int num_tokens) {
@@ -142,7 +198,9 @@ void PageTable::begin(int slot, int num_tokens) {
 }
 
 bool PageTable::in_partial_shared_page(const Sequence& s) const {
-  return s.length % shape_.page_size != 0 && refs_[s.pages[s.length / shape_.page_size]] > 1;
+  if (s.length % shape_.page_size == 0) return false;
+  const int page = s.pages[s.length / shape_.page_size];
+  return refs_[page] > 1 || is_indexed(page);
 }
 
 void PageTable::check_extend(const char* call, std::span<const int> slots, std::span<const int> counts) {
@@ -166,11 +224,12 @@ void PageTable::check_extend(const char* call, std::span<const int> slots, std::
 
 void PageTable::extend(const char* call, std::span<const int> slots, std::span<const int> counts,
                        std::vector<TokenRun>& copies) {
-  undo_.clear();
+  forget_undo();
   check_extend(call, slots, counts);
   const auto count_of = [&](std::size_t i) { return counts.empty() ? 1 : counts[i]; };
 
-  // Pages to take. The first of several sharers to write gets a page of its own, the last keeps the old one.
+  // Pages to take. The first of several sharers to write gets a page of its own. The last keeps the old one, unless it
+  // is in the index.
   std::int64_t pages    = 0;
   std::size_t copy_runs = 0;
   copied_.clear();
@@ -197,6 +256,7 @@ void PageTable::extend(const char* call, std::span<const int> slots, std::span<c
   }
   copies.reserve(copies.size() + copy_runs);
 
+  make_room(static_cast<int>(pages));
   for (std::size_t i = 0; i < slots.size(); ++i) {
     Sequence& s = sequences_[slots[i]];
     if (count_of(i) == 0) continue;
@@ -220,7 +280,7 @@ void PageTable::extend(const char* call, std::span<const int> slots, std::span<c
 
 int PageTable::fork(int slot, int num_tokens, std::vector<TokenRun>& copies) {
   const char* const call = "::fork: ";
-  undo_.clear();
+  forget_undo();
   check_slot(call, slot);
   const Sequence& parent = sequences_[slot];
   require(num_tokens >= 0 && num_tokens <= parent.length, shape_.owner, call, "num_tokens is ", num_tokens,
@@ -240,13 +300,15 @@ int PageTable::fork(int slot, int num_tokens, std::vector<TokenRun>& copies) {
   remember(child);
   s.pages.assign(parent.pages.begin(), parent.pages.begin() + pages);
   for (const int page : s.pages) ++refs_[page];
+  names_.fork(slot, child, num_tokens);
   begin(child, num_tokens);
   return child;
 }
 
 void PageTable::release(int slot) {
   check_slot("::release: ", slot);
-  undo_.clear();
+  forget_undo();
+  names_.forget(slot);
   Sequence& s = sequences_[slot];
   for (auto page = s.pages.rbegin(); page != s.pages.rend(); ++page) drop_page(*page);
   s.pages.clear();

@@ -52,7 +52,8 @@ PoolOptions checked(const std::string& owner, PoolOptions options, bool contiguo
 /// Strong exception guarantee: if a call throws, the table, its copy on the device and all rows of sequences are as
 /// before. Copies and new rows are launched first; they write only where no sequence has a token yet. All changes of
 /// the device's tables follow in one launch, the last. If anything fails before it, PageTable::undo reverts the host's
-/// table. Nothing after it can fail.
+/// table. Nothing after it can fail. Pages that the call evicted return to the index, unless an earlier launch of the
+/// call may have written to them.
 template <class T, class ExecutionSpace>
 struct PoolState {
   using MemorySpace = typename ExecutionSpace::memory_space;
@@ -72,6 +73,7 @@ struct PoolState {
   std::vector<TokenRun> runs, copies;  ///< scratch of one call
   std::vector<TableUpdate> updates;
   std::vector<TableClear> clears;
+  bool wrote = false;  ///< the call has launched something
   // Made once, because Kokkos takes labels as strings and a step must not allocate.
   const std::string copy_label{"Pagoda::KVPool::copy"}, write_label{"Pagoda::KVPool::write"},
       select_label{"Pagoda::KVPool::select"};
@@ -121,14 +123,20 @@ struct PoolState {
   void transact(const ExecutionSpace& exec, const TensorRef& new_k, const TensorRef& new_v, const Change& change) {
     copies.clear();
     runs.clear();
+    wrote = false;
     try {
       change();
       flush(exec, {caller_rows(new_k), caller_rows(new_v)});
     } catch (...) {
-      table.undo();
+      table.undo(wrote);
       throw;
     }
     table.mark_synced();
+  }
+
+  void check_page(const char* call, int page) const {
+    require(page >= 0 && page < options.num_pages, owner(), call, "page is ", page, "; allowed: 0 to ",
+            options.num_pages - 1);
   }
 
   /// Throws InvalidArgument unless all slots hold sequences and are at most max_sequences.
@@ -214,7 +222,8 @@ struct PoolState {
     std::memcpy(at, list.data(), n * sizeof(TokenRun));
     write_rows<T>(label, exec, ListedRuns{reinterpret_cast<const TokenRun*>(at)}, static_cast<int>(n), row_shape(),
                   from, cache());
-    list = list.subspan(n);
+    wrote = true;
+    list  = list.subspan(n);
   }
 
   /// One launch: these runs, and all updates and clears.

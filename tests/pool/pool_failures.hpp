@@ -127,6 +127,21 @@ int fail_every_call(const PoolOptions& options, How... how) {
       [&] { std::copy(late.begin(), late.end(), d.model[c].begin() + 150); });
   fails("release", [&] { d.pool.release(e); }, [&] { d.model.erase(e); });
 
+  // Sequences with names. `common` is the prompt's number of tokens that the index has when it comes again.
+  int g = -1, h = -1;
+  const std::vector<int> ids(prompt.begin(), prompt.begin() + 30);
+  const Prompt named{.token_ids = ids};
+  const int common = is_paged<Pool> ? 28 : 0;
+  const auto ids_k = d.k(ids), ids_v = d.v(ids);
+  fails("admit a prompt", [&] { g = d.pool.admit(d.exec, named, ids_k, ids_v); }, [&] { d.model[g] = ids; });
+  fails("name", [&] { d.pool.name(b, std::span(prompt).first(30)); }, [] {});
+  fails("release a prompt", [&] { d.pool.release(g); }, [&] { d.model.erase(g); });
+  fails(
+      "admit pages of the index", [&] { h = d.pool.admit(d.exec, named); },
+      [&] { d.model[h].assign(ids.begin(), ids.begin() + common); });
+  fails("evict", [&] { d.pool.evict(200); }, [] {});
+  fails("release", [&] { d.pool.release(h); }, [&] { d.model.erase(h); });
+
   // The selection of an earlier kv stays until another kv succeeds. At the end all sequences are decoded.
   std::vector<std::vector<int>> orders{{c, a}, {b, c, a}, {a, b, c}};
   for (const auto& order : orders) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tests/pool/failing_launches.hpp"
 #include "tests/pool/pool_decode.hpp"
-#include "tests/support/failing_allocations.hpp"
+#include "tests/pool/prompt_numbers.hpp"
+#include "tests/pool/random_calls.hpp"
 
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,17 +23,27 @@ class RandomPool {
   using Space = typename Pool::execution_space;
 
   explicit RandomPool(unsigned long seed)
-      : random_(seed), options_(draw_options()), d_(options_), twin_(d_.exec, options_) {
+      : random_(seed), options_(draw_pool_options(random_)), d_(options_), twin_(d_.exec, options_) {
     prepare();
   }
 
   void step() {
-    switch (d_.model.empty() ? below(2) : below(20)) {
+    switch (d_.model.empty() ? below(4) : below(26)) {
       case 0:
       case 1:
-      case 2:
         return admit();
+      case 2:
       case 3:
+      case 20:
+      case 21:
+        return admit_prompt();
+      case 22:
+        return release();
+      case 23:
+      case 24:
+        return name();
+      case 25:
+        return below(3) == 0 ? evict() : name();
       case 4:
         return fork();
       case 5:
@@ -63,30 +73,27 @@ class RandomPool {
       ASSERT_TRUE(twin_.holds(slot)) << "slot " << slot;
       const auto pages = d_.pool.block_table(slot), others = twin_.block_table(slot);
       ASSERT_TRUE(std::equal(pages.begin(), pages.end(), others.begin(), others.end())) << "pages of slot " << slot;
+      ASSERT_EQ(d_.pool.named_tokens(slot), twin_.named_tokens(slot));
     }
+    for (int page = 0; page < twin_.num_pages(); ++page) ASSERT_EQ(d_.pool.is_indexed(page), twin_.is_indexed(page));
+    ASSERT_EQ(d_.pool.evictable_pages(), twin_.evictable_pages());
+    ASSERT_EQ(d_.pool.prefix_stats(), twin_.prefix_stats());
   }
 
   std::string last;  ///< the call made last
-  long calls = 0, refused = 0, failed = 0, decodes = 0;
+  Attempts attempts;
+  long decodes = 0;
+  PrefixStats prefix_stats() const { return d_.pool.prefix_stats(); }
 
  private:
+  /// How a sequence is named.
+  struct Names {
+    bool by_hash       = false;
+    std::uint64_t salt = 0;
+  };
+
   int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
   int from(int least, int most) { return least + below(most - least + 1); }
-
-  PoolOptions draw_options() {
-    const auto dims = [&] { return below(3) == 0 ? 16 * from(1, 5) : from(1, 20); };
-    PoolOptions o;
-    o.num_kv_heads  = from(1, 3);
-    o.head_dim      = dims();
-    o.head_dim_v    = below(2) == 0 ? 0 : dims();
-    o.max_seq_len   = from(1, 90);
-    o.max_sequences = from(1, 9);
-    o.page_size     = below(2) == 0 ? 1 << below(6) : from(1, 40);
-    o.order         = below(2) == 0 ? KVOrder::NHD : KVOrder::HND;
-    const int each  = (o.max_seq_len + o.page_size - 1) / o.page_size;
-    o.num_pages     = below(4) == 0 ? 0 : from(each, each * o.max_sequences);
-    return o;
-  }
 
   int pages(int tokens) const {
     const int size = d_.pool.page_size();
@@ -107,39 +114,18 @@ class RandomPool {
     return counts;
   }
 
-  /// Makes a call with a possible injected failure. Error: the exception if it does not fit. If it succeeds, `done`
-  /// updates the model and the twin.
+  /// Attempts::make, then what follows from it.
   template <class Error, class Call, class Done>
   void attempt(const char* name, bool fits, const Call& call, const Done& done) {
-    last = name;
-    ++calls;
-    enum { nothing, allocation, launch } failing = below(4) > 0 ? nothing : below(2) == 0 ? allocation : launch;
-    const int n                                  = below(failing == launch ? 3 : 6);
-    const bool lasting                           = below(2) == 0;
-    bool thrown = false, wrong_error = false, injected = false;
-    {
-      std::optional<FailingAllocations> allocations;
-      std::optional<FailingLaunches> launches;
-      if (failing == launch) launches.emplace(n);
-      if (failing == allocation) allocations.emplace(n, lasting);
-      try {
-        call();
-      } catch (const Error&) {
-        thrown      = true;
-        wrong_error = fits;
-      } catch (const std::exception&) {
-        thrown = wrong_error = true;
-      }
-      if (failing == allocation) injected = FailingAllocations::count() > n;
-      if (failing == launch) injected = FailingLaunches::count() > n;
+    last              = name;
+    const auto result = attempts.make<Error>(random_, name, fits, call);
+    if (!result.thrown) return done();
+    // Pages that a call of several launches has evicted and overwritten are not in the index any more.
+    if (const int gone = twin_.evictable_pages() - d_.pool.evictable_pages(); gone > 0) {
+      EXPECT_TRUE(result.injected && (last == "append" || last == "reserve")) << last;
+      twin_.evict(gone);
     }
-    refused += !fits;
-    failed += injected;
-    EXPECT_EQ(thrown, injected || !fits) << name;
-    EXPECT_TRUE(injected || !wrong_error) << name << " threw something else";
-    if (!thrown) done();
   }
-
   template <class Call, class Done>
   void attempt(const char* name, bool fits, const Call& call, const Done& done) {
     attempt<OutOfCapacity>(name, fits, call, done);
@@ -168,6 +154,7 @@ class RandomPool {
     int slot        = -1;
     const auto done = [&](const std::vector<int>& tokens) {
       d_.model[slot] = tokens;
+      names_[slot]   = {};
       EXPECT_EQ(twin_.admit(d_.exec, n), slot);
     };
     if (below(4) == 0)
@@ -180,6 +167,64 @@ class RandomPool {
     });
   }
 
+  /// The sequence is the whole prompt, or the pages of it that the index has.
+  void admit_prompt() {
+    DrawnPrompt drawn;
+    numbers_.draw(drawn, random_, below(options_.max_seq_len + 1), d_.pool.page_size(), [&] { return d_.next++; });
+    const Prompt& prompt = drawn.prompt;
+    const int n = static_cast<int>(drawn.tokens.size()), cached = d_.pool.match(prompt);
+    ASSERT_EQ(cached, twin_.match(prompt));
+    int slot        = -1;
+    const auto done = [&](int length) {
+      EXPECT_EQ(d_.pool.named_tokens(slot), is_paged<Pool> && (length < n || !prompt.token_ids.empty()) ? length
+                                            : is_paged<Pool> ? n / d_.pool.page_size() * d_.pool.page_size()
+                                                             : 0);
+      d_.model[slot].assign(drawn.tokens.begin(), drawn.tokens.begin() + length);
+      names_[slot] = {prompt.token_ids.empty() && n > 0, prompt.salt};
+    };
+    if (below(3) == 0)
+      return attempt(
+          "admit pages of the index", static_cast<int>(d_.model.size()) < options_.max_sequences,
+          [&] { slot = d_.pool.admit(d_.exec, prompt); },
+          [&] {
+            done(cached);
+            EXPECT_EQ(twin_.admit(d_.exec, prompt), slot);
+          });
+    // Rows of tokens that are shared may be given; these here would be wrong.
+    auto rows = d_.fresh(cached - below(cached + 1));
+    rows.insert(rows.end(), drawn.tokens.begin() + cached, drawn.tokens.end());
+    with_rows(rows, [&](const auto& k, const auto& v) {
+      attempt(
+          "admit a prompt", d_.pool.can_admit(prompt), [&] { slot = d_.pool.admit(d_.exec, prompt, k, v); },
+          [&] {
+            done(n);
+            EXPECT_EQ(twin_.admit(d_.exec, prompt, k, v), slot);
+          });
+    });
+  }
+
+  /// Names tokens whose rows are written.
+  void name() {
+    const int slot       = any_slot();
+    const auto& sequence = d_.model[slot];
+    const int named      = d_.pool.named_tokens(slot);
+    const auto written   = std::find(sequence.begin() + named, sequence.end(), unwritten) - sequence.begin() - named;
+    if (names_[slot].by_hash) {
+      const int size = d_.pool.page_size();
+      const auto hashes =
+          PromptNumbers::hashes(sequence, named / size, below(static_cast<int>(written) / size + 1), size);
+      return attempt("name by hashes", true, [&] { d_.pool.name(slot, hashes); }, [&] { twin_.name(slot, hashes); });
+    }
+    const auto ids = numbers_.ids(names_[slot].salt, sequence, named, below(static_cast<int>(written) + 1));
+    if (named == 0 && names_[slot].salt == 0) numbers_.use(ids);
+    attempt("name", true, [&] { d_.pool.name(slot, ids); }, [&] { twin_.name(slot, ids); });
+  }
+
+  void evict() {
+    const int n = below(4);
+    attempt("evict", true, [&] { d_.pool.evict(n); }, [&] { twin_.evict(n); });
+  }
+
   void fork() {
     const int parent = any_slot(), n = below(3) == 0 ? -1 : below(d_.pool.seq_len(parent) + 1);
     int child = -1;
@@ -190,6 +235,7 @@ class RandomPool {
           auto tokens = d_.model[parent];
           if (n >= 0) tokens.resize(n);
           d_.model[child] = tokens;
+          names_[child]   = names_[parent];
           EXPECT_EQ(twin_.fork(d_.exec, parent, n), child);
         });
   }
@@ -205,6 +251,7 @@ class RandomPool {
   }
 
   /// Number of pages that an append takes: new ones, and copies of shared partial pages for all but the last sequence.
+  /// A page of the index is copied for all.
   int pages_to_take(const std::vector<int>& slots, const std::vector<int>& counts) const {
     std::map<int, int> holders;
     int taken = 0;
@@ -214,7 +261,7 @@ class RandomPool {
       if (counts[i] == 0 || length % size == 0) continue;
       const int page = d_.pool.block_table(slots[i])[length / size];
       const auto at  = holders.try_emplace(page, d_.pool.page_ref_count(page)).first;
-      if (at->second > 1) --at->second, ++taken;
+      if (at->second > 1 || d_.pool.is_indexed(page)) --at->second, ++taken;
     }
     return taken;
   }
@@ -249,14 +296,22 @@ class RandomPool {
         [&] { grow(slots, counts, std::vector<int>(sum, unwritten)); });
   }
 
-  /// Writes new rows at positions of some tokens, also of unwritten ones. All sequences that share a position get its
-  /// new row.
+  /// Writes new rows at positions of some tokens, also of unwritten ones, but not of tokens with names. All sequences
+  /// that share a position get its new row.
   void write() {
     std::map<std::int64_t, int> rows;
+    std::set<std::int64_t> kept;
+    for (const auto& [slot, tokens] : d_.model) {
+      const auto positions = d_.pool.slot_mapping(slot, 0, d_.pool.named_tokens(slot));
+      kept.insert(positions.begin(), positions.end());
+    }
+    const auto is_kept = [&](std::int64_t position) {
+      return kept.contains(position) || d_.pool.is_indexed(static_cast<int>(position / d_.pool.page_size()));
+    };
     for (const auto& [slot, tokens] : d_.model) {
       const auto positions = d_.pool.slot_mapping(slot, 0, static_cast<int>(tokens.size()));
       for (std::size_t t = 0; t < tokens.size(); ++t)
-        if (tokens[t] == unwritten || below(10) == 0) rows[positions[t]] = 0;
+        if ((tokens[t] == unwritten || below(10) == 0) && !is_kept(positions[t])) rows[positions[t]] = 0;
     }
     std::vector<std::int64_t> mapping;
     for (auto& [position, token] : rows) mapping.push_back(position);
@@ -344,7 +399,9 @@ class RandomPool {
   std::mt19937_64 random_;
   PoolOptions options_;
   Driven<Pool> d_;
-  Pool twin_;  ///< gets the successful calls, without rows
+  PromptNumbers numbers_;
+  std::map<int, Names> names_;  ///< of each slot
+  Pool twin_;                   ///< gets the successful calls, without rows
 };
 
 }  // namespace pagoda::test

@@ -30,7 +30,7 @@ TYPED_TEST(RandomPools, AgainstTheModel) {
   using Clock      = std::chrono::steady_clock;
   const auto start = Clock::now();
   const auto late  = [&] { return std::chrono::duration<double>(Clock::now() - start).count() >= settings.seconds; };
-  long calls = 0, refused = 0, failed = 0, decodes = 0;
+  long calls = 0, refused = 0, failed = 0, decodes = 0, shared = 0, evicted = 0;
   int pools = 0;
   for (; settings.seconds > 0 ? !late() : pools < settings.pools; ++pools) {
     const unsigned long seed = settings.seed + static_cast<unsigned long>(pools);
@@ -42,14 +42,21 @@ TYPED_TEST(RandomPools, AgainstTheModel) {
           << "step " << i << " (" << pool.last << ") of the pool of this seed; to see it again: --pools 1 --seed "
           << seed;
     }
-    calls += pool.calls, refused += pool.refused, failed += pool.failed, decodes += pool.decodes;
+    calls += pool.attempts.calls, refused += pool.attempts.refused, failed += pool.attempts.failed;
+    decodes += pool.decodes;
+    shared += pool.prefix_stats().hit_pages, evicted += pool.prefix_stats().evicted_pages;
   }
   std::cout << pools << " pools, " << calls << " calls, " << refused << " that did not fit, " << failed
-            << " in which something failed, " << decodes << " decodes\n";
+            << " in which something failed, " << decodes << " decodes, " << shared
+            << " pages shared through the index, " << evicted << " evicted\n";
   if (pools < 3) return;  // a replay
   EXPECT_GT(refused, 0);
   EXPECT_GT(failed, 0);
   EXPECT_GT(decodes, 0);
+  if constexpr (is_paged<TypeParam>) {
+    EXPECT_GT(shared, 0);
+    EXPECT_GT(evicted, 0);
+  }
 }
 
 /// Reads --seed, --pools and --seconds; false for anything else.

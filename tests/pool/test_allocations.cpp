@@ -67,5 +67,27 @@ TYPED_TEST(PoolAllocations, NoneInASteadyStep) {
   }
 }
 
+// Names allocate when the first is given, and then nothing. A prompt whose slot has held a longer one allocates nothing
+// either, so only its launch does.
+TYPED_TEST(PoolAllocations, NoneForNames) {
+  Failing<TypeParam> d(failing_options);
+  const auto ids = d.fresh(30), tail = std::vector<int>(ids.end() - (is_paged<TypeParam> ? 2 : 30), ids.end());
+  const Prompt prompt{.token_ids = ids};
+  const auto k = d.k(tail), v = d.v(tail), all_k = d.k(ids), all_v = d.v(ids), one_k = d.k({1}), one_v = d.v({1});
+  d.pool.release(d.pool.admit(d.exec, prompt, all_k, all_v));
+  requests_of_a_team_launch(d.exec);
+  const long team = requests_of_a_team_launch(d.exec);
+  for (int i = 0; i < 8; ++i) {
+    const FailingAllocations counting;
+    const int slot = d.pool.admit(d.exec, prompt, k, v);
+    EXPECT_EQ(FailingAllocations::count(), team) << "prompt " << i;
+    d.pool.append(d.exec, std::span(&slot, 1), one_k, one_v);
+    d.pool.name(slot, std::span(&i, 1));
+    d.pool.match(prompt);
+    d.pool.release(slot);
+    EXPECT_EQ(FailingAllocations::count(), 2 * team) << "prompt " << i;
+  }
+}
+
 }  // namespace
 }  // namespace pagoda::test

@@ -126,6 +126,67 @@ TYPED_TEST(PoolErrors, Lengths) {
                                       {"::slot_mapping", "1 .. 4", "seq_len = 3"});
 }
 
+TYPED_TEST(PoolErrors, Prompts) {
+  Refusing<TypeParam> d;
+  const std::vector<int> ids{1, 2, 3, 4, 5, 6, 7, 8, 9}, negative{1, 2, -3}, many(25, 1);
+  const std::vector<std::uint64_t> hashes{1, 2, 3};
+  const auto refuses_prompt = [&](const Prompt& prompt, const std::vector<std::string>& words) {
+    const auto with = [&](const std::string& call) {
+      auto list = words;
+      list.push_back(call);
+      return list;
+    };
+    d.template refuses<InvalidArgument>([&] { d.pool.match(prompt); }, with("::match: prompt"));
+    d.template refuses<InvalidArgument>([&] { d.pool.can_admit(prompt); }, with("::can_admit: prompt"));
+    d.template refuses<InvalidArgument>([&] { d.pool.admit(d.exec, prompt); }, with("::admit: prompt"));
+    d.template refuses<InvalidArgument>([&] { d.pool.admit(d.exec, prompt, d.k(3), d.v(3)); }, with("::admit: prompt"));
+  };
+  refuses_prompt({.token_ids = negative}, {"token_ids[2] is -3", "0 or more"});
+  refuses_prompt({.token_ids = many}, {"25 tokens", "max_seq_len = 24"});
+  refuses_prompt({.page_hashes = hashes, .num_tokens = 25 * d.pool.page_size()}, {"page_hashes has 3 entries"});
+  refuses_prompt({.page_hashes = hashes, .num_tokens = -1}, {"num_tokens is -1", "0 or more"});
+  refuses_prompt({.token_ids = ids, .page_hashes = hashes}, {"9 token_ids, 3 page_hashes", "token_ids alone"});
+  refuses_prompt({.token_ids = ids, .num_tokens = 9}, {"num_tokens = 9", "token_ids alone"});
+  d.template refuses<InvalidArgument>([&] { d.pool.admit(d.exec, {.token_ids = ids}, d.k(8), d.v(8)); },
+                                      {"::admit: k has 8 tokens", "prompt of 9", "allowed: 9 to 9"});
+  d.template refuses<InvalidArgument>([&] { d.pool.admit(d.exec, {.token_ids = ids}, d.k(9), d.v(8)); },
+                                      {"::admit: v is (8, 2, 3)"});
+  d.template refuses<InvalidArgument>([&] { d.pool.evict(-1); }, {"::evict: num_pages is -1"});
+  d.template refuses<InvalidArgument>([&] { d.pool.is_indexed(-1); }, {"::is_indexed: page is -1"});
+  d.template refuses<InvalidArgument>([&] { d.pool.named_tokens(2); }, {"::named_tokens: slot is 2"});
+  d.template refuses<InvalidArgument>([&] { d.pool.name(2, ids); }, {"::name: slot is 2"});
+  if (!is_paged<TypeParam>) return;
+
+  refuses_prompt({.page_hashes = hashes, .num_tokens = 11}, {"page_hashes has 3 entries", "11 / 4 = 2"});
+  const Prompt prompt{.token_ids = ids};
+  const auto tokens = d.fresh(9);
+  const int a       = d.pool.admit(d.exec, prompt, keys(d.pool, d.exec, tokens), values(d.pool, d.exec, tokens));
+  d.model[a]        = tokens;
+  d.template refuses<InvalidArgument>([&] { d.pool.admit(d.exec, prompt, d.k(10), d.v(10)); }, {"allowed: 1 to 9"});
+  d.template refuses<InvalidArgument>([&] { d.pool.admit(d.exec, prompt, d.k(0), d.v(0)); },
+                                      {"k has 0 tokens", "allowed: 1 to 9", "the first 8 tokens"});
+  // Names: too many, negative, of another kind, or others than a page already has.
+  const int b = d.admit(9), c = d.fork(b);
+  d.template refuses<InvalidArgument>([&] { d.pool.name(b, std::vector<int>(10, 1)); },
+                                      {"::name: token_ids has 10 entries", "up to 9"});
+  d.template refuses<InvalidArgument>([&] { d.pool.name(a, std::vector<int>{1}); }, {"up to 0", "9 of the 9 tokens"});
+  d.template refuses<InvalidArgument>([&] { d.pool.name(b, negative); }, {"::name: token_ids[2] is -3"});
+  d.template refuses<InvalidArgument>([&] { d.pool.name(b, hashes); }, {"page_hashes has 3 entries", "up to 2"});
+  d.template refuses<InvalidArgument>([&] { d.pool.name(a, hashes); }, {"was named by token ids"});
+  d.pool.name(b, std::vector<int>{5, 5, 5, 5, 5});
+  d.template refuses<InvalidArgument>([&] { d.pool.name(c, std::vector<int>{5, 5, 5, 6}); },
+                                      {"::name: page ", "already has another name"});
+  d.pool.name(c, std::vector<int>{5, 5, 5, 5, 6});
+  d.check();
+  // No room: the message says what the prompt takes beyond the pages that it shares.
+  d.admit(24);
+  d.admit(20);
+  auto longer = ids;
+  longer.resize(24, 7);
+  d.template refuses<OutOfCapacity>([&] { d.pool.admit(d.exec, {.token_ids = longer}, d.k(16), d.v(16)); },
+                                    {"::admit", "num_tokens = 24", "4 pages of 4", "free: 3 of 20"});
+}
+
 TYPED_TEST(PoolErrors, Shapes) {
   Refusing<TypeParam> d;
   const int a = d.admit(3);
