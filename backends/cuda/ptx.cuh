@@ -140,12 +140,15 @@ PAGODA_DEVICE std::uint64_t read_once_policy() {
   return policy;
 }
 
-/// Cache policy for data that other blocks read too: as without a policy. The encoding is that of CUTLASS
-/// (TMA::CacheHintSm90::EVICT_NORMAL); createpolicy.fractional.L2::evict_normal makes another one, with which tensor
-/// copies fail as an illegal instruction (H200, CUDA 13.0).
+/// Cache policy for data that other blocks read too, for tensor copies. The value is that of CUTLASS
+/// (TMA::CacheHintSm90::EVICT_NORMAL).
 PAGODA_DEVICE std::uint64_t ordinary_policy() { return 0x1000000000000000ull; }
 
-/// Starts to copy 16 bytes from global to shared memory.
+/// Starts to copy 16 bytes from global to shared memory. The second function has no cache policy: with an ordinary one
+/// the instruction is illegal (H200, CUDA 13.0).
+PAGODA_DEVICE void copy_async(std::uint32_t to, const char* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
 PAGODA_DEVICE void copy_async(std::uint32_t to, const char* from, std::uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
                : "memory");

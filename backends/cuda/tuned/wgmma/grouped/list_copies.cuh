@@ -192,9 +192,8 @@ class QueryLoader {
   /// Starts to copy the rows. Eight lanes copy a row, 16 bytes of each of its runs of 64 dims. Rows beyond the entry's
   /// last keep what was there: nothing depends on them.
   PAGODA_DEVICE void copy_rows(const ListSegment& s, int rows) const {
-    constexpr int at_once      = 4;
-    const int chunk            = lane_ % 8;
-    const std::uint64_t policy = ordinary_policy();
+    constexpr int at_once = 4;
+    const int chunk       = lane_ % 8;
 #pragma unroll 2
     for (int first = 0; first < rows; first += at_once) {
       const int r = first + lane_ / 8;
@@ -211,7 +210,7 @@ class QueryLoader {
       const std::uint32_t to  = shared_.queries(unit_) + swizzled_offset<D>(r, chunk);
       if (r < rows) {
 #pragma unroll
-        for (int run = 0; run < D / 64; ++run) copy_async(to + run * run_bytes, at + 128 * run, policy);
+        for (int run = 0; run < D / 64; ++run) copy_async(to + run * run_bytes, at + 128 * run);
       }
     }
   }
