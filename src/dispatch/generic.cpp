@@ -82,7 +82,7 @@ void set_list(AllKernelArgs& a, const Problem& p) {
   a.list  = {e.entries,
              e.queries,
              e.state_begin,
-             e.masks,
+            e.num_mask_words > 0 ? e.masks : nullptr,
              device_array(p.state_out),
              device_array(p.state_lse),
              in_quads(p.state_out)};

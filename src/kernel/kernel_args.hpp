@@ -105,9 +105,9 @@ struct ListArgs {
   const Entry* entries;  ///< null: the decode has a batch, not a list
   const EntryQuery* queries;
   const int* state_begin;
-  const std::uint64_t* masks;
-  DeviceArray out, lse;  ///< strides (state, q head, dim)
-  bool wide_outputs;     ///< rows of `out` can be written in aligned vectors
+  const std::uint64_t* masks;  ///< null: no query token has a mask
+  DeviceArray out, lse;        ///< strides (state, q head, dim)
+  bool wide_outputs;           ///< rows of `out` can be written in aligned vectors
 #if defined(PAGODA_DEBUG_BOUNDS)
   int num_queries, num_state_begin, num_mask_words;  ///< extents of the list's arrays
 #endif
