@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/detail/problem.hpp>
+#include <pagoda/entries.hpp>
 #include <pagoda/export.hpp>
 #include <pagoda/kv_layout.hpp>
 #include <pagoda/plan.hpp>
@@ -22,6 +24,18 @@ struct QueryCounts {
 
 template <class ExecutionSpace>
 PAGODA_EXPORT void check(const ExecutionSpace& exec, const CacheRef& kv, const QueryCounts& queries);
+
+/// The numbers that a list is checked against.
+struct ListLimits {
+  std::int64_t num_tokens = 0;  ///< rows of q
+  int num_states          = 0;
+  int num_kv_heads        = 0;
+  int max_queries         = 0;
+};
+
+template <class ExecutionSpace>
+PAGODA_EXPORT void check(const ExecutionSpace& exec, const CacheRef& kv, const EntriesRef& list,
+                         const ListLimits& limits);
 
 }  // namespace detail
 
@@ -50,6 +64,20 @@ void check(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Q
   detail::require(kv.batch() < entries || !cu_seqlens_q, "pagoda::check: the cache's batch is ", kv.batch(),
                   "; allowed: fewer than the ", entries, " entries of the plan's cu_seqlens_q");
   detail::check(exec, kv.ref(), {cu_seqlens_q, static_cast<std::int64_t>(q.extent(0)), schedule.bounds.max_query_len});
+}
+
+/// Checks a list of entries, the lengths and the page table for a decode_entries of these queries. It returns if the
+/// decode reads and writes only its arrays, with at most the plan's entries.max_queries query tokens in an entry.
+/// num_states: extent of the partial states.
+template <class ExecutionSpace, class Q, KVLayout KV>
+void check(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Q& q, const KV& kv,
+           const DeviceEntries<typename ExecutionSpace::memory_space>& list, int num_states) {
+  static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename KV::memory_space>::accessible,
+                "the cache must lie in memory that the execution space can read");
+  const detail::Schedule& schedule = plan.schedule();
+  detail::check(exec, kv.ref(), list.ref(),
+                {static_cast<std::int64_t>(q.extent(0)), num_states, schedule.shape.num_kv_heads,
+                 schedule.bounds.max_entry_queries});
 }
 
 }  // namespace pagoda

@@ -5,11 +5,13 @@
 #include <pagoda/detail/problem.hpp>
 #include <pagoda/entry.hpp>
 #include <pagoda/export.hpp>
+#include <pagoda/merge.hpp>
 #include <pagoda/plan.hpp>
 
 #include <Kokkos_Core.hpp>
 
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 /// @file
@@ -50,6 +52,9 @@ struct EntryStates {
   Out out;  ///< (state, q head, head_dim_v): fp32, or fp16 or bf16, which halves the traffic and rounds each state
   Lse lse;  ///< (state, q head): float or double
 };
+/// EntryStates{out, lse} deduces the Views.
+template <class Out, class Lse>
+EntryStates(const Out&, const Lse&) -> EntryStates<Out, Lse>;
 
 namespace detail {
 
@@ -70,6 +75,15 @@ Problem entries_problem(const Q& q, const CacheRef& kv, const DeviceEntries<Memo
   return p;
 }
 
+/// Requirements on outputs and partial states.
+template <class ExecutionSpace, class Out, class Lse, class StateOut, class StateLse>
+constexpr void check_entry_views() {
+  check_merge_views<ExecutionSpace, Out, Lse>();
+  check_state_views<ExecutionSpace, StateOut, StateLse>();
+  static_assert(StateOut::rank() == 3 && StateLse::rank() == 2,
+                "states are (state, q head, head_dim_v) and (state, q head)");
+}
+
 }  // namespace detail
 
 /// Decodes a list of entries with a plan whose options have `entries` bounds. Entries with state < 0 write out and lse,
@@ -79,11 +93,21 @@ Problem entries_problem(const Q& q, const CacheRef& kv, const DeviceEntries<Memo
 /// Execution: one kernel, asynchronous on exec, that allocates and fences nothing. The list's arrays are read when the
 /// kernel runs.
 ///
-/// Throws what decode throws. The contents of the list are not checked.
+/// Not for lists: a sliding window (the plan refuses it), and masks beside alibi_slopes.
+///
+/// Throws what decode throws. The contents of the list are not checked: check(exec, plan, q, kv, list, num_states)
+/// does.
 template <class ExecutionSpace, class Q, KVLayout KV, class Out, class Lse, class StateOut, class StateLse>
 void decode_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Q& q, const KV& kv,
                     const DeviceEntries<typename ExecutionSpace::memory_space>& list, const Out& out, const Lse& lse,
                     const EntryStates<StateOut, StateLse>& states) {
+  static_assert(Q::rank() == 3, "q is a View of rank 3: (query token, q head, head_dim)");
+  detail::check_entry_views<ExecutionSpace, Out, Lse, StateOut, StateLse>();
+  static_assert(!std::is_const_v<typename StateOut::value_type> && !std::is_const_v<typename StateLse::value_type>,
+                "states are written: their elements cannot be const");
+  static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename KV::memory_space>::accessible &&
+                    Kokkos::SpaceAccessibility<ExecutionSpace, typename Q::memory_space>::accessible,
+                "q and the cache must lie in memory that the execution space can read");
   detail::decode_entries(exec, plan, detail::entries_problem(q, kv.ref(), list, out, lse, states));
 }
 
@@ -95,6 +119,7 @@ template <class ExecutionSpace, class StateOut, class StateLse, class Out, class
 void merge_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan,
                    const DeviceEntries<typename ExecutionSpace::memory_space>& list,
                    const EntryStates<StateOut, StateLse>& states, const Out& out, const Lse& lse) {
+  detail::check_entry_views<ExecutionSpace, Out, Lse, StateOut, StateLse>();
   detail::Problem p{};
   p.entries   = list.ref();
   p.state_out = tensor_ref(states.out), p.state_lse = tensor_ref(states.lse);

@@ -28,7 +28,8 @@ std::string types_that(const Wanted& wanted) {
   return comma > 0 ? list.replace(comma, 2, " or ") : list;
 }
 
-/// Throws InvalidArgument if a decode of `entries` entries, one or more, has no memory for the lengths or the page table.
+/// Throws InvalidArgument if a decode of `entries` entries, one or more, has no memory for the lengths or the page
+/// table.
 inline void require_tables(const char* who, const CacheRef& kv, int entries) {
   if (entries == 0) return;
   require(kv.seq_lens, who, ": the cache's seq_lens has a null pointer; allowed: memory for its ", kv.num_sequences,

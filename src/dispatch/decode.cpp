@@ -31,8 +31,8 @@ void require_rows(const char* who, const char* name, const TensorRef& t, std::in
           s.head_dim_v, ")");
 }
 
-/// What decodes of batches and of lists have in common. entries: number of entries.
-void check(const char* who, const Schedule& s, const Problem& p, int entries) {
+/// What decodes of batches and of lists have in common: caches and types, and the number of query tokens.
+void check_cache(const char* who, const Schedule& s, const Problem& p) {
   const CacheRef& kv = p.kv;
   require(kv.k.type == s.shape.kv_type && kv.v.type == s.shape.kv_type, who, ": the cache holds ", name_of(kv.k.type),
           " keys and ", name_of(kv.v.type), " values; the plan was made for ", name_of(s.shape.kv_type));
@@ -59,6 +59,12 @@ void check(const char* who, const Schedule& s, const Problem& p, int entries) {
   const std::int64_t tokens = p.q.extent[0];
   require(tokens <= s.bounds.max_query_tokens, who, ": q has ", tokens,
           " query tokens; allowed: up to the plan's max_query_tokens = ", s.bounds.max_query_tokens);
+}
+
+/// What they have in common besides: the shapes of queries and outputs, and memory. entries: number of entries.
+void check_rows(const char* who, const Schedule& s, const Problem& p, int entries) {
+  const CacheRef& kv        = p.kv;
+  const std::int64_t tokens = p.q.extent[0];
   require(p.q.extent[1] == s.shape.num_q_heads && p.q.extent[2] == s.shape.head_dim, who,
           ": q has (heads, head_dim) = (", p.q.extent[1], ", ", p.q.extent[2], "); allowed: (", s.shape.num_q_heads,
           ", ", s.shape.head_dim, ")");
@@ -83,7 +89,7 @@ void check_batch(const Schedule& s, const Problem& p) {
           "; allowed: a plan without it, or decode_entries");
   require(kv.batch <= s.bounds.max_batch, who, ": the cache's batch is ", kv.batch,
           "; allowed: up to the plan's max_batch = ", s.bounds.max_batch);
-  check(who, s, p, kv.batch);
+  check_cache(who, s, p);
   if (s.options.cu_seqlens_q) {
     require(kv.batch == 0 || kv.batch < s.bounds.cu_seqlens_entries, who, ": the cache's batch is ", kv.batch,
             "; allowed: fewer than the ", s.bounds.cu_seqlens_entries, " entries of the plan's cu_seqlens_q");
@@ -94,6 +100,7 @@ void check_batch(const Schedule& s, const Problem& p) {
             "; allowed: the same number for each, up to max_query_len = ", s.bounds.max_query_len,
             " (or cu_seqlens_q in the plan's options)");
   }
+  check_rows(who, s, p, kv.batch);
 }
 
 void check_list(const Schedule& s, const Problem& p) {
@@ -103,10 +110,13 @@ void check_list(const Schedule& s, const Problem& p) {
           ": the plan's options have entries.max_entries = 0; allowed: a plan with the number of entries, or decode");
   require(e.num_entries <= s.bounds.max_entries, who, ": the list has ", e.num_entries,
           " entries; allowed: up to the plan's entries.max_entries = ", s.bounds.max_entries);
-  check(who, s, p, e.num_entries);
-  require(e.entries || e.num_entries == 0, who, ": the list's entries have a null pointer; allowed: memory for all of its "
+  check_cache(who, s, p);
+  check_rows(who, s, p, e.num_entries);
+  require(e.entries || e.num_entries == 0, who,
+          ": the list's entries have a null pointer; allowed: memory for all of its "
           "elements");
-  require(e.queries || e.num_entries == 0, who, ": the list's queries have a null pointer; allowed: memory for all of its "
+  require(e.queries || e.num_entries == 0, who,
+          ": the list's queries have a null pointer; allowed: memory for all of its "
           "elements");
   require(e.num_mask_words == 0 || !s.options.alibi_slopes, who, ": the list has ", e.num_mask_words,
           " words of masks, and the plan has alibi_slopes; allowed: one of them (a mask gives no position)");
@@ -160,8 +170,8 @@ void decode_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan
   if (problem.entries.num_entries > 0) launch("pagoda::decode_entries", exec, plan, problem);
 }
 
-#define PAGODA_INSTANTIATE(Space)                                                             \
-  template void check_decode<Space>(const Plan<Space>&, const Problem&);                      \
+#define PAGODA_INSTANTIATE(Space)                                                              \
+  template void check_decode<Space>(const Plan<Space>&, const Problem&);                       \
   template PAGODA_EXPORT void decode<Space>(const Space&, const Plan<Space>&, const Problem&); \
   template PAGODA_EXPORT void decode_entries<Space>(const Space&, const Plan<Space>&, const Problem&);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)

@@ -68,7 +68,7 @@ void set_queries(AllKernelArgs& a, const Schedule& s, const Problem& p) {
   a.options                   = s.options;
   a.options.uniform_query_len = p.kv.batch > 0 ? static_cast<int>(p.q.extent[0] / p.kv.batch) : 0;
   if (of_lists(s.bounds)) a.options.uniform_query_len = average_listed_queries(s.bounds);
-  a.softmax_scale32           = static_cast<float>(s.options.softmax_scale);
+  a.softmax_scale32 = static_cast<float>(s.options.softmax_scale);
   a.head_dim = s.shape.head_dim, a.head_dim_v = s.shape.head_dim_v;
   a.wide_queries = p.q.type == s.kernel.query_type && in_vectors(p.q, 16);
   a.wide_outputs = in_quads(p.out);
@@ -82,7 +82,7 @@ void set_list(AllKernelArgs& a, const Problem& p) {
   a.list  = {e.entries,
              e.queries,
              e.state_begin,
-             e.masks,
+            e.num_mask_words > 0 ? e.masks : nullptr,
              device_array(p.state_out),
              device_array(p.state_lse),
              in_quads(p.state_out)};

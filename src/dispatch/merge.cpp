@@ -79,14 +79,14 @@ void merge_entries(const ExecutionSpace& exec, const Problem& p, const float* si
     states.wide_from = in_quads(p.state_out), states.wide_to = in_quads(p.out);
     states.num_heads = static_cast<int>(p.out.extent[1]);
     states.dims      = static_cast<int>(p.out.extent[2]);
-    MergeRowsKernel<ExecutionSpace, ListedStates<Acc>>::launch(
-        "Pagoda::merge_entries", exec, p.out.extent[0] * p.out.extent[1], states, states.dims);
+    MergeRowsKernel<ExecutionSpace, ListedStates<Acc>>::launch("Pagoda::merge_entries", exec,
+                                                               p.out.extent[0] * p.out.extent[1], states, states.dims);
   };
   p.state_out.type == DType::fp64 ? launch(double()) : launch(float());
 }
 
-#define PAGODA_INSTANTIATE(Space)                                                     \
-  template PAGODA_EXPORT void merge<Space>(const Space&, const MergeProblem&);        \
+#define PAGODA_INSTANTIATE(Space)                                              \
+  template PAGODA_EXPORT void merge<Space>(const Space&, const MergeProblem&); \
   template PAGODA_EXPORT void merge_entries<Space>(const Space&, const Problem&, const float*);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
 #undef PAGODA_INSTANTIATE

@@ -105,9 +105,9 @@ struct ListArgs {
   const Entry* entries;  ///< null: the decode has a batch, not a list
   const EntryQuery* queries;
   const int* state_begin;
-  const std::uint64_t* masks;
-  DeviceArray out, lse;  ///< strides (state, q head, dim)
-  bool wide_outputs;     ///< rows of `out` can be written in aligned vectors
+  const std::uint64_t* masks;  ///< null: no query token has a mask
+  DeviceArray out, lse;        ///< strides (state, q head, dim)
+  bool wide_outputs;           ///< rows of `out` can be written in aligned vectors
 #if defined(PAGODA_DEBUG_BOUNDS)
   int num_queries, num_state_begin, num_mask_words;  ///< extents of the list's arrays
 #endif
@@ -187,7 +187,8 @@ struct KernelArgs {
     const EntryQuery& q = list.queries[i];
     if (q.token < 0 || q.token >= num_query_tokens)
       Kokkos::abort("pagoda::decode_entries: a query has a token outside q");
-    if (q.mask > list.num_mask_words - 2) Kokkos::abort("pagoda::decode_entries: a query has a mask outside the list");
+    if (q.mask >= 0 && q.mask > list.num_mask_words - 2)
+      Kokkos::abort("pagoda::decode_entries: a query has a mask outside the list");
 #endif
     return list.queries[i];
   }
@@ -228,8 +229,8 @@ struct KernelArgs {
     if (e.state >= 0 && !list.state_begin) Kokkos::abort("pagoda::decode_entries: an entry has a state, the list none");
 #endif
     const int last = e.last < 0 ? seq_len(e.sequence) : e.last;
-    return {e.sequence,    e.first,   greatest(last - e.first, 0), e.query_begin,
-            e.num_queries, e.kv_head, e.state,                     e.last < 0};
+    return {e.sequence, e.first,   greatest(last - e.first, 0), e.query_begin, e.num_queries, e.kv_head,
+            e.state,    e.last < 0};
   }
   /// begin: first query token of entry b.
   KOKKOS_FUNCTION int query_len(int b, [[maybe_unused]] int begin) const {

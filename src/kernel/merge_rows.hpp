@@ -81,11 +81,11 @@ struct MergeRowsKernel {
 template <class AccType>
 struct ListedStates {
   using Acc = AccType;
-  const int* state_begin;       ///< [query tokens + 1]
-  const float* sinks;           ///< [q heads], or null
-  DeviceArray from, from_lse;   ///< strides (state, q head, dim)
-  DeviceArray to, to_lse;       ///< strides (query token, q head, dim)
-  bool wide_from, wide_to;      ///< rows can be read or written in aligned vectors
+  const int* state_begin;      ///< [query tokens + 1]
+  const float* sinks;          ///< [q heads], or null
+  DeviceArray from, from_lse;  ///< strides (state, q head, dim)
+  DeviceArray to, to_lse;      ///< strides (query token, q head, dim)
+  bool wide_from, wide_to;     ///< rows can be read or written in aligned vectors
   int num_heads, dims;
   int token = 0, head = 0, first = 0, num_states = 0;
 

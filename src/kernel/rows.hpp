@@ -61,8 +61,8 @@ struct ItemRows {
 };
 
 /// The query rows of a tile. Row r is a pair of query token and q head, counted over the query tokens of an entry and
-/// the heads of a group. The query tokens of a batch entry are adjacent rows of q. Those of a list's entry are any rows,
-/// and their results may be partial states. General: as in DecodeKernel.
+/// the heads of a group. The query tokens of a batch entry are adjacent rows of q. Those of a list's entry are any
+/// rows, and their results may be partial states. General: as in DecodeKernel.
 template <bool General>
 struct TileRows {
   const KernelArgs& args;

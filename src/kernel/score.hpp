@@ -45,8 +45,9 @@ struct ScoreChange<Fragment, true> {
   Acc unit;             ///< log2(e), or 1 if query_scale contains it
   int lowest, highest;  ///< the tile: smallest limit; position of the last query token, for windows
   int limit[lanes];     ///< of each row: newest token that it sees without a look at its mask
-  int mask[lanes];      ///< as EntryQuery::mask: bit j is for token limit + 1 + j
-  int position[lanes];  ///< of the row's query token in its sequence
+  /// Of each row: the position of its query token in its sequence. In a list with masks, which has no use for it:
+  /// EntryQuery::mask, and bit j is for token limit + 1 + j.
+  int position[lanes];
   Acc slope[lanes];
   Acc cap;
 
@@ -56,7 +57,7 @@ struct ScoreChange<Fragment, true> {
         changes(a.options.logit_soft_cap > 0 || a.options.alibi_slopes != nullptr),
         unit(changes ? Kokkos::numbers::log2e_v<Acc> : Acc(1)),
         cap(static_cast<Acc>(a.options.logit_soft_cap)) {
-    query_scale = scale_of_queries<Fragment>(args, rows) * (changes ? Acc(1) : Kokkos::numbers::log2e_v<Acc>);
+    query_scale       = scale_of_queries<Fragment>(a, rows) * (changes ? Acc(1) : Kokkos::numbers::log2e_v<Acc>);
     const auto row_of = [&](int j) { return least(fragment.lane_row(j), rows.count - 1); };  // others see what it sees
     if (args.list.entries) {
       lowest = highest = INT_MAX;
@@ -66,8 +67,7 @@ struct ScoreChange<Fragment, true> {
       for (int j = 0; j < lanes; ++j) {
         const EntryQuery& q = args.query_of_list(entry.query_begin + rows.query(row_of(j)));
         limit[j]            = entry.open ? limit_of(entry, q) : INT_MAX;
-        mask[j]             = q.mask;
-        position[j]         = args.options.alibi_slopes ? args.seq_len(q.sequence) - q.behind : 0;
+        position[j] = args.list.masks ? q.mask : args.options.alibi_slopes ? args.seq_len(q.sequence) - q.behind : 0;
       }
     } else {
       const int first = entry.first + entry.tokens - entry.queries;
@@ -76,7 +76,6 @@ struct ScoreChange<Fragment, true> {
       for (int j = 0; j < lanes; ++j) {
         position[j] = first + rows.query(row_of(j));
         limit[j]    = args.options.causal ? position[j] : INT_MAX;
-        mask[j]     = -1;
       }
     }
     for (int j = 0; j < lanes; ++j) {
@@ -98,7 +97,7 @@ struct ScoreChange<Fragment, true> {
     const int distance = token - position[j];
     s                  = (s + slope[j] * Acc(distance)) * unit;
     bool hidden        = token > limit[j];
-    if (hidden && mask[j] >= 0) hidden = !is_set(mask[j], token - limit[j] - 1);
+    if (hidden && args.list.masks && position[j] >= 0) hidden = !is_set(position[j], token - limit[j] - 1);
     if (o.window_left >= 0 && distance < -o.window_left && token >= o.num_initial_tokens) hidden = true;
     if (hidden) s = -Kokkos::Experimental::infinity_v<Acc>;
   }

@@ -36,23 +36,21 @@ std::int64_t max_row_tiles(const Bounds& bounds, const ProblemShape& shape, cons
   const std::int64_t head_groups = shape.num_kv_heads / kernel.heads_per_item;
   const EntryCounts n            = counts_of(bounds);
   // Every entry fills its tiles except the last one.
-  const std::int64_t of_ragged =
-      head_groups * (n.queries * group / kernel.row_tile + n.entries);
+  const std::int64_t of_ragged  = head_groups * (n.queries * group / kernel.row_tile + n.entries);
   const std::int64_t of_longest = (n.longest * group + kernel.row_tile - 1) / kernel.row_tile;
-  return bounds.cu_seqlens_entries > 0 ? of_ragged
-                                       : std::min(of_ragged, head_groups * n.entries * of_longest);
+  return bounds.cu_seqlens_entries > 0 ? of_ragged : std::min(of_ragged, head_groups * n.entries * of_longest);
 }
 
 void require_countable_items(const Bounds& bounds, const ProblemShape& shape, const KernelChoice& kernel,
                              int max_split_tokens) {
   // In floating point, because very large bounds would overflow integers.
-  const EntryCounts n    = counts_of(bounds);
+  const EntryCounts n = counts_of(bounds);
   const double row_tiles =
       shape.num_kv_heads * (double(n.queries) * double(shape.group()) / kernel.row_tile + n.entries);
   const double items = row_tiles * (1 + double(bounds.max_seq_len) / max_split_tokens);
   require(items < 0x1p30, "pagoda::plan: ", of_lists(bounds) ? "entries.max_listed" : "max_query_tokens", " is ",
-          n.queries, " at max_seq_len ",
-          bounds.max_seq_len, "; allowed: fewer than 2^30 work items, and these make about ", items);
+          n.queries, " at max_seq_len ", bounds.max_seq_len,
+          "; allowed: fewer than 2^30 work items, and these make about ", items);
 }
 
 }  // namespace pagoda::detail

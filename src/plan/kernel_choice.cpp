@@ -18,7 +18,7 @@ FragmentShape fragment_shape(const ProblemShape& shape, const Bounds& bounds, co
           .values_in_keys = values_in_keys(kv),
           // An entry of a list may be for one kv head.
           .heads_in_turn = of_lists(bounds) ? 1 : heads_in_turn(kv),
-          .row_units      = row_units(kv).count};
+          .row_units     = row_units(kv).count};
 }
 
 KernelChoice choose_kernel(const FragmentChoice& choice, const ProblemShape& shape, const Bounds& bounds,

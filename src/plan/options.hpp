@@ -63,9 +63,10 @@ void check_options(const DecodeOptions<MemorySpace>& o, DType kv_type) {
           "; allowed: 0 (the plan decodes batches) or more");
   require(e.max_queries >= 1, "pagoda::plan: entries.max_queries is ", e.max_queries, "; allowed: 1 or more");
   require(e.max_listed >= 0, "pagoda::plan: entries.max_listed is ", e.max_listed, "; allowed: 0 or more");
-  require(e.max_entries == 0 || o.window_left < 0, "pagoda::plan: window_left is ", o.window_left,
-          " in a plan for lists of entries; allowed: -1 (none): a window would hide a part of an entry from some of its "
-          "query tokens");
+  require(
+      e.max_entries == 0 || o.window_left < 0, "pagoda::plan: window_left is ", o.window_left,
+      " in a plan for lists of entries; allowed: -1 (none): a window would hide a part of an entry from some of its "
+      "query tokens");
   const std::size_t heads = static_cast<std::size_t>(o.num_q_heads);
   require(!o.alibi_slopes.data() || o.alibi_slopes.extent(0) == heads, "pagoda::plan: alibi_slopes has ",
           o.alibi_slopes.extent(0), " entries; allowed: num_q_heads = ", o.num_q_heads);

@@ -32,6 +32,14 @@ inline Kokkos::View<int*> integers(const std::vector<int>& numbers) {
   return view;
 }
 
+/// A copy on the device of any vector.
+template <class T>
+Kokkos::View<const T*> on_device(const std::vector<T>& values) {
+  const Kokkos::View<T*> view("values", values.size());
+  Kokkos::deep_copy(view, Kokkos::View<const T*, Kokkos::HostSpace>(values.data(), values.size()));
+  return view;
+}
+
 /// A block table of `rows` rows with consecutive pages, from `first_page` on.
 inline Kokkos::View<int**, Kokkos::LayoutRight> consecutive_pages(int rows, int pages_each, int first_page = 0) {
   const Kokkos::View<int**, Kokkos::LayoutRight> table("block_table", rows, pages_each);

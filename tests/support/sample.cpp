@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <sstream>
@@ -186,7 +187,20 @@ bool Sample<T>::sees(int b, int t) const {
 }
 
 template <class T>
+void Sample<T>::set_sight(const std::function<std::optional<Sight>(int token, int head)>& sight) {
+  sight_.clear(), seen_.clear(), rows_.clear();
+  for (const int length : shape_.lengths) seen_.emplace_back(length, false);
+  for (int token = 0; token < query_tokens(); ++token)
+    for (int h = 0; h < shape_.num_q_heads; ++h) {
+      sight_.push_back(sight(token, h));
+      if (!sight_.back()) continue;
+      for (const auto& [b, t] : sight_.back()->tokens) seen_[b][t] = true;
+    }
+}
+
+template <class T>
 bool Sample<T>::visible(int b, int t) const {
+  if (!seen_.empty()) return seen_[b][t];
   if (shape_.same_as.empty()) return sees(b, t);
   for (int other = 0; other < batch(); ++other)
     if (source(other) == source(b) && sees(other, t)) return true;
@@ -216,14 +230,29 @@ reference::Row Sample<T>::answer(int b, int token, int head) const {
   o.logit_soft_cap     = shape_.logit_soft_cap;
   if (shape_.alibi) o.alibi_slope = alibi_slopes_[head];
   if (shape_.sinks) o.sink = sinks_[head];
-  auto row = reference::attend(
-      {query(token, head), static_cast<std::size_t>(shape_.head_dim)}, length,
-      length - query_len + token - query_begin(b), head_dim_v(),
-      [&](int t, std::span<double> to) {
-        read(key(b, t, kv_head), to, [&](int d) { return key_scale_of_dim(b, t, kv_head, d); });
+  const Sight* sight = nullptr;
+  if (!sight_.empty()) {
+    if (!sight_[row_of(token, head)]) {
+      reference::Row nothing;
+      nothing.lse = std::numeric_limits<double>::quiet_NaN();
+      nothing.out.assign(head_dim_v(), nothing.lse);
+      return nothing;
+    }
+    sight    = &*sight_[row_of(token, head)];
+    o.causal = false;
+  }
+  const auto place = [&](int i) { return sight ? sight->tokens[i] : std::pair(b, i); };
+  auto row         = reference::attend(
+      {query(token, head), static_cast<std::size_t>(shape_.head_dim)},
+      sight ? static_cast<int>(sight->tokens.size()) : length,
+      sight ? sight->position : length - query_len + token - query_begin(b), head_dim_v(),
+      [&](int i, std::span<double> to) {
+        const auto [of, t] = place(i);
+        read(key(of, t, kv_head), to, [&, of = of, t = t](int d) { return key_scale_of_dim(of, t, kv_head, d); });
       },
-      [&](int t, std::span<double> to) {
-        read(value(b, t, kv_head), to, [&](int d) { return value_scale_of_dim(b, t, kv_head, d); });
+      [&](int i, std::span<double> to) {
+        const auto [of, t] = place(i);
+        read(value(of, t, kv_head), to, [&, of = of, t = t](int d) { return value_scale_of_dim(of, t, kv_head, d); });
       },
       o);
   if (shape_.sinks && std::isfinite(o.sink)) {

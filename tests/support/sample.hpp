@@ -5,9 +5,11 @@
 #include <pagoda/types.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace pagoda::test {
@@ -23,7 +25,7 @@ enum class Scales {
 
 /// The problem of a test.
 struct Shape {
-  std::vector<int> lengths;  ///< tokens of each batch entry
+  std::vector<int> lengths{};  ///< tokens of each batch entry
   int num_q_heads  = 4;
   int num_kv_heads = 2;
   int head_dim     = 64;
@@ -55,6 +57,12 @@ struct Shape {
 
 std::string describe(const Shape& shape);
 
+/// The tokens that a query row sees, as (batch entry, token), and the position of its query token among them.
+struct Sight {
+  std::vector<std::pair<int, int>> tokens;
+  int position = 0;
+};
+
 /// Default type of queries and outputs.
 template <class T>
 inline constexpr DType io_type_v = is_quantized_v<T> ? DType::fp32 : dtype_v<T>;
@@ -77,6 +85,9 @@ class Sample {
   DType q_type() const { return shape_.q_type.value_or(io_type_v<T>); }
   /// The entry whose sequence entry b decodes.
   int source(int b) const { return shape_.same_as.empty() ? b : shape_.same_as[b]; }
+  /// Lets each row of a query token and a q head see these tokens, instead of those that the shape says. Without
+  /// tokens, the row is as poison is: NaN.
+  void set_sight(const std::function<std::optional<Sight>(int token, int head)>& sight);
   /// Whether any query token of the entries that decode b's sequence sees the token.
   bool visible(int b, int t) const;
 
@@ -155,6 +166,8 @@ class Sample {
   std::vector<float> k_scale_, v_scale_;  ///< (token of all entries, kv head), (token), (kv head), or one
   std::vector<double> q_;                 ///< (query token, q head, dim), rounded to the queries' type
   std::vector<float> alibi_slopes_, sinks_;
+  std::vector<std::optional<Sight>> sight_;  ///< of each row, or empty
+  std::vector<std::vector<bool>> seen_;      ///< with sight_: of each entry, the tokens that a row sees
   mutable std::vector<reference::Row> rows_;
 };
 

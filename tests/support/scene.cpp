@@ -297,7 +297,7 @@ Plan<Space> Scene<Space, T>::plan() {
 }
 
 template <class Space, class T>
-void Scene<Space, T>::decode(const Space& exec, const Plan<Space>& plan) const {
+void Scene<Space, T>::note(const Plan<Space>& plan) const {
   probability_type_ = plan.schedule().kernel.probability_type;
   // Matrix instructions truncate sums of products. This shows in the hand-tuned kernels for many query rows
   // (backends/cuda/tuned/wgmma) and in the long sums of latent caches.
@@ -307,7 +307,12 @@ void Scene<Space, T>::decode(const Space& exec, const Plan<Space>& plan) const {
   const bool latent   = s.shape.head_dim != s.shape.head_dim_v;
   const bool matrices = tuned || size_of(s.kernel.probability_type) == 2;
   truncated_steps_    = matrices && (many || latent) ? s.shape.head_dim / 16 : 0;
-  const auto call     = [&]<class Q, class Out>(Q*, Out*) {
+}
+
+template <class Space, class T>
+void Scene<Space, T>::decode(const Space& exec, const Plan<Space>& plan) const {
+  note(plan);
+  const auto call = [&]<class Q, class Out>(Q*, Out*) {
     std::visit(
         [&](const auto& kv) {
           const auto q   = q_.template view<const Q, 3>();

@@ -40,6 +40,8 @@ class Scene {
   /// Asynchronous.
   void decode(const Plan<Space>& plan) const { decode(exec_, plan); }
   void decode(const Space& exec, const Plan<Space>& plan) const;
+  /// Notes the rounding of a plan's kernels, for right(). decode() does so itself.
+  void note(const Plan<Space>& plan) const;
 
   /// Changes the lengths on the device, nothing else.
   void set_lengths(const std::vector<int>& lengths);
@@ -66,6 +68,8 @@ class Scene {
   Cuts cuts(const Plan<Space>& plan) const { return cuts_of(plan.schedule(), sample_.shape()); }
 
   const Sample<T>& sample() const { return sample_; }
+  /// Page ids of a batch entry; -1 for pages without visible tokens.
+  const std::vector<int>& pages(int b) const { return pages_[b]; }
   Array<Space>& q() { return q_; }
   Array<Space>& out() { return out_; }
   Array<Space>& lse() { return lse_; }

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pagoda/check.hpp>
+#include <pagoda/error.hpp>
+
+#include "src/base/checks.hpp"
+#include "src/base/spaces.hpp"
+
+#include <limits>
+
+namespace pagoda::detail {
+
+namespace {
+
+enum class Fault {
+  none,
+  sequence,
+  seq_len,
+  range,
+  kv_head,
+  queries,
+  page_list,
+  page,
+  token,
+  owner,
+  behind,
+  mask,
+  state
+};
+
+/// The first fault of an entry, and the numbers for its error text.
+struct Finding {
+  Fault fault        = Fault::none;
+  int query          = 0;  ///< index in the list's queries
+  std::int64_t index = 0, value = 0, limit = 0;
+};
+
+/// What an entry refers to.
+struct Examiner {
+  CacheRef kv;
+  EntriesRef list;
+  ListLimits limits;
+
+  KOKKOS_FUNCTION bool has_sequence(int s) const { return s >= 0 && s < kv.num_sequences; }
+
+  KOKKOS_FUNCTION Finding pages(const Entry& e, std::int64_t first, std::int64_t last) const {
+    const std::int64_t page_size = kv.k.extent[1], end = (last + page_size - 1) / page_size;
+    std::int64_t row = e.sequence * kv.table_row_stride;
+    if (kv.page_indptr) {
+      row             = kv.page_indptr[e.sequence];
+      const auto held = kv.page_indptr[e.sequence + 1] - row;
+      if (row < 0 || held < end || row + end > kv.table_pages) return {Fault::page_list, 0, 0, held, end};
+    }
+    for (std::int64_t i = first / page_size; i < end; ++i) {
+      const int id = kv.block_table[row + i * kv.table_page_stride];
+      if (id < 0 || id >= kv.k.extent[0]) return {Fault::page, 0, i, id, kv.k.extent[0]};
+    }
+    return {};
+  }
+
+  KOKKOS_FUNCTION Finding query(const Entry& e, int i) const {
+    const EntryQuery q = list.queries[i];
+    if (q.token < 0 || q.token >= limits.num_tokens) return {Fault::token, i, 0, q.token, limits.num_tokens};
+    if (!has_sequence(q.sequence)) return {Fault::owner, i, 0, q.sequence, kv.num_sequences};
+    const std::int64_t most = q.mask < 0 ? std::numeric_limits<int>::max() : 128;
+    if (q.behind < 1 || q.behind > most) return {Fault::behind, i, 0, q.behind, most};
+    if (q.mask >= 0 && q.mask > list.num_mask_words - 2) return {Fault::mask, i, 0, q.mask, list.num_mask_words};
+    if (e.state < 0) return {};
+    if (list.num_state_begin == 0) return {Fault::state, i, q.token, e.state, 0};
+    const std::int64_t begin = list.state_begin[q.token], end = list.state_begin[q.token + 1];
+    if (begin < 0 || end > limits.num_states || e.state >= end - begin)
+      return {Fault::state, i, q.token, e.state, end - begin};
+    return {};
+  }
+
+  KOKKOS_FUNCTION Finding entry(int b) const {
+    const Entry e = list.entries[b];
+    if (e.num_queries == 0) return {};
+    if (!has_sequence(e.sequence)) return {Fault::sequence, 0, 0, e.sequence, kv.num_sequences};
+    const std::int64_t length = kv.seq_lens[e.sequence];
+    if (length < 0 || length > kv.max_seq_len) return {Fault::seq_len, 0, e.sequence, length, kv.max_seq_len};
+    const std::int64_t last = e.last < 0 ? length : e.last;
+    if (e.first < 0 || last > length || (kv.paged && e.first % kv.k.extent[1] != 0))
+      return {Fault::range, 0, e.first, last, length};
+    if (e.kv_head >= limits.num_kv_heads) return {Fault::kv_head, 0, 0, e.kv_head, limits.num_kv_heads};
+    if (e.num_queries < 0 || e.num_queries > limits.max_queries || e.query_begin < 0 ||
+        e.num_queries > list.num_queries - e.query_begin)
+      return {Fault::queries, 0, e.query_begin, e.num_queries, list.num_queries};
+    if (kv.paged && last > e.first)
+      if (const Finding f = pages(e, e.first, last); f.fault != Fault::none) return f;
+    for (int i = e.query_begin; i < e.query_begin + e.num_queries; ++i)
+      if (const Finding f = query(e, i); f.fault != Fault::none) return f;
+    return {};
+  }
+};
+
+struct FirstFault {
+  Examiner examiner;
+  KOKKOS_FUNCTION void operator()(int b, int& first) const {
+    if (b < first && examiner.entry(b).fault != Fault::none) first = b;
+  }
+};
+
+struct Examine {
+  Examiner examiner;
+  int entry;
+  Finding* finding;
+  KOKKOS_FUNCTION void operator()(int) const { *finding = examiner.entry(entry); }
+};
+
+std::string text_of(const Finding& f, int b, const ListLimits& limits, int page_size) {
+  const auto entry = concat("pagoda::check: entry ", b, " of the list ");
+  const auto query = concat("pagoda::check: query ", f.query, " of the list ");
+  switch (f.fault) {
+    case Fault::sequence:
+      return concat(entry, "has sequence ", f.value, "; allowed: 0 to ", f.limit - 1);
+    case Fault::seq_len:
+      return concat("pagoda::check: seq_lens(", f.index, ") is ", f.value, "; allowed: 0 to ", f.limit);
+    case Fault::range:
+      return concat(entry, "has tokens from ", f.index, " to ", f.value, "; allowed: from a multiple of the page size ",
+                    page_size, " to the sequence's length ", f.limit, " or less");
+    case Fault::kv_head:
+      return concat(entry, "has kv_head ", f.value, "; allowed: below ", f.limit, ", or negative for all");
+    case Fault::queries:
+      return concat(entry, "has num_queries ", f.value, " from query_begin ", f.index, "; allowed: 0 to ",
+                    limits.max_queries, " (the plan's entries.max_queries) of the list's ", f.limit, " queries");
+    case Fault::page_list:
+      return concat(entry, "needs ", f.limit, " pages, and page_indptr gives its sequence ", f.value,
+                    "; allowed: as many or more, all within page_indices");
+    case Fault::page:
+      return concat(entry, "has page id ", f.value, " as page ", f.index, " of its sequence; allowed: 0 to ",
+                    f.limit - 1);
+    case Fault::token:
+      return concat(query, "has token ", f.value, "; allowed: 0 to ", f.limit - 1);
+    case Fault::owner:
+      return concat(query, "has sequence ", f.value, "; allowed: 0 to ", f.limit - 1);
+    case Fault::behind:
+      return concat(query, "has behind ", f.value, "; allowed: 1 to ", f.limit);
+    case Fault::mask:
+      return concat(query, "has mask ", f.value, "; allowed: the first of two of the list's ", f.limit,
+                    " words of masks, or negative for none");
+    default:
+      return concat(entry, "has state ", f.value, ", and state_begin gives query token ", f.index, " ", f.limit,
+                    " states; allowed: less, all of them within the ", limits.num_states, " states");
+  }
+}
+
+}  // namespace
+
+template <class ExecutionSpace>
+void check(const ExecutionSpace& exec, const CacheRef& kv, const EntriesRef& list, const ListLimits& limits) {
+  require_tables("pagoda::check", kv, list.num_entries);
+  require(list.num_state_begin == 0 || list.num_state_begin == limits.num_tokens + 1,
+          "pagoda::check: the list's state_begin has ", list.num_state_begin,
+          " elements; allowed: none, or q.extent(0) + 1 = ", limits.num_tokens + 1);
+  const Examiner examiner{kv, list, limits};
+  int first = std::numeric_limits<int>::max();
+  Kokkos::parallel_reduce("Pagoda::check", Kokkos::RangePolicy<ExecutionSpace>(exec, 0, list.num_entries),
+                          FirstFault{examiner}, Kokkos::Min<int>(first));
+  if (first >= list.num_entries) return;
+  Kokkos::View<Finding, typename ExecutionSpace::memory_space> found(
+      Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::check::finding"));
+  Kokkos::parallel_for("Pagoda::check::finding", Kokkos::RangePolicy<ExecutionSpace>(exec, 0, 1),
+                       Examine{examiner, first, found.data()});
+  Finding f;
+  Kokkos::deep_copy(exec, Kokkos::View<Finding, Kokkos::HostSpace, Kokkos::MemoryUnmanaged>(&f), found);
+  exec.fence("Pagoda::check: the finding is read on the host");
+  throw InvalidArgument(text_of(f, first, limits, kv.page_size()));
+}
+
+#define PAGODA_INSTANTIATE(Space) \
+  template PAGODA_EXPORT void check<Space>(const Space&, const CacheRef&, const EntriesRef&, const ListLimits&);
+PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
+#undef PAGODA_INSTANTIATE
+
+}  // namespace pagoda::detail
