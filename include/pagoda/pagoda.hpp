@@ -7,10 +7,7 @@
 #include <pagoda/cache_ref.hpp>
 #include <pagoda/check.hpp>
 #include <pagoda/decode.hpp>
-<<<<<<< HEAD
 #include <pagoda/device_rates.hpp>
-=======
->>>>>>> w-generic
 #include <pagoda/entries.hpp>
 #include <pagoda/entry.hpp>
 #include <pagoda/error.hpp>
