@@ -38,8 +38,8 @@ PrefixCase chosen_pages(int sequences, int of, int percent, bool per_head) {
   c.page_size      = 16;
   const int chosen = std::max(of * percent / 100, 1);
   const int rows   = per_head ? sequences * c.num_kv_heads : sequences;
-  c.name = pagoda::detail::concat("chosen", percent, per_head ? "-per-head" : "", "/B", sequences, "/S", of * 16);
-  c.ways = {per_head ? Way::per_head : Way::plain};
+  c.name  = pagoda::detail::concat("chosen", percent, per_head ? "-per-head" : "", "/B", sequences, "/S", of * 16);
+  c.ways  = {per_head ? Way::per_head : Way::plain};
   c.batch = [=, size = c.page_size, of_sequence = rows / sequences] {
     PrefixBatch batch;
     batch.page_size = size;

@@ -26,7 +26,7 @@ const char* name_of(Way way);
 struct PrefixCase {
   std::string name;  ///< "tree4"
   int num_q_heads = 32, num_kv_heads = 8, head_dim = 128;
-  int page_size                          = 32;
+  int page_size = 32;
   std::function<test::PrefixBatch()> batch{};
   std::vector<Way> ways = {Way::plain, Way::packed};
   bool warm             = false;  ///< also with one cache, which is read again and again
@@ -37,7 +37,7 @@ struct PrefixCase {
 
 /// Bytes of a batch, and products.
 struct PrefixWork {
-  std::int64_t pages = 0;                     ///< ids in use are smaller
+  std::int64_t pages         = 0;              ///< ids in use are smaller
   std::int64_t unique_tokens = 0, tokens = 0;  ///< each token once, and as often as sequences hold it
 };
 PrefixWork work_of(const test::PrefixBatch& batch);

@@ -77,15 +77,15 @@ double planning_us(PrefixDecoder<Exec>& decoder, test::PrefixBatch batch) {
 
 template <class T>
 Outcome measure(Session& session, const PrefixCase& c, Way way, bool warm) {
-  using Rows = Kokkos::View<T***, Kokkos::LayoutRight, Memory>;
+  using Rows               = Kokkos::View<T***, Kokkos::LayoutRight, Memory>;
   const Exec& exec         = session.exec;
   test::PrefixBatch batch  = c.batch();
   const PrefixWork work    = work_of(batch);
   const double token_bytes = 2.0 * c.num_kv_heads * c.head_dim * sizeof(T);
   // Lists of single kv heads read one head of each token.
-  const double part        = way == Way::per_head ? 1.0 / c.num_kv_heads : 1;
-  const auto bytes         = static_cast<std::size_t>(static_cast<double>(
-      way == Way::per_head ? work.tokens : work.unique_tokens) * token_bytes * part);
+  const double part = way == Way::per_head ? 1.0 / c.num_kv_heads : 1;
+  const auto bytes  = static_cast<std::size_t>(
+      static_cast<double>(way == Way::per_head ? work.tokens : work.unique_tokens) * token_bytes * part);
 
   if (!session.small) session.floors.reader();  // before the arena: it takes what is left
   Rotation rotation = session.small ? Rotation{2, 2}
@@ -205,10 +205,10 @@ Arguments take_arguments(int& argc, char** argv) {
 
 int run_all(Harness& harness, const Arguments& arguments) {
   Session session;
-  session.small                 = arguments.small;
-  std::vector<PrefixCase> cases = arguments.small ? small_prefix_cases()
-                                  : on_host       ? host_prefix_cases()
-                                                  : device_prefix_cases();
+  session.small                   = arguments.small;
+  std::vector<PrefixCase> cases   = arguments.small ? small_prefix_cases()
+                                    : on_host       ? host_prefix_cases()
+                                                    : device_prefix_cases();
   std::vector<std::string> traces = arguments.traces;
   traces.emplace_back(PAGODA_PREFIX_TRACE);
   for (const std::string& file : traces)
@@ -245,6 +245,5 @@ int run_all(Harness& harness, const Arguments& arguments) {
 int main(int argc, char** argv) {
   using namespace pagoda::bench;
   const Arguments arguments = take_arguments(argc, argv);
-  return main_of("pagoda_bench_prefix", argc, argv,
-                 [&](Harness& harness) { return run_all(harness, arguments); });
+  return main_of("pagoda_bench_prefix", argc, argv, [&](Harness& harness) { return run_all(harness, arguments); });
 }

@@ -68,9 +68,10 @@ class PrefixCaches {
   reference::Row attend(const std::vector<double>& q, int sequence, int kv_head) const {
     const auto read = [&, this](std::size_t first) {
       return [=, this](int token, std::span<double> row) {
-        const int page         = place(0, batch_.rows[sequence][token / case_.page_size]);
-        const std::size_t from = first + ((std::size_t(page) * case_.page_size + token % case_.page_size) *
-                                              case_.num_kv_heads + kv_head) * case_.head_dim;
+        const int page = place(0, batch_.rows[sequence][token / case_.page_size]);
+        const std::size_t from =
+            first + ((std::size_t(page) * case_.page_size + token % case_.page_size) * case_.num_kv_heads + kv_head) *
+                        case_.head_dim;
         for (std::size_t d = 0; d < row.size(); ++d) row[d] = static_cast<double>(arena_element<T>(from + d));
       };
     };
@@ -114,7 +115,8 @@ double seconds_without_graph(const Exec& exec, const Rotation& rotation, const S
   return samples[2];
 }
 
-/// Compares a few rows of a decode of copy 0, and says which is wrong. sequence_of(token, kv_head): whose cache it reads.
+/// Compares a few rows of a decode of copy 0, and says which is wrong. sequence_of(token, kv_head): whose cache it
+/// reads.
 template <class Caches, class Rows, class SequenceOf>
 std::string find_prefix_fault(const Caches& caches, const Rows& q, const Rows& out, int group,
                               const SequenceOf& sequence_of) {

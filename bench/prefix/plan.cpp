@@ -59,9 +59,9 @@ double least_seconds(const Call& call) {
 Outcome plan(PrefixBatch batch) {
   const BatchPages p = batch.pages();
   PrefixPlanner planner(heads, {});
-  bool packed    = false;
-  Outcome o      = {least_seconds([&] { packed = planner.plan(p); }), {}, {}, {}};
-  Counters& more = o.counters;
+  bool packed     = false;
+  Outcome o       = {least_seconds([&] { packed = planner.plan(p); }), {}, {}, {}};
+  Counters& more  = o.counters;
   more["entries"] = static_cast<double>(planner.list().entries.size());
   more["nodes"]   = static_cast<double>(planner.forest().nodes().size());
   if (packed) more["plain_us"] = planner.plain_us(), more["packed_us"] = planner.packed_us();

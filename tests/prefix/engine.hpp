@@ -30,10 +30,9 @@ class Engine {
   static constexpr int q_heads = 4, kv_heads = 2, dim = 64, max_tokens = 3 * max_sequences;
 
   explicit Engine(unsigned seed)
-      : random_(seed), cache_(make_paged_cache<T>(exec_, {.num_pages    = num_pages,
-                                                          .page_size    = page_size,
-                                                          .num_kv_heads = kv_heads,
-                                                          .head_dim     = dim})) {
+      : random_(seed),
+        cache_(make_paged_cache<T>(
+            exec_, {.num_pages = num_pages, .page_size = page_size, .num_kv_heads = kv_heads, .head_dim = dim})) {
     rows_.resize(max_sequences), lengths_.assign(max_sequences, 0), refs_.assign(num_pages, 0);
     k_ = fill(cache_.k), v_ = fill(cache_.v), q_ = fill(q), host_rows_.resize(max_sequences);
   }
@@ -68,9 +67,8 @@ class Engine {
     for (const int slot : std::vector(batch))
       if (up_to(19) == 0 || lengths_[slot] + new_tokens > max_pages * page_size) finish(slot);
     while (up_to(2) > 0 && static_cast<int>(batch.size()) < max_sequences) {
-      const int of = batch.empty() ? 0 : batch[up_to(static_cast<int>(batch.size()) - 1)];
-      const int shared =
-          batch.empty() || up_to(4) == 0 ? 0 : std::min(lengths_[of] / page_size, max_pages - 3);
+      const int of     = batch.empty() ? 0 : batch[up_to(static_cast<int>(batch.size()) - 1)];
+      const int shared = batch.empty() || up_to(4) == 0 ? 0 : std::min(lengths_[of] / page_size, max_pages - 3);
       admit(of, up_to(3) > 0 ? shared : up_to(shared), 1 + up_to(2 * page_size - 1));
     }
     for (const int slot : batch) grow(slot, new_tokens);
@@ -170,7 +168,7 @@ class Engine {
     std::normal_distribution<float> normal;
     for (std::size_t i = 0; i < view.size(); ++i) host.data()[i] = T(normal(random_));
     const Kokkos::View<T*, Memory, Kokkos::MemoryTraits<Kokkos::Unmanaged>> all(const_cast<T*>(view.data()),
-                                                                               view.size());
+                                                                                view.size());
     Kokkos::deep_copy(all, Kokkos::View<const T*, Kokkos::HostSpace>(host.data(), view.size()));
     return host;
   }

@@ -23,20 +23,21 @@ DeviceRates eager() {
 
 template <class Space>
 struct PrefixDecoderTest : testing::Test {
-  using Server   = Engine<Space, AnyType>;
+  using Server  = Engine<Space, AnyType>;
   using LseRows = typename Server::Lse;
 
   static auto options() {
-    return DecodeOptions<typename Space::memory_space>{.num_q_heads = Server::q_heads, .max_batch = Server::max_sequences};
+    return DecodeOptions<typename Space::memory_space>{.num_q_heads = Server::q_heads,
+                                                       .max_batch   = Server::max_sequences};
   }
   static LseRows lse() { return LseRows("lse", Server::max_tokens, Server::q_heads); }
 
   /// Updates, decodes and compares with the reference.
   static void expect_right_step(Server& engine, PrefixDecoder<Space>& decoder, const std::vector<float>& sinks = {},
                                 double leeway = 1) {
-    const auto out = engine.outputs();
-    const LseRows l    = lse();
-    const int n    = engine.tokens();
+    const auto out  = engine.outputs();
+    const LseRows l = lse();
+    const int n     = engine.tokens();
     decoder.update(engine.exec(), engine.tables());
     decoder.decode(engine.exec(), engine.queries(), engine.kv(), Server::first(out, n),
                    LseRows(l.data(), n, Server::q_heads));
@@ -74,12 +75,11 @@ TYPED_TEST(PrefixDecoderTest, RandomSteps) {
     const DType state_type = seed % 2 == 0 ? DType::fp32 : DType::fp16;
     engine.step(1);
     if (ragged) {  // room for later counts; each step sets them
-      engine.cu_seqlens    = {0};
-      options.cu_seqlens_q = engine.device_cu_seqlens();
+      engine.cu_seqlens        = {0};
+      options.cu_seqlens_q     = engine.device_cu_seqlens();
       options.max_query_tokens = Bench::max_tokens;
     }
-    PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), options,
-                                     {.state_type = state_type, .rates = eager()});
+    PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), options, {.state_type = state_type, .rates = eager()});
     for (int step = 0; step < 40; ++step) {
       if (step % 4 != 1) engine.step(engine.query_len);
       if (step % 4 == 1)  // growth alone, which rarely fills a page
@@ -184,8 +184,8 @@ TYPED_TEST(PrefixDecoderTest, ListsBeyondTheBoundsAreDecodedPlainly) {
 
 /// Lists follow each other without a fence, so their copies overlap later planning.
 TYPED_TEST(PrefixDecoderTest, StagingIsReused) {
-  using Bench = typename TestFixture::Server;
-  using Lse   = typename TestFixture::LseRows;
+  using Bench          = typename TestFixture::Server;
+  using Lse            = typename TestFixture::LseRows;
   constexpr int rounds = 12;
   Bench engine(4);
   this->two_branches(engine);
