@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint32_t untouched = 0x41414141u;  // every word of the results before a decode
 
-float to_float(Type type, std::uint16_t bits) {
+float convert(Type type, std::uint16_t bits) {
   if (type == Type::bf16) {
     const std::uint32_t word = std::uint32_t(bits) << 16;
     float x;
@@ -23,6 +23,16 @@ float to_float(Type type, std::uint16_t bits) {
     return x;
   }
   return __half2float(__half(__half_raw{bits}));
+}
+/// The same from a table: the reference converts most of the time.
+float to_float(Type type, std::uint16_t bits) {
+  const auto all = [](Type of) {
+    std::vector<float> table(1 << 16);
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = convert(of, static_cast<std::uint16_t>(i));
+    return table;
+  };
+  static const std::vector<float> fp16 = all(Type::fp16), bf16 = all(Type::bf16);
+  return (type == Type::bf16 ? bf16 : fp16)[bits];
 }
 std::uint16_t to_bits(Type type, float x) {
   std::uint16_t bits;

@@ -94,6 +94,9 @@ const char* why_not(const Problem& p, const Device& d) {
   if (!d.sm90a)
     return "latent caches, several query tokens, more than 8 query heads to a kv head and lists of entries need a card "
            "of sm_90, and a build for it";
+  if (is_list(p)) {
+    if (const char* const reason = why_no_list(p)) return reason;
+  }
   if (d.shared_per_block < kernel_for(p, d).shared) return "the device has too little shared memory";
   if (max_rows_of(p) > max_rows) return "more than 128 query heads and tokens share a kv head";
   if (is_latent(p)) {
@@ -102,11 +105,8 @@ const char* why_not(const Problem& p, const Device& d) {
     if (p.max_q_tokens > 1 && group_size_of(p) % 8 != 0)
       return "several query tokens of a latent cache, whose query heads to a kv head are no multiple of 8";
   }
-  if (is_list(p)) {
-    if (const char* const reason = why_no_list(p)) return reason;
-  } else if (!p.cu_seqlens_q && (p.num_q_tokens < 1 || p.num_q_tokens > p.max_q_tokens)) {
+  if (!is_list(p) && !p.cu_seqlens_q && (p.num_q_tokens < 1 || p.num_q_tokens > p.max_q_tokens))
     return "num_q_tokens is not 1 to max_q_tokens";
-  }
   if (q_tokens_of(p) >= std::int64_t(1) << 31) return "2^31 query tokens or more";
   if (!(p.softmax_scale > 0)) return "softmax_scale is not positive";
   if (p.block_table && p.page_size % 8 != 0) return "page_size is not a multiple of 8";
