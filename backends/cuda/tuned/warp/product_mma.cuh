@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/online_softmax.hpp"
+#include "src/kernel/online_softmax.hpp"
 #include "backends/cuda/tuned/warp/tiles.cuh"
 
 /// One warp's softmax state of up to 8 query rows, and the two products that a tile adds to it.
