@@ -7,6 +7,7 @@
 #include "src/kernel/fragment_list.hpp"
 #include "src/kernel/simt_machine.hpp"
 
+#include <cstddef>
 #include <type_traits>
 
 namespace pagoda::detail {
@@ -21,6 +22,19 @@ struct HipMachine : SimtMachine<Kokkos::HIP, HipMachine>, hip::Lanes {
   };
   template <class T>
   using Fragments = typename Choose<T>::type;
+
+  /// Fragments with tuning get a kernel with launch bounds.
+  template <class Fragment>
+  static auto policy_of(const Kokkos::HIP& exec, int league, int workers, std::size_t scratch) {
+    if constexpr (requires { Fragment::waves_per_simd; }) {
+      // Clang reads the second number of the bounds as waves of a SIMD.
+      using Bounded = Kokkos::TeamPolicy<Kokkos::HIP, Kokkos::LaunchBounds<max_workers * 64, Fragment::waves_per_simd>>;
+      return light(Bounded(exec, league, workers, lanes())
+                       .set_scratch_size(scratch_level, Kokkos::PerTeam(static_cast<int>(scratch))));
+    } else {
+      return policy(exec, league, workers, scratch);
+    }
+  }
 
   /// Orders this worker's scratch writes before its other lanes' reads. Lanes run in lock-step, but the compiler may
   /// reorder memory operations without this.

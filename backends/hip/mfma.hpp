@@ -8,7 +8,8 @@
 /// Instructions of CDNA that the fragments use, in plain HIP. Waves have 64 lanes.
 namespace pagoda::detail::hip {
 
-#define PAGODA_HIP_FUNCTION __host__ __device__ inline
+/// Always inlined: an object that a call gets by reference lies in scratch memory.
+#define PAGODA_HIP_FUNCTION __host__ __device__ inline __attribute__((always_inline))
 
 using Words2 = std::uint32_t __attribute__((ext_vector_type(2)));
 using Words4 = std::uint32_t __attribute__((ext_vector_type(4)));

@@ -52,6 +52,7 @@ class MfmaFragment : public FragmentDefaults<T> {
   static constexpr int lane_rows              = RowTiles;
   static constexpr int tile_tokens            = Tile::tokens;
   static constexpr int part_rows              = tuning.part_rows;
+  static constexpr int waves_per_simd         = AnyQuery ? tuning.general_waves_per_simd : tuning.waves_per_simd;
   static constexpr int scratch_alignment      = 16;
   static constexpr bool any_query             = AnyQuery;
   static constexpr DType probability_type     = dtype_v<T>;
@@ -176,7 +177,7 @@ class MfmaFragment : public FragmentDefaults<T> {
     std::uint32_t last_chunk;         ///< bytes from a row's begin to its last 16 bytes
     bool full;                        ///< rows have DimTile dims
   };
-  KOKKOS_FUNCTION Source source(const void* base, const RowSteps& steps, int kv_head, int dims) const {
+  KOKKOS_FORCEINLINE_FUNCTION Source source(const void* base, const RowSteps& steps, int kv_head, int dims) const {
     const std::uint64_t unit = args_.row_unit;
     return {static_cast<const char*>(base) + kv_head * (steps.head * unit),
             steps.page * unit,
@@ -191,7 +192,7 @@ class MfmaFragment : public FragmentDefaults<T> {
   /// token of the tile. Rows of a tile within a page are evenly spaced, and a scalar holds the part of the address that
   /// is the same for all lanes. Otherwise lanes exchange the places of rows.
   template <class Load>
-  KOKKOS_FUNCTION void load_rows(const Source& from, int lane_token, int lane_at, const Load& load) const {
+  KOKKOS_FORCEINLINE_FUNCTION void load_rows(const Source& from, int lane_token, int lane_at, const Load& load) const {
     if (cursor_.whole() && from.full) {
       const char* const row = from.base + static_cast<std::uint32_t>(cursor_.page()) * from.page_bytes +
                               static_cast<std::uint64_t>(cursor_.slot()) * from.token_bytes;
@@ -209,12 +210,12 @@ class MfmaFragment : public FragmentDefaults<T> {
       hip::keep_order<2>();
     }
   }
-  KOKKOS_FUNCTION void load_keys() {
+  KOKKOS_FORCEINLINE_FUNCTION void load_keys() {
     load_rows(keys_, tile_.column(), 16 * tile_.key_chunk(0), [&](const auto& address) {
       tile_.load_keys([&](int b, int s) { return address(16 * b, 64 * s); });
     });
   }
-  KOKKOS_FUNCTION void load_values() {
+  KOKKOS_FORCEINLINE_FUNCTION void load_values() {
     constexpr int bytes = static_cast<int>(sizeof(T));
     load_rows(values_, 4 * tile_.group(), bytes * Tile::value_dim(0, tile_.column()), [&](const auto& address) {
       tile_.load_values([&](int b, int i, int h) { return address(16 * b + i, bytes * Tile::value_dim(h, 0)); });
@@ -223,7 +224,7 @@ class MfmaFragment : public FragmentDefaults<T> {
 
   /// Team-wide: rounds queries of any type and strides, and stores them and their rounding errors in scratch.
   template <class Rows>
-  KOKKOS_FUNCTION void convert_queries(const Rows& rows_of) {
+  KOKKOS_FORCEINLINE_FUNCTION void convert_queries(const Rows& rows_of) {
     const int threads = team_.team_size() * 64, thread = team_.team_rank() * 64 + lane_;
     PAGODA_UNROLL(1)
     for (int i = thread; i < rows * DimTile; i += threads) {
@@ -238,20 +239,25 @@ class MfmaFragment : public FragmentDefaults<T> {
     q_ = staged_queries(0);
   }
   /// The lane's operands of the queries, or of their rounding errors, which lie query_bytes behind them.
-  KOKKOS_FUNCTION Queries staged_queries(int part) const {
+  KOKKOS_FORCEINLINE_FUNCTION Queries staged_queries(int part) const {
     const char* const rows_at = memory_ + hip::settle(part + tile_.column() * DimTile * int(sizeof(T)));
     Queries q;
-    for_each_chunk([&](int n, int s) {
-      const char* const at = rows_at + 16 * n * DimTile * int(sizeof(T)) + 16 * tile_.key_chunk(s);
-      q.at[n][s]           = *reinterpret_cast<const hip::Words4*>(at);
-    });
+    PAGODA_UNROLL_ALL
+    for (int n = 0; n < RowTiles; ++n) {
+      PAGODA_UNROLL_ALL
+      for (int s = 0; s < Tile::key_loads; ++s)
+        q.at[n][s] = *reinterpret_cast<const hip::Words4*>(rows_at + 16 * n * DimTile * int(sizeof(T)) +
+                                                           16 * tile_.key_chunk(s));
+    }
     return q;
   }
   template <class F>
-  KOKKOS_FUNCTION static void for_each_chunk(const F& f) {
+  KOKKOS_FORCEINLINE_FUNCTION static void for_each_chunk(const F& f) {
     PAGODA_UNROLL_ALL
-    for (int n = 0; n < RowTiles; ++n)
+    for (int n = 0; n < RowTiles; ++n) {
+      PAGODA_UNROLL_ALL
       for (int s = 0; s < Tile::key_loads; ++s) f(n, s);
+    }
   }
 
   const Member& team_;

@@ -9,12 +9,14 @@ struct MfmaTuning {
   int dim_tile, row_tiles;
   int token_blocks;    ///< runs of 16 tokens in a tile
   int part_rows;       ///< query rows whose states lie in LDS together at the end; two teams must fit 64 KB
-  int waves_per_simd;  ///< waves that must fit the registers of a SIMD; each has 4 to 12 KB of loads in flight
+  /// Waves that must fit the registers of a SIMD, in the kernels without options and in those with. A wave has 8 to
+  /// 16 KB of loads in flight; 14 KB for each compute unit would hide the latency on MI300X.
+  int waves_per_simd, general_waves_per_simd;
 };
 
 /// A tile has 4 to 8 KB of keys and as many of values.
 inline constexpr MfmaTuning mfma_tunings[] = {
-    {64, 1, 2, 16, 2}, {64, 2, 2, 16, 2}, {128, 1, 1, 8, 2}, {128, 2, 1, 8, 2}, {256, 1, 1, 4, 2},
+    {64, 1, 2, 16, 2, 1}, {64, 2, 2, 16, 2, 1}, {128, 1, 1, 8, 2, 1}, {128, 2, 1, 8, 2, 1}, {256, 1, 1, 4, 2, 1},
 };
 
 constexpr MfmaTuning mfma_tuning(int dim_tile, int row_tiles) {
