@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/kernel/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "backends/cuda/warp_sums.hpp"
 #include "src/base/unroll.hpp"
 #include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
+#include "src/kernel/online_softmax.hpp"
 #include "src/kernel/rows.hpp"
 
 #include <pagoda/types.hpp>

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "backends/cuda/latent_layout.hpp"
-#include "src/kernel/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "backends/cuda/warp_sums.hpp"
 #include "src/base/unroll.hpp"
 #include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
+#include "src/kernel/online_softmax.hpp"
 #include "src/kernel/rows.hpp"
 
 #include <pagoda/types.hpp>

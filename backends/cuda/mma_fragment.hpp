@@ -3,12 +3,12 @@
 
 #include "backends/cuda/mma_storage.hpp"
 #include "backends/cuda/mma_values.hpp"
-#include "src/kernel/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "src/base/arithmetic.hpp"
 #include "src/base/unroll.hpp"
 #include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
+#include "src/kernel/online_softmax.hpp"
 #include "src/kernel/rows.hpp"
 
 #include <pagoda/types.hpp>

@@ -149,11 +149,10 @@ class MfmaFragment : public FragmentDefaults<T> {
       for (int h = 0; h < Tile::value_loads; ++h)
         for (int i = 0; i < 4; ++i)
           for (int j = 0; j < Tile::value_dims; j += 4)
-            *reinterpret_cast<Pack<float, 4>*>(row + Tile::value_dim(h, 4 * tile_.group() + i) + j) = {
-                {tile_.output(n, h, i, j), tile_.output(n, h, i, j + 1), tile_.output(n, h, i, j + 2),
-                 tile_.output(n, h, i, j + 3)}};
-      if (tile_.group() == 0)
-        reinterpret_cast<RowState<float>*>(mine + states_at)[r] = {tile_.most(n), tile_.sum(n)};
+            *reinterpret_cast<Pack<float, 4>*>(row + Tile::value_dim(h, 4 * tile_.group() + i) +
+                                               j) = {{tile_.output(n, h, i, j), tile_.output(n, h, i, j + 1),
+                                                      tile_.output(n, h, i, j + 2), tile_.output(n, h, i, j + 3)}};
+      if (tile_.group() == 0) reinterpret_cast<RowState<float>*>(mine + states_at)[r] = {tile_.most(n), tile_.sum(n)};
     }
     team_.team_barrier();
     return {reinterpret_cast<RowState<float>*>(memory_ + states_at), reinterpret_cast<float*>(memory_), value_stride,
@@ -211,9 +210,8 @@ class MfmaFragment : public FragmentDefaults<T> {
     }
   }
   KOKKOS_FORCEINLINE_FUNCTION void load_keys() {
-    load_rows(keys_, tile_.column(), 16 * tile_.key_chunk(0), [&](const auto& address) {
-      tile_.load_keys([&](int b, int s) { return address(16 * b, 64 * s); });
-    });
+    load_rows(keys_, tile_.column(), 16 * tile_.key_chunk(0),
+              [&](const auto& address) { tile_.load_keys([&](int b, int s) { return address(16 * b, 64 * s); }); });
   }
   KOKKOS_FORCEINLINE_FUNCTION void load_values() {
     constexpr int bytes = static_cast<int>(sizeof(T));
@@ -267,8 +265,8 @@ class MfmaFragment : public FragmentDefaults<T> {
   Tile tile_;
   hip::TileCursor<tile_tokens> cursor_;
   Source keys_{}, values_{};
-  int step_ = 0;
-  bool more_ = false;  ///< there is a tile to load
+  int step_    = 0;
+  bool more_   = false;  ///< there is a tile to load
   float scale_ = 1;
   Queries q_;
 };

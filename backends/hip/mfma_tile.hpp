@@ -27,8 +27,8 @@ template <MfmaType Type, int DimTile, int RowTiles, int TokenBlocks>
 class MfmaTile {
  public:
   static constexpr int tokens = 16 * TokenBlocks, rows = 16 * RowTiles;
-  static constexpr int key_loads  = DimTile / 32;                          ///< loads of a lane for a row of keys
-  static constexpr int value_dims = DimTile / 16 < 8 ? DimTile / 16 : 8;   ///< dims of a load of values
+  static constexpr int key_loads   = DimTile / 32;                         ///< loads of a lane for a row of keys
+  static constexpr int value_dims  = DimTile / 16 < 8 ? DimTile / 16 : 8;  ///< dims of a load of values
   static constexpr int value_loads = DimTile / 16 / value_dims;            ///< loads of a lane for a row of values
   static_assert(DimTile % 64 == 0);
   using ValueWords = std::conditional_t<value_dims == 8, Words4, Words2>;

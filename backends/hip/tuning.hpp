@@ -7,8 +7,8 @@ namespace pagoda::detail::hip {
 /// Tuning of MfmaFragment for rows of up to dim_tile dims and 16 row_tiles query rows.
 struct MfmaTuning {
   int dim_tile, row_tiles;
-  int token_blocks;    ///< runs of 16 tokens in a tile
-  int part_rows;       ///< query rows whose states lie in LDS together at the end; two teams must fit 64 KB
+  int token_blocks;  ///< runs of 16 tokens in a tile
+  int part_rows;     ///< query rows whose states lie in LDS together at the end; two teams must fit 64 KB
   /// Waves that must fit the registers of a SIMD, in the kernels without options and in those with. A wave has 8 to
   /// 16 KB of loads in flight; 14 KB for each compute unit would hide the latency on MI300X.
   int waves_per_simd, general_waves_per_simd;

@@ -38,14 +38,12 @@ __global__ __launch_bounds__(64, mfma_tuning(DimTile, RowTiles).waves_per_simd) 
   PAGODA_UNROLL_ALL
   for (int n = 0; n < RowTiles; ++n)
     for (int s = 0; s < Tile::key_loads; ++s)
-      q.at[n][s] =
-          load_global<Words4>(args.q + 2 * DimTile * (Tile::rows * blockIdx.x + 16 * n + tile.column()) +
-                              16 * tile.key_chunk(s));
+      q.at[n][s] = load_global<Words4>(args.q + 2 * DimTile * (Tile::rows * blockIdx.x + 16 * n + tile.column()) +
+                                       16 * tile.key_chunk(s));
   const auto offset    = [&](int token) { return std::min(token, args.tokens - 1) * args.token_bytes; };
   const auto load_keys = [&](int u) {
-    tile.load_keys([&](int b, int s) {
-      return keys + (offset(u + 16 * b + tile.column()) + 16 * tile.key_chunk(0)) + 64 * s;
-    });
+    tile.load_keys(
+        [&](int b, int s) { return keys + (offset(u + 16 * b + tile.column()) + 16 * tile.key_chunk(0)) + 64 * s; });
   };
   const auto load_values = [&](int u) {
     tile.load_values([&](int b, int i, int h) {
@@ -135,8 +133,8 @@ bool agrees(int tokens) {
   const DeviceArray<float> out_there(std::vector<float>(q.size())), lse_there(std::vector<float>(heads * rows));
   const float scale = 0.5f / std::sqrt(float(DimTile)) * 1.44269504f;
   const auto bytes  = [](const auto& array) { return reinterpret_cast<const char*>(array.at); };
-  mfma_decode<Type, DimTile, RowTiles><<<heads, 64>>>({bytes(q_there), bytes(k_there), bytes(v_there), out_there.at,
-                                                       lse_there.at, heads * DimTile * 2, tokens, scale});
+  mfma_decode<Type, DimTile, RowTiles><<<heads, 64>>>(
+      {bytes(q_there), bytes(k_there), bytes(v_there), out_there.at, lse_there.at, heads * DimTile * 2, tokens, scale});
   check(hipDeviceSynchronize());
   const auto out = out_there.read(q.size()), lse = lse_there.read(heads * rows);
 
