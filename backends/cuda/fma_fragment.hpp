@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "backends/cuda/warp_sums.hpp"
 #include "src/base/unroll.hpp"
 #include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
+#include "src/kernel/online_softmax.hpp"
 #include "src/kernel/rows.hpp"
 
 #include <pagoda/types.hpp>
@@ -179,7 +179,7 @@ class FmaFragment : public FragmentDefaults<float> {
       const bool hidden = AnyQuery && hides && x_[i] == -infinity;
       p.at[i]           = cuda::exp2(x_[i] - base_);
       few_sum_ += p.at[i];
-      if (hidden) p.at[i] = cuda::hidden_probability;
+      if (hidden) p.at[i] = hidden_probability;
     }
     *reinterpret_cast<Pack<float, lane_scores>*>(probabilities() + score_) = p;
 #endif

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "backends/cuda/latent_layout.hpp"
-#include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "backends/cuda/warp_sums.hpp"
 #include "src/base/unroll.hpp"
 #include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
+#include "src/kernel/online_softmax.hpp"
 #include "src/kernel/rows.hpp"
 
 #include <pagoda/types.hpp>
@@ -193,7 +193,7 @@ class LatentFragment : public FragmentDefaults<T> {
       const bool hidden = AnyQuery && hides && x == -infinity;
       x                 = cuda::exp2(x - base_);
       sum_ += x;
-      if (hidden) x = cuda::hidden_probability;
+      if (hidden) x = hidden_probability;
     }
     // Rows have two chunks, swapped in every other group of four rows, so that the chunks of eight rows lie in
     // different banks.

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backends/cuda/mma_values.hpp"
-#include "backends/cuda/online_softmax.hpp"
+#include "src/kernel/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "src/base/arithmetic.hpp"
 #include "src/base/unroll.hpp"
@@ -65,7 +65,7 @@ class MmaSoftmax : public MmaValues<T, DimTile, AnyQuery, AnyAlignment> {
       const bool hidden = hiding && x_[i] == -infinity;
       x_[i]             = cuda::exp2(x_[i] - base_[i % 2]);
       sum_[i % 2] += x_[i];
-      x_[i] = hidden ? cuda::hidden_probability : x_[i] * weight(i / 2);
+      x_[i] = hidden ? hidden_probability : x_[i] * weight(i / 2);
     }
   }
 

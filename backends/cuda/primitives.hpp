@@ -246,10 +246,6 @@ KOKKOS_INLINE_FUNCTION std::uint64_t from_lane([[maybe_unused]] std::uint64_t x,
 #endif
 }
 
-/// The probability of a token that a query row does not see. It differs from a probability that underflows in the sign
-/// only, so products with finite values need no special case.
-inline constexpr float hidden_probability = -0.0f;
-
 /// A mask of 16-bit halves: all bits where that of a word of probabilities is not hidden_probability.
 KOKKOS_INLINE_FUNCTION std::uint32_t visible_halves([[maybe_unused]] std::uint32_t p) {
 #if defined(__CUDA_ARCH__)

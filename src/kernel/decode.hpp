@@ -211,6 +211,13 @@ struct DecodeKernel {
         join<1, Fragment::part_quads>(team, noted, from, 1, noted.num_splits == 1,
                                       partials(noted.slot + noted.split, 0, 1), first, Fragment::part_rows);
       }
+    } else if constexpr (Fragment::part_rows > 0) {
+      PAGODA_UNROLL(1)
+      for (int first = 0; first < Fragment::rows; first += Fragment::part_rows) {
+        const StateArray<Acc> from = fragment.finish(first);
+        join<Machine::max_workers, 1>(team, noted, from, team.team_size(), noted.num_splits == 1,
+                                      partials(noted.slot + noted.split, 0, 1), first, Fragment::part_rows);
+      }
     } else {
       const StateArray<Acc> from = fragment.finish();
       join<Machine::max_workers, 1>(team, noted, from, team.team_size(), noted.num_splits == 1,

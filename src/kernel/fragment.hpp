@@ -23,9 +23,11 @@ struct FragmentDefaults {
   static constexpr DType query_type = dtype_v<T>;
   /// There is no instance without options: the general instance is always used.
   static constexpr bool general_only = false;
-  /// All workers of a team multiply each tile together, so a team has one state. finish(first) then returns part_rows
-  /// rows at a time, and the fragment defines join_block, join_quads, part_rows, part_quads and RowQuads.
+  /// All workers of a team multiply each tile together, so a team has one state. The fragment defines part_rows,
+  /// join_block, join_quads, part_quads and RowQuads.
   static constexpr bool shared_tiles = false;
+  /// finish(first) returns this many rows at a time, from row `first` on; 0: finish() returns all rows.
+  static constexpr int part_rows = 0;
   /// The fragment can multiply a tile of tokens for several kv heads: locate() and select().
   static constexpr bool many_heads = false;
   /// Values are a prefix of the keys, in the same memory.

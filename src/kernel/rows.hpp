@@ -179,12 +179,18 @@ struct TileRows {
     PAGODA_UNROLL_ALL
     for (int q = 0; q < Quads; ++q) {
       const int n = least(4, args.head_dim_v - d - step * q);
+#if defined(__HIP_DEVICE_COMPILE__)
+      PAGODA_UNROLL_ALL  // clang moves the array to scratch memory for a loop that is not unrolled
+          for (int j = 0; j < 4; ++j) if (j < n)
+              store_element(args.out.data, args.out.type, at + dims(args.out, step * q + j), x[q][j]);
+#else
       PAGODA_UNROLL(1)
       for (int j = 0; j < n; ++j) {
         // No address taken: stays in registers.
         const Acc y = j < 2 ? (j == 0 ? x[q][0] : x[q][1]) : (j == 2 ? x[q][2] : x[q][3]);
         store_element(out.data, out.type, at + dims(out, step * q + j), y);
       }
+#endif
     }
   }
   template <class T, int Quads, class Acc>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/ptx.cuh"
 #include "backends/cuda/tuned/common/args.hpp"
+#include "src/kernel/online_softmax.hpp"
 
 namespace pagoda::tuned {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/online_softmax.hpp"
 #include "backends/cuda/tuned/wgmma/rows.cuh"
 #include "backends/cuda/wgmma.cuh"
+#include "src/kernel/online_softmax.hpp"
 
 /// A tile's scores, and the softmax before the values are added. A lane has 32 scores of the product of 64 query rows
 /// and 64 tokens: two rows, eight apart, and two tokens of each eight. x[e] is of row e / 2 % 2. Products with fewer

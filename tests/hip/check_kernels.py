@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares what the tuning of MfmaFragment assumes with the compiled kernels, without a GPU.
+
+    check_kernels.py --planned PROGRAM --arch gfx942 [--tools DIR] [--counts] OBJECT...
+
+PROGRAM is tests/hip/planned.cpp. It prints the rows of the tuning. OBJECTs are HIP object files or programs with kernels
+mfma_decode (mfma_decode.hip), or with the library's kernels of MfmaFragment. Every kernel must have no scratch memory
+and registers for the planned waves, load rows in loads of 16 bytes (values of 64 dims: 8), and multiply by the planned
+number of matrix instructions. The loop over tiles of mfma_decode must have these loads and products and no LDS. --counts
+prints the instructions of that loop by class. DIR has llvm-readelf, llvm-objdump, llvm-objcopy and clang-offload-bundler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Iterable
+
+REGISTERS = 512  #: of a lane, for all waves of a SIMD: CDNA 2 and 3, vector and accumulation registers together
+REGISTERS_UNIT = 8
+
+# Names of kernels: the numbers are DimTile and RowTiles; the library's general kernels end differently.
+PLAIN = re.compile(r"mfma_decodeI.*?MfmaTypeE\dELi(\d+)ELi(\d+)E")
+LIBRARY = re.compile(r"DecodeKernel.*?MfmaFragmentI.*?ELi(\d+)ELi(\d+)ELb0EEELb([01])E")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A row of the tuning."""
+
+    dim_tile: int
+    row_tiles: int
+    token_blocks: int
+    waves_per_simd: int
+    general_waves_per_simd: int
+
+    @property
+    def products(self) -> int:
+        """Matrix instructions of a tile: for scores and for values."""
+        return 2 * self.token_blocks * self.row_tiles * self.dim_tile // 16
+
+    @property
+    def loads(self) -> Counter[str]:
+        """Loads of a tile: for keys and for values."""
+        keys, rows = self.token_blocks * self.dim_tile // 32, 4 * self.token_blocks
+        if self.dim_tile == 64:
+            return Counter(global_load_dwordx4=keys, global_load_dwordx2=rows)
+        return Counter(global_load_dwordx4=keys + rows * (self.dim_tile // 128))
+
+
+@dataclass
+class Instruction:
+    address: int
+    name: str
+    operands: str
+
+    @property
+    def target(self) -> int:
+        """Where a branch leads to."""
+        offset = int(self.operands.split()[0])
+        return self.address + 4 + 4 * (offset - 65536 if offset >= 32768 else offset)
+
+
+@dataclass
+class Kernel:
+    name: str
+    notes: dict[str, int]  #: resources, by the names of the code object's metadata
+    code: list[Instruction] = field(default_factory=list)
+
+    def loop(self) -> list[Instruction]:
+        """The shortest loop with loads from global memory and matrix instructions; [] if there is none."""
+        found: list[Instruction] = []
+        for last in self.code:
+            if not last.name.startswith(("s_cbranch", "s_branch")) or last.target > last.address:
+                continue
+            body = [i for i in self.code if last.target <= i.address <= last.address]
+            names = {i.name for i in body}
+            if any(n.startswith("v_mfma") for n in names) and any(n.startswith("global_load") for n in names):
+                if not found or len(body) < len(found):
+                    found = body
+        return found
+
+
+def parse_notes(text: str) -> dict[str, dict[str, int]]:
+    """Output of llvm-readelf --notes: numbers of each kernel."""
+    kernels: dict[str, dict[str, int]] = {}
+    numbers: dict[str, int] = {}
+    for line in text.splitlines():
+        if match := re.match(r"(  - |    )\.(\w+):\s+(\S+)$", line):
+            if match[1] == "  - ":
+                numbers = {}
+            if match[2] == "name":
+                kernels[match[3]] = numbers
+            elif match[3].isdigit():
+                numbers[match[2]] = int(match[3])
+    return kernels
+
+
+def parse_code(text: str) -> dict[str, list[Instruction]]:
+    """Output of llvm-objdump -d: instructions of each function."""
+    functions: dict[str, list[Instruction]] = {}
+    code: list[Instruction] = []
+    for line in text.splitlines():
+        if match := re.match(r"(?:[0-9a-f]+ )?<(\S+)>:$", line):
+            code = functions.setdefault(match[1], [])
+        elif match := re.match(r"\s+(\S+)\s*(.*?)\s*// ([0-9A-Fa-f]+):", line):
+            code.append(Instruction(int(match[3], 16), match[1], match[2]))
+    return functions
+
+
+def lacks(got: Counter[str], wanted: Counter[str]) -> list[str]:
+    return [f"{got[name]} {name} of {count}" for name, count in wanted.items() if got[name] < count]
+
+
+def faults(kernel: Kernel, planned: Planned, general: bool) -> Iterable[str]:
+    notes, names = kernel.notes, Counter(i.name for i in kernel.code)
+    if notes.get("private_segment_fixed_size", 0):
+        yield f"{notes['private_segment_fixed_size']} bytes of scratch memory"
+    waves = planned.general_waves_per_simd if general else planned.waves_per_simd
+    registers = -(-notes["vgpr_count"] // REGISTERS_UNIT) * REGISTERS_UNIT
+    if registers * waves > REGISTERS:
+        yield f"{waves} waves of a SIMD are planned, {REGISTERS // registers} fit ({registers} registers)"
+    products = sum(count for name, count in names.items() if name.startswith("v_mfma_f32_16x16x16"))
+    if products < planned.products:
+        yield f"{products} matrix instructions; a tile needs {planned.products}"
+    for fault in lacks(names, planned.loads):
+        yield fault
+    if flat := sum(count for name, count in names.items() if name.startswith("flat_load_dwordx")):
+        yield f"{flat} flat loads"
+
+
+def loop_faults(kernel: Kernel, planned: Planned) -> Iterable[str]:
+    loop = kernel.loop()
+    names = Counter(i.name for i in loop)
+    if not loop:
+        yield "no loop over tiles"
+        return
+    products = sum(count for name, count in names.items() if name.startswith("v_mfma_f32_16x16x16"))
+    if products != planned.products:
+        yield f"{products} matrix instructions in the loop; planned are {planned.products}"
+    loads = Counter({name: count for name, count in names.items() if name.startswith("global_load")})
+    if loads != planned.loads:
+        yield f"loads in the loop are {dict(loads)}; planned are {dict(planned.loads)}"
+    # Lanes exchange maxima by ds_bpermute, which does not access LDS, when a running maximum rises.
+    lds = [name for name in names if name.startswith("ds_") and name != "ds_bpermute_b32"]
+    if lds or kernel.notes.get("group_segment_fixed_size", 0):
+        yield f"LDS in the loop: {', '.join(lds) or 'allocated'}"
+
+
+def class_of(name: str) -> str:
+    if name.startswith("v_mfma"):
+        return "matrix"
+    if name.startswith(("v_exp", "v_log", "v_rcp")):
+        return "transcendental"
+    if name.startswith("v_"):
+        return "vector"
+    if name.startswith("global_"):
+        return "memory"
+    if name.startswith("ds_"):
+        return "lanes"
+    if name in ("s_waitcnt", "s_nop"):
+        return "waits"
+    return "scalar"
+
+
+def check(kernels: Iterable[Kernel], rows: list[Planned], counts: bool) -> tuple[list[str], list[str]]:
+    """Faults, and lines of the report. A row of the tuning without a kernel is a fault."""
+    found: list[str] = []
+    report: list[str] = []
+    seen: set[tuple[int, int]] = set()
+    for kernel in kernels:
+        plain, library = PLAIN.search(kernel.name), LIBRARY.search(kernel.name)
+        match = plain or library
+        if match is None:
+            continue
+        dims, row_tiles = int(match[1]), int(match[2])
+        general = library is not None and library[3] == "1"
+        planned = next((r for r in rows if (r.dim_tile, r.row_tiles) == (dims, row_tiles)), None)
+        what = f"{'bf16' if 'MfmaTypeE1' in kernel.name or 'bfloat' in kernel.name else 'fp16'}, {dims} dims, "
+        what += f"{16 * row_tiles} rows{', general' if general else ''}"
+        if planned is None:
+            found.append(f"{what}: the tuning has no such row")
+            continue
+        seen.add((dims, row_tiles))
+        found += [f"{what}: {fault}" for fault in faults(kernel, planned, general)]
+        if plain:
+            found += [f"{what}: {fault}" for fault in loop_faults(kernel, planned)]
+        line = f"{what}: {kernel.notes['vgpr_count']} registers"
+        if plain and counts:
+            classes = Counter(class_of(i.name) for i in kernel.loop())
+            line += f"; a tile: {', '.join(f'{n} {name}' for name, n in sorted(classes.items()))}"
+        report.append(line)
+    found += [
+        f"there is no kernel for {r.dim_tile} dims and {16 * r.row_tiles} rows"
+        for r in rows
+        if (r.dim_tile, r.row_tiles) not in seen
+    ]
+    return found, report
+
+
+def output_of(*command: str) -> str:
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def kernels_of(file: str, arch: str, tools: Path) -> list[Kernel]:
+    with tempfile.TemporaryDirectory() as made:
+        bundle, code = f"{made}/bundle", f"{made}/code"
+        subprocess.run([tools / "llvm-objcopy", f"--dump-section=.hip_fatbin={bundle}", file, "/dev/null"], check=True)
+        bundler = [str(tools / "clang-offload-bundler"), "--type=o", f"--input={bundle}"]
+        target = next((t for t in output_of(*bundler, "--list").split() if t.endswith(arch)), "")
+        if not target:
+            sys.exit(f"{file} has no code for {arch}")
+        subprocess.run([*bundler, "--unbundle", f"--targets={target}", f"--output={code}"], check=True)
+        notes = parse_notes(output_of(str(tools / "llvm-readelf"), "--notes", code))
+        functions = parse_code(output_of(str(tools / "llvm-objdump"), "-d", "--no-show-raw-insn", code))
+    return [Kernel(name, numbers, functions.get(name, [])) for name, numbers in notes.items()]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("objects", nargs="+", metavar="OBJECT")
+    parser.add_argument("--planned", required=True, metavar="PROGRAM")
+    parser.add_argument("--arch", required=True)
+    parser.add_argument("--tools", type=Path, default=Path("/usr/lib/llvm-21/bin"))
+    parser.add_argument("--counts", action="store_true")
+    args = parser.parse_args()
+    rows = [Planned(**json.loads(line)) for line in output_of(args.planned).splitlines()]
+    kernels = [kernel for file in args.objects for kernel in kernels_of(file, args.arch, args.tools)]
+    found, report = check(kernels, rows, args.counts)
+    for line in found or report:
+        print(f"{args.arch}, {line}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
