@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/python/array.hpp"
 
+#include <nanobind/stl/string.h>
+
 #include <limits>
 
 namespace pagoda::python {
