@@ -2,6 +2,7 @@
 # ci/checks.sh [PART...]: checks that must pass before a change goes in; without arguments all of them:
 #   tests                        the tests of an ordinary build (ci/test.sh)
 #   install                      consumers of an installed Pagoda and of Pagoda as a sub-project
+#   python                       pip makes a wheel of the Python package, which passes its tests
 #   format tidy scripts          clang-format, clang-tidy and shellcheck report nothing; README's figures match
 #                                bench/results; pages name files that exist (ci/pages.py); the folders' includes form no
 #                                cycle (ci/folders.py); the API pages build

@@ -2,7 +2,7 @@
 # The parts of ci/checks.sh, one function check_PART each. A part fails when a command fails (errexit is on), and ends
 # with skip where it cannot run here.
 
-all_parts=(tests format scripts install cuda hip demo asan-ubsan tsan tidy)
+all_parts=(tests format scripts install python cuda hip demo asan-ubsan tsan tidy)
 
 # skip REASON...: ends the part.
 skip() {
@@ -12,7 +12,8 @@ skip() {
 }
 
 llvm=21 # when sid drops this version, take the next one and run fix-format
-tools="clang-$llvm clang-format-$llvm clang-tidy-$llvm libclang-rt-$llvm-dev libomp-$llvm-dev llvm-$llvm shellcheck hipcc libamdhip64-dev doxygen"
+python_tools="python3-dev python3-pip python3-venv python3-nanobind python3-scikit-build-core python3-pathspec python3-numpy python3-ml-dtypes python3-pytest mypy"
+tools="clang-$llvm clang-format-$llvm clang-tidy-$llvm libclang-rt-$llvm-dev libomp-$llvm-dev llvm-$llvm shellcheck hipcc libamdhip64-dev doxygen $python_tools"
 in_root=("$top/ci/sid-root.sh" -p "$tools")
 builds=$sid_build/$key
 
@@ -35,6 +36,17 @@ check_asan-ubsan() { need_proc && build_and_test asan-ubsan -DPAGODA_BOUNDS_CHEC
 check_tsan() { need_proc && build_and_test tsan -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_TYPES=fp16; }
 check_tests() { ci/test.sh -LE install; }
 check_install() { ci/test.sh -L install; }
+# A wheel, made from the source by pip as users do, installed in an environment of its own, and its tests. All packages are
+# Debian's. Tests that need PyTorch, transformers or JAX are skipped, with that reason.
+check_python() {
+  local made=$builds/python
+  rm -rf "${made:?}/wheel" "$made/env" # CMake's build folder stays
+  "${in_root[@]}" python3 -m pip wheel . --no-deps --no-build-isolation --no-index -w "$made/wheel" \
+    -C build-dir="$made/build" -C "cmake.define.PAGODA_TYPES=fp32;fp16" -C cmake.define.PAGODA_WERROR=ON
+  "${in_root[@]}" python3 -m venv --without-pip --system-site-packages "$made/env"
+  "${in_root[@]}" bash -c "python3 -m pip --python '$made/env/bin/python' install --no-deps --no-index '$made'/wheel/*.whl"
+  OMP_NUM_THREADS=2 "${in_root[@]}" "$made/env/bin/python" -B -m pytest -p no:cacheprovider -rs tests/python
+}
 check_demo() { ci/demo.sh; }
 check_scripts() {
   "${in_root[@]}" shellcheck ci/*.sh .ci/run tests/tuned/keep_usage.sh

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include <limits>
+#include <vector>
 
 namespace pagoda::python {
 
@@ -49,15 +50,13 @@ std::string name_of(dlpack::DataType type) {
   return type.lanes == 1 ? name : name + "x" + std::to_string(type.lanes);
 }
 
-bool same(dlpack::DataType a, dlpack::DataType b) {
-  return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
-}
+bool same(dlpack::DataType a, dlpack::DataType b) { return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes; }
 
 /// The type of caches, queries and outputs with these elements; 0: none. Bytes of int4, mxfp4 and nvfp4 have no name of
 /// their own in DLPack: they are uint8, or float4_e2m1fnx2.
 pagoda_type element_type(dlpack::DataType type) {
-  for (const pagoda_type known : {PAGODA_FP64, PAGODA_FP32, PAGODA_FP16, PAGODA_BF16, PAGODA_FP8_E4M3, PAGODA_FP8_E5M2,
-                                  PAGODA_INT8, PAGODA_E8M0})
+  for (const pagoda_type known :
+       {PAGODA_FP64, PAGODA_FP32, PAGODA_FP16, PAGODA_BF16, PAGODA_FP8_E4M3, PAGODA_FP8_E5M2, PAGODA_INT8, PAGODA_E8M0})
     if (same(type, dlpack_type(known))) return known;
   return 0;
 }
@@ -110,6 +109,34 @@ nb::object capsule_of(const char* who, const char* name, nb::handle object, std:
   }
 }
 
+/// The table of the array's type; null if there is none.
+const dlpack::ExchangeApi* table_of(nb::handle object) {
+  struct Known {
+    PyObject* type;  // owned, so that the address is not used again
+    const dlpack::ExchangeApi* table;
+  };
+  static std::vector<Known>* const known = new std::vector<Known>;  // under the GIL
+  PyObject* const type                   = reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()));
+  for (const Known& entry : *known)
+    if (entry.type == type) return entry.table;
+  const dlpack::ExchangeApi* table = nullptr;
+  const nb::object capsule         = nb::getattr(nb::handle(type), "__dlpack_c_exchange_api__", nb::none());
+  if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) {
+    table = static_cast<dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+    if (table->major != 1) table = nullptr;
+  }
+  Py_INCREF(type);
+  known->push_back({type, table});
+  return table;
+}
+
+bool requires_grad(nb::handle object) {
+  static PyObject* const name = PyUnicode_InternFromString("requires_grad");
+  const nb::object answer     = nb::steal(PyObject_GetAttr(object.ptr(), name));
+  if (!answer.is_valid()) PyErr_Clear();
+  return answer.is_valid() && answer.ptr() == Py_True;
+}
+
 }  // namespace
 
 std::string Device::name() const {
@@ -126,16 +153,15 @@ std::string Device::name() const {
 }
 
 Array::Array(const char* who, const char* name, nb::handle object, Access access, std::uintptr_t stream) {
+  if (read_by_table(who, name, object, access)) return;
   pagoda_type bits_of = 0;
-  capsule_            = capsule_of(who, name, object, stream, bits_of);
-  bool read_only      = false;
-  if (const auto* const old =
-          static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor"))) {
+  owner_              = capsule_of(who, name, object, stream, bits_of);
+  if (const auto* const old = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(owner_.ptr(), "dltensor"))) {
     describe(who, name, old->tensor);
   } else {
     PyErr_Clear();
     const auto* const versioned =
-        static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor_versioned"));
+        static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(owner_.ptr(), "dltensor_versioned"));
     if (!versioned) {
       PyErr_Clear();
       refuse(who, ": ", name, " has a DLPack capsule that was used before; allowed: a new one");
@@ -143,11 +169,39 @@ Array::Array(const char* who, const char* name, nb::handle object, Access access
     if (versioned->major != 1)
       refuse(who, ": ", name, " is described by DLPack ", versioned->major, ".", versioned->minor, "; allowed: 1.x");
     describe(who, name, versioned->tensor);
-    read_only = (versioned->flags & dlpack::read_only_flag) != 0;
+    require_writable(who, name, versioned->flags, access);
   }
-  if (read_only && access == Access::write)
-    refuse(who, ": ", name, " is read-only; allowed: memory that can be written");
   if (bits_of != 0) tensor_.type = bits_of, type_ = dlpack_type(bits_of);
+}
+
+/// Uses the C functions of the array's library, which take a tenth of the time of __dlpack__. PyTorch's describe
+/// tensors that require gradients, which __dlpack__ refuses; so does this call.
+bool Array::read_by_table(const char* who, const char* name, nb::handle object, Access access) {
+  const dlpack::ExchangeApi* const table = table_of(object);
+  if (!table) return false;
+  if (requires_grad(object))
+    refuse(who, ": ", name, " requires a gradient, and Pagoda computes none; allowed: ", name, ".detach()");
+  if (access == Access::read && table->tensor_of_object) {
+    dlpack::Tensor tensor;
+    if (table->tensor_of_object(object.ptr(), &tensor) != 0) throw nb::python_error();
+    owner_ = nb::borrow(object);
+    describe(who, name, tensor);
+    return true;
+  }
+  dlpack::ManagedTensorVersioned* managed = nullptr;
+  if (table->managed_of_object(object.ptr(), &managed) != 0) throw nb::python_error();
+  owner_ = nb::capsule(managed, [](void* made) noexcept {
+    auto* const tensor = static_cast<dlpack::ManagedTensorVersioned*>(made);
+    if (tensor->deleter) tensor->deleter(tensor);
+  });
+  describe(who, name, managed->tensor);
+  require_writable(who, name, managed->flags, access);
+  return true;
+}
+
+void Array::require_writable(const char* who, const char* name, std::uint64_t flags, Access access) const {
+  if ((flags & dlpack::read_only_flag) != 0 && (access == Access::write || access == Access::keep_write))
+    refuse(who, ": ", name, " is read-only; allowed: memory that can be written");
 }
 
 Array Array::optional(const char* who, const char* name, nb::handle object, Access access, std::uintptr_t stream) {
@@ -177,8 +231,8 @@ void Array::describe(const char* who, const char* name, const dlpack::Tensor& fr
       tensor_.memory = PAGODA_MEMORY_DEVICE;
       device_        = {from.device.type, from.device.id};
   }
-  // Strides of axes with one entry mean nothing, and some libraries make them 0. The C interface reads zeros on all axes
-  // as dense, so they get the stride of a dense array.
+  // Strides of axes with one entry mean nothing, and some libraries make them 0. The C interface reads zeros on all
+  // axes as dense, so they get the stride of a dense array.
   std::int64_t dense = 1;
   bool repeated      = from.ndim > 0;
   for (int axis = from.ndim - 1; axis >= 0; --axis) {
@@ -189,7 +243,8 @@ void Array::describe(const char* who, const char* name, const dlpack::Tensor& fr
     repeated = repeated && stride == 0;
     dense *= extent > 1 ? extent : 1;
   }
-  if (repeated) refuse(who, ": ", name, " repeats one element (all strides are 0); allowed: an array with its own memory");
+  if (repeated)
+    refuse(who, ": ", name, " repeats one element (all strides are 0); allowed: an array with its own memory");
 }
 
 std::string Array::type_name() const { return name_of(type_); }

@@ -30,21 +30,23 @@ struct Device {
   std::string name() const;  ///< "cpu", "cuda:0"
 };
 
-enum class Access { read, write };
+/// What a call does with an array. `keep`: later calls read it too.
+enum class Access { read, keep, write, keep_write };
 
 /// An array that a call reads or writes. It keeps the memory alive, and belongs to the thread that holds the GIL.
 class Array {
  public:
   Array() = default;
 
-  /// Reads the object's DLPack description. Raises ValueError if it has none, or if Access::write meets read-only memory.
-  /// stream: of a GPU, on which the array will be used; its library lets that stream wait for earlier work on the array.
+  /// Reads the object's DLPack description. Raises ValueError if it has none, or if it is to be written and is
+  /// read-only. stream: of a GPU, on which the array will be used; its library lets that stream wait for earlier work
+  /// on the array.
   Array(const char* who, const char* name, nb::handle object, Access access, std::uintptr_t stream);
 
   /// The same; an empty Array for None.
   static Array optional(const char* who, const char* name, nb::handle object, Access access, std::uintptr_t stream);
 
-  explicit operator bool() const { return capsule_.is_valid(); }
+  explicit operator bool() const { return owner_.is_valid(); }
 
   /// Extents, strides and memory. `type` is that of the elements, or 0 if caches and queries have no such type.
   const pagoda_tensor& tensor() const { return tensor_; }
@@ -73,7 +75,10 @@ class Array {
   void describe(const char* who, const char* name, const dlpack::Tensor& from);
   void require_type(const char* who, const char* name, dlpack::DataType wanted) const;
 
-  nb::object capsule_;
+  bool read_by_table(const char* who, const char* name, nb::handle object, Access access);
+  void require_writable(const char* who, const char* name, std::uint64_t flags, Access access) const;
+
+  nb::object owner_;  // of the memory: a DLPack capsule, or the array itself
   pagoda_tensor tensor_{};
   dlpack::DataType type_{};
   Device device_;

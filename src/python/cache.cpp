@@ -22,23 +22,24 @@ int Cache::dims(const pagoda_tensor& t) {
 }
 
 const Array& Cache::keep(const char* name, nb::handle object, std::uintptr_t stream) {
-  Array array(who_, name, object, Access::read, stream);
+  Array array(who_, name, object, Access::keep, stream);
   if (arrays_.empty()) device_ = array.device();
   array.require_on(who_, name, device_, "the device of k");
   return arrays_.emplace_back(std::move(array));
 }
 
 Cache::Cache(const char* who, bool paged, const Arguments& given) : who_(who) {
-  kv_.struct_size = sizeof kv_;
-  kv_.order       = order_by_name(who, "order", given.order);
-  kv_.scale_order = order_by_name(who, "scale_order", given.scale_order);
+  kv_.struct_size     = sizeof kv_;
+  kv_.order           = order_by_name(who, "order", given.order);
+  kv_.scale_order     = order_by_name(who, "scale_order", given.scale_order);
   const auto elements = [&](const char* name, nb::handle object) {
     const Array& array = keep(name, object, given.stream);
     if (given.kv_type) return array.as(who, name, type_by_name(who, "kv_type", *given.kv_type));
     if (array.tensor().type == 0)
-      refuse(who, ": ", name, " holds ", array.type_name(),
-             "; allowed: float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, or the bytes of another "
-             "type with kv_type");
+      refuse(
+          who, ": ", name, " holds ", array.type_name(),
+          "; allowed: float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, or the bytes of another "
+          "type with kv_type");
     return array.tensor();
   };
   kv_.k = elements("k", given.k);
@@ -56,7 +57,9 @@ Cache::Cache(const char* who, bool paged, const Arguments& given) : who_(who) {
     kv_.batch        = static_cast<std::int32_t>(entries(ids));
   }
   const auto one_per_sequence = [&](const char* name, std::int64_t count, std::int64_t wanted) {
-    if (count != wanted) refuse(who, ": ", name, " has ", count, " rows or entries; allowed: ", wanted, ", as seq_lens has ", kv_.num_sequences);
+    if (count != wanted)
+      refuse(who, ": ", name, " has ", count, " rows or entries; allowed: ", wanted, ", as seq_lens has ",
+             kv_.num_sequences);
   };
   if (!paged) {
     kv_.layout = PAGODA_CONTIGUOUS;
@@ -79,7 +82,8 @@ Cache::Cache(const char* who, bool paged, const Arguments& given) : who_(who) {
     kv_.num_page_indices = entries(pages);
     kv_.max_seq_len      = given.max_seq_len;
     if (given.max_seq_len <= 0)
-      refuse(who, ": max_seq_len is ", given.max_seq_len, "; allowed: with page_indptr, the tokens of the longest sequence");
+      refuse(who, ": max_seq_len is ", given.max_seq_len,
+             "; allowed: with page_indptr, the tokens of the longest sequence");
   }
 
   const auto scales = [&](const char* name, nb::handle object, pagoda_tensor& to) {
@@ -90,7 +94,8 @@ Cache::Cache(const char* who, bool paged, const Arguments& given) : who_(who) {
   const auto block_scales = [&](const char* name, nb::handle object, pagoda_type type, pagoda_tensor& to) {
     if (object.is_none()) return;
     if (type != PAGODA_MXFP4 && type != PAGODA_NVFP4)
-      refuse(who, ": ", name, " is given, and the cache holds ", pagoda_type_name(type), "; allowed: for mxfp4 and nvfp4");
+      refuse(who, ": ", name, " is given, and the cache holds ", pagoda_type_name(type),
+             "; allowed: for mxfp4 and nvfp4");
     to = keep(name, object, given.stream).as(who, name, type == PAGODA_MXFP4 ? PAGODA_E8M0 : PAGODA_FP8_E4M3);
   };
   block_scales("k_block_scale", given.k_block_scale, kv_.k.type, kv_.k_block_scale);
@@ -104,10 +109,11 @@ void bind_cache(nb::module_& m) {
   nb::class_<Cache>(m, "Cache", "Keys and values of some sequences, described once for many calls.")
       .def(
           "__init__",
-          [](Cache* self, bool paged, nb::object k, nb::object v, nb::object seq_lens,
-             nb::object block_table, nb::object page_indptr, nb::object sequence_ids, nb::object k_scale,
-             nb::object v_scale, nb::object k_block_scale, nb::object v_block_scale, const std::string& order,
-             const std::string& scale_order, std::optional<std::string> kv_type, int max_seq_len, std::uintptr_t stream) {
+          [](Cache* self, bool paged, nb::object k, nb::object v, nb::object seq_lens, nb::object block_table,
+             nb::object page_indptr, nb::object sequence_ids, nb::object k_scale, nb::object v_scale,
+             nb::object k_block_scale, nb::object v_block_scale, const std::string& order,
+             const std::string& scale_order, std::optional<std::string> kv_type, int max_seq_len,
+             std::uintptr_t stream) {
             new (self) Cache(paged ? "pagoda.PagedCache" : "pagoda.ContiguousCache", paged,
                              {k, v, seq_lens, block_table, page_indptr, sequence_ids, k_scale, v_scale, k_block_scale,
                               v_block_scale, order, scale_order, std::move(kv_type), max_seq_len, stream});
@@ -122,9 +128,11 @@ void bind_cache(nb::module_& m) {
       .def_prop_ro("head_dim", &Cache::head_dim, "Dims of a key.")
       .def_prop_ro("head_dim_v", &Cache::head_dim_v, "Dims of a value.")
       .def_prop_ro("kv_type", &Cache::kv_type, "Type of the keys, such as \"fp16\".")
-      .def_prop_ro("device", [](const Cache& cache) { return cache.device().name(); }, "\"cpu\" or \"cuda:0\".")
-      .def_prop_ro("order", [](const Cache& cache) { return cache.order() == PAGODA_NHD ? "NHD" : "HND"; },
-                   "Order of the token and head axes.");
+      .def_prop_ro(
+          "device", [](const Cache& cache) { return cache.device().name(); }, "\"cpu\" or \"cuda:0\".")
+      .def_prop_ro(
+          "order", [](const Cache& cache) { return cache.order() == PAGODA_NHD ? "NHD" : "HND"; },
+          "Order of the token and head axes.");
 }
 
 }  // namespace pagoda::python

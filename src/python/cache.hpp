@@ -18,7 +18,7 @@ class Cache {
     nb::object k_scale, v_scale, k_block_scale, v_block_scale;
     std::string order, scale_order;
     std::optional<std::string> kv_type;
-    int max_seq_len      = 0;
+    int max_seq_len       = 0;
     std::uintptr_t stream = 0;
   };
 

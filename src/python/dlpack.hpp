@@ -69,4 +69,16 @@ struct ManagedTensorVersioned {
   Tensor tensor;
 };
 
+/// The table of C functions that a library may offer on its array type, as `__dlpack_c_exchange_api__`: a capsule named
+/// "dlpack_exchange_api" (DLPack 1.3).
+struct ExchangeApi {
+  std::uint32_t major, minor;
+  ExchangeApi* previous;
+  void* allocate;
+  int (*managed_of_object)(void* object, ManagedTensorVersioned** out);
+  void* object_of_managed;
+  int (*tensor_of_object)(void* object, Tensor* out);  ///< the object keeps the memory; may be null
+  void* current_work_stream;
+};
+
 }  // namespace pagoda::python::dlpack

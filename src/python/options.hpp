@@ -38,7 +38,8 @@ class Options {
     if (name == "softmax_scale") {
       if (value.is_none()) return;
       read(name, value, o_.softmax_scale);
-      if (o_.softmax_scale == 0) refuse(who_, ": softmax_scale is 0; allowed: another number, or None (1 / sqrt(head_dim))");
+      if (o_.softmax_scale == 0)
+        refuse(who_, ": softmax_scale is 0; allowed: another number, or None (1 / sqrt(head_dim))");
     } else if (name == "causal") {
       bool causal = true;
       read(name, value, causal);
@@ -68,7 +69,7 @@ class Options {
       if (const Array* const array = keep(sinks_, "sinks", value)) o_.sinks = array->vector_of<float>(who_, "sinks");
     } else if (name == "workspace") {
       if (value.is_none()) return;
-      workspace_ = Array(who_, "workspace", value, Access::write, stream_);
+      workspace_ = Array(who_, "workspace", value, Access::keep_write, stream_);
       workspace_.require_on(who_, "workspace", device_, "the cache's device");
       o_.workspace       = workspace_.vector_of<std::uint8_t>(who_, "workspace");
       o_.workspace_bytes = static_cast<std::size_t>(workspace_.tensor().extent[0]);
@@ -82,16 +83,16 @@ class Options {
   void read(const std::string& name, nb::handle value, T& to) {
     if (nb::try_cast<T>(value, to)) return;
     PyErr_Format(PyExc_TypeError, "%s: %s is %R; allowed: %s", who_, name.c_str(), value.ptr(),
-                 std::is_same_v<T, bool>             ? "a bool"
-                 : std::is_same_v<T, std::string>    ? "a str"
-                 : std::is_floating_point_v<T>       ? "a float"
-                                                     : "an int of 32 bits");
+                 std::is_same_v<T, bool>          ? "a bool"
+                 : std::is_same_v<T, std::string> ? "a str"
+                 : std::is_floating_point_v<T>    ? "a float"
+                                                  : "an int of 32 bits");
     throw nb::python_error();
   }
 
   const Array* keep(Array& to, const char* name, nb::handle value) {
     if (value.is_none()) return nullptr;
-    to = Array(who_, name, value, Access::read, stream_);
+    to = Array(who_, name, value, Access::keep, stream_);
     to.require_on(who_, name, device_, "the cache's device");
     return &to;
   }

@@ -4,6 +4,8 @@
 
 #include <nanobind/stl/string.h>
 
+#include <chrono>
+
 using namespace nanobind::literals;
 
 namespace pagoda::python {
@@ -13,7 +15,9 @@ namespace {
 class Plan final : public Owned {
  public:
   Plan(const Cache& cache, std::uintptr_t stream, const nb::kwargs& options)
-      : device_(cache.device()), head_dim_v_(cache.head_dim_v()), options_("pagoda.plan", cache.device(), stream, options) {
+      : device_(cache.device()),
+        head_dim_v_(cache.head_dim_v()),
+        options_("pagoda.plan", cache.device(), stream, options) {
     Runtime::instance().start(device_);
     const pagoda_exec* const exec = Runtime::instance().exec("pagoda.plan", device_, stream);
     without_gil([&] { return pagoda_plan_create(exec, cache.described(), options_.described(), &plan_); });
@@ -29,9 +33,9 @@ class Plan final : public Owned {
       refuse(who, ": the cache is on ", cache.device().name(), "; allowed: ", device_.name(), ", the plan's device");
     const pagoda_exec* const exec = Runtime::instance().exec(who, device_, stream);
     call([&] {
-      return finish(pagoda_decode(exec, plan_, &queries.tensor(), cache.described(), &outputs.tensor(),
-                                  sums.tensor_or_null()),
-                    device_, exec);
+      return finish(
+          pagoda_decode(exec, plan_, &queries.tensor(), cache.described(), &outputs.tensor(), sums.tensor_or_null()),
+          device_, exec);
     });
   }
 
@@ -41,6 +45,27 @@ class Plan final : public Owned {
     require_here(who, "q", queries);
     const pagoda_exec* const exec = Runtime::instance().exec(who, device_, stream);
     call([&]() -> Outcome { return pagoda_check(exec, cache.described(), plan_, &queries.tensor()); });
+  }
+
+  /// Seconds of one decode as a C++ program calls it: the mean of `calls`. For measuring what a call from Python adds.
+  double seconds_per_call(nb::handle q, const Cache& cache, nb::handle out, int calls) {
+    const char* const who = "pagoda.Plan.decode";
+    const Array queries(who, "q", q, Access::read, 0), outputs(who, "out", out, Access::write, 0);
+    const pagoda_exec* const exec = Runtime::instance().exec(who, device_, 0);
+    double seconds                = 0;
+    call([&]() -> Outcome {
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = 0; i < calls; ++i) {
+        const pagoda_status done =
+            pagoda_decode(exec, plan_, &queries.tensor(), cache.described(), &outputs.tensor(), nullptr);
+        if (done != PAGODA_SUCCESS) return done;
+        if (device_.on_cpu()) static_cast<void>(pagoda_exec_fence(exec));
+      }
+      const Outcome end = pagoda_exec_fence(exec);
+      seconds           = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
+      return end;
+    });
+    return seconds;
   }
 
   std::string describe() {
@@ -94,7 +119,8 @@ std::size_t workspace_bytes(const Cache& cache, const nb::kwargs& given) {
   Runtime::instance().start(cache.device());
   const pagoda_exec* const exec = Runtime::instance().exec(who, cache.device(), 0);
   std::size_t bytes             = 0;
-  without_gil([&]() -> Outcome { return pagoda_workspace_bytes(exec, cache.described(), options.described(), &bytes); });
+  without_gil(
+      [&]() -> Outcome { return pagoda_workspace_bytes(exec, cache.described(), options.described(), &bytes); });
   return bytes;
 }
 
@@ -141,7 +167,8 @@ void write_kv(const Cache& cache, nb::handle slot_mapping, nb::handle k, nb::han
   const char* const who = "pagoda.write_kv";
   const Array mapping(who, "slot_mapping", slot_mapping, Access::read, stream);
   const Array keys(who, "k", k, Access::read, stream), values(who, "v", v, Access::read, stream);
-  for (const auto& [name, array] : {std::pair("slot_mapping", &mapping), std::pair("k", &keys), std::pair("v", &values)})
+  for (const auto& [name, array] :
+       {std::pair("slot_mapping", &mapping), std::pair("k", &keys), std::pair("v", &values)})
     array->require_on(who, name, cache.device(), "the cache's device");
   const std::int64_t* const positions = mapping.vector_of<std::int64_t>(who, "slot_mapping");
   Runtime::instance().start(cache.device());
@@ -165,6 +192,7 @@ void bind_plan(nb::module_& m) {
           },
           "cache"_a, "stream"_a, "options"_a)
       .def("_decode", &Plan::decode, "q"_a, "cache"_a, "out"_a, "lse"_a.none(), "stream"_a)
+      .def("_seconds_per_call", &Plan::seconds_per_call, "q"_a, "cache"_a, "out"_a, "calls"_a)
       .def("_check", &Plan::check, "cache"_a, "q"_a, "stream"_a)
       .def("describe", &Plan::describe, "One line: shape, tiles, bounds, and why the plan is slow if it is.")
       .def_prop_ro("backend", &Plan::backend, "The backend that runs: \"tuned\" or \"generic\".")

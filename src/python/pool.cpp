@@ -24,12 +24,13 @@ class Pool final : public Owned {
   Pool(bool paged, const std::string& dtype, int num_kv_heads, int head_dim, int max_seq_len, int max_sequences,
        int head_dim_v, int page_size, int num_pages, const std::string& order, std::int32_t device_type,
        std::int32_t device_id, std::uintptr_t stream)
-      : who_(paged ? "pagoda.PagedPool" : "pagoda.ContiguousPool"), device_{device_type, device_id},
+      : who_(paged ? "pagoda.PagedPool" : "pagoda.ContiguousPool"),
+        device_{device_type, device_id},
         head_dim_v_(head_dim_v != 0 ? head_dim_v : head_dim) {
     pagoda_pool_options o{};
-    o.struct_size = sizeof o;
-    o.layout      = paged ? PAGODA_PAGED : PAGODA_CONTIGUOUS;
-    o.type        = type_by_name(who_.c_str(), "dtype", dtype);
+    o.struct_size  = sizeof o;
+    o.layout       = paged ? PAGODA_PAGED : PAGODA_CONTIGUOUS;
+    o.type         = type_by_name(who_.c_str(), "dtype", dtype);
     o.num_kv_heads = num_kv_heads, o.head_dim = head_dim, o.head_dim_v = head_dim_v;
     o.max_seq_len = max_seq_len, o.max_sequences = max_sequences;
     o.page_size = page_size, o.num_pages = num_pages;
@@ -47,7 +48,8 @@ class Pool final : public Owned {
 
   void prepare(std::uintptr_t stream, const nb::kwargs& given) {
     auto options = std::make_unique<Options>("pagoda.Pool.prepare", device_, stream, given);
-    call("prepare", stream, [&](const pagoda_exec* exec) { return pagoda_pool_prepare(exec, pool_, options->described()); });
+    call("prepare", stream,
+         [&](const pagoda_exec* exec) { return pagoda_pool_prepare(exec, pool_, options->described()); });
     options_ = std::move(options);
   }
 
@@ -171,14 +173,15 @@ class Pool final : public Owned {
   }
 
   /// Keys or values of the pool's memory.
-  nb::ndarray<> memory(nb::handle self, const pagoda_tensor& t) const {
+  nb::ndarray<nb::array_api> memory(nb::handle self, const pagoda_tensor& t) const {
     const dlpack::DataType type = dlpack_type(t.type);
     std::size_t shape[4];
     for (int axis = 0; axis < 4; ++axis) shape[axis] = static_cast<std::size_t>(t.extent[axis]);
-    return nb::ndarray<>(t.data, 4, shape, self, t.stride, {type.code, type.bits, type.lanes}, device_.type, device_.id);
+    return nb::ndarray<nb::array_api>(t.data, 4, shape, self, t.stride, {type.code, type.bits, type.lanes},
+                                      device_.type, device_.id);
   }
-  nb::ndarray<> k(nb::handle self) const { return memory(self, memory_.k); }
-  nb::ndarray<> v(nb::handle self) const { return memory(self, memory_.v); }
+  nb::ndarray<nb::array_api> k(nb::handle self) const { return memory(self, memory_.k); }
+  nb::ndarray<nb::array_api> v(nb::handle self) const { return memory(self, memory_.v); }
   int head_dim_v() const { return head_dim_v_; }
   std::string device() const { return device_.name(); }
 
@@ -186,7 +189,8 @@ class Pool final : public Owned {
   static std::int32_t size(const Slots& slots) { return static_cast<std::int32_t>(slots.size()); }
   const std::int32_t* counts_of(const char* method, const Slots& slots, const Counts& counts) const {
     if (counts && counts->size() != slots.size())
-      refuse("pagoda.Pool.", method, ": counts has ", counts->size(), " entries; allowed: ", slots.size(), ", as slots");
+      refuse("pagoda.Pool.", method, ": counts has ", counts->size(), " entries; allowed: ", slots.size(),
+             ", as slots");
     return counts ? counts->data() : nullptr;
   }
   Array read(const char* method, const char* name, nb::handle object, std::uintptr_t stream) const {
@@ -260,9 +264,11 @@ void bind_pool(nb::module_& m) {
            "Positions of tokens `first` to `first + count - 1` of a sequence: entries for `write`.")
       .def("stats", &Pool::stats, "How full the pool is. Takes time in the number of pages.")
       .def("describe", &Pool::describe, "`Plan.describe` of the pool's plan.")
-      .def_prop_ro("k", [](nb::handle self) { return nb::cast<Pool&>(self).k(self); },
-                   "The keys of all pages as a DLPack array, without a copy: (page, token, KV head, dim).")
-      .def_prop_ro("v", [](nb::handle self) { return nb::cast<Pool&>(self).v(self); }, "The values, as `k`.")
+      .def_prop_ro(
+          "k", [](nb::handle self) { return nb::cast<Pool&>(self).k(self); },
+          "The keys of all pages as a DLPack array, without a copy: (page, token, KV head, dim).")
+      .def_prop_ro(
+          "v", [](nb::handle self) { return nb::cast<Pool&>(self).v(self); }, "The values, as `k`.")
       .def_prop_ro("head_dim_v", &Pool::head_dim_v, "Dims of a value.")
       .def_prop_ro("device", &Pool::device, "\"cpu\" or \"cuda:0\".");
 }

@@ -83,7 +83,8 @@ void Runtime::start(Device device) {
   if (shut_down_) throw std::runtime_error("pagoda: the interpreter is exiting, and Kokkos is finalized");
   if (forked_)
     throw std::runtime_error(
-        "pagoda: this process was forked from one that had used Pagoda; Kokkos does not work here. Use the start method "
+        "pagoda: this process was forked from one that had used Pagoda; Kokkos does not work here. Use the start "
+        "method "
         "\"spawn\" of multiprocessing, or use Pagoda first in the child");
   if (started_) return;
   // Kokkos recommends OMP_PROC_BIND, which would pin the threads of PyTorch and NumPy as well.
@@ -132,7 +133,8 @@ void Runtime::shut_down() {
   alive_.clear();
   for (const auto& entry : execs_) pagoda_exec_destroy(entry.second);
   execs_.clear();
-  // If this fails (another user of the same C interface has objects), Kokkos stays as it is and the process ends anyway.
+  // If this fails (another user of the same C interface has objects), Kokkos stays as it is and the process ends
+  // anyway.
   static_cast<void>(pagoda_finalize());
 }
 
