@@ -137,7 +137,7 @@ def test_stubs(tmp_path):
     )
     env = {**os.environ, "MYPYPATH": str(folder.parent)}
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--ignore-missing-imports", "--cache-dir", str(tmp_path / "cache"), str(program)],
+        [sys.executable, "-m", "mypy", "--ignore-missing-imports", "--cache-dir", str(tmp_path / "cache"), str(program)],
         env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300,
     )
     errors = [line.split(": error: ")[1] for line in done.stdout.splitlines() if ": error: " in line]
