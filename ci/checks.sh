@@ -3,6 +3,7 @@
 #   tests                        the tests of an ordinary build (ci/test.sh)
 #   install                      consumers of an installed Pagoda and of Pagoda as a sub-project
 #   mpi                          Pagoda::mpi under mpirun with 1 to 4 ranks, and a consumer of it
+#   python                       pip makes a wheel of the Python package, which passes its tests
 #   format tidy scripts          clang-format, clang-tidy and shellcheck report nothing; README's figures match
 #                                bench/results; pages name files that exist (ci/pages.py); the folders' includes form no
 #                                cycle (ci/folders.py); the API pages build

@@ -2,7 +2,7 @@
 # The parts of ci/checks.sh, one function check_PART each. A part fails when a command fails (errexit is on), and ends
 # with skip where it cannot run here.
 
-all_parts=(tests format scripts install mpi cuda hip demo asan-ubsan tsan tidy)
+all_parts=(tests format scripts install mpi python cuda hip demo asan-ubsan tsan tidy)
 
 # skip REASON...: ends the part.
 skip() {
@@ -12,9 +12,9 @@ skip() {
 }
 
 llvm=21 # when sid drops this version, take the next one and run fix-format
-tools="clang-$llvm clang-format-$llvm clang-tidy-$llvm libclang-rt-$llvm-dev libomp-$llvm-dev llvm-$llvm shellcheck hipcc libamdhip64-dev doxygen"
+python_tools="python3-dev python3-pip python3-venv python3-nanobind python3-scikit-build-core python3-pathspec python3-numpy python3-ml-dtypes python3-pytest mypy"
+tools="clang-$llvm clang-format-$llvm clang-tidy-$llvm libclang-rt-$llvm-dev libomp-$llvm-dev llvm-$llvm shellcheck hipcc libamdhip64-dev doxygen pkgconf libopenmpi-dev openmpi-bin $python_tools"
 in_root=("$top/ci/sid-root.sh" -p "$tools")
-in_mpi_root=("$top/ci/sid-root.sh" -p "$tools libopenmpi-dev openmpi-bin")
 builds=$sid_build/$key
 
 sources() { find include src backends tests bench -name '*.[hc]' -o -name '*.[hc]pp' -o -name '*.cu' -o -name '*.cuh'; }
@@ -29,22 +29,33 @@ build_and_test() { # build_and_test PRESET [option...]
 # Sanitizers read /proc, which the root lacks on a machine that refuses mounts.
 need_proc() { "${in_root[@]}" test -e /proc/self || { echo "no /proc in the sid root: sanitizers cannot run" && exit 1; }; }
 
-check_root() { "${in_mpi_root[@]}" true; }
+check_root() { "${in_root[@]}" true; }
 check_host-debug() { build_and_test host-debug; }
 # All types are instances of the same templates, so a plain and a quantized type find the same errors in less time.
 check_asan-ubsan() { need_proc && build_and_test asan-ubsan -DPAGODA_BOUNDS_CHECK=ON "-DPAGODA_TYPES=fp16;int4"; }
 check_tsan() { need_proc && build_and_test tsan -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_TYPES=fp16; }
 check_tests() { ci/test.sh -LE install; }
 check_install() { ci/test.sh -L install; }
+# A wheel, made from the source by pip as users do, installed in an environment of its own, and its tests. All packages are
+# Debian's. Tests that need PyTorch, transformers or JAX are skipped, with that reason.
+check_python() {
+  local made=$builds/python
+  rm -rf "${made:?}/wheel" "$made/env" # CMake's build folder stays
+  "${in_root[@]}" python3 -m pip wheel . --no-deps --no-build-isolation --no-index -w "$made/wheel" \
+    -C build-dir="$made/build" -C "cmake.define.PAGODA_TYPES=fp32;fp16" -C cmake.define.PAGODA_WERROR=ON
+  "${in_root[@]}" python3 -m venv --without-pip --system-site-packages "$made/env"
+  "${in_root[@]}" bash -c "python3 -m pip --python '$made/env/bin/python' install --no-deps --no-index '$made'/wheel/*.whl"
+  OMP_NUM_THREADS=2 "${in_root[@]}" "$made/env/bin/python" -B -m pytest -p no:cacheprovider -rs tests/python
+}
 check_demo() { ci/demo.sh; }
 # Installation scripts have not run in the root, so MPI's programs have their full names only.
 check_mpi() {
   local build=$builds/mpi
-  "${in_mpi_root[@]}" cmake --preset host -B "$build" -DPAGODA_WERROR=ON -DPAGODA_MPI=ON "-DPAGODA_TYPES=fp32;fp16" \
+  "${in_root[@]}" cmake --preset host -B "$build" -DPAGODA_WERROR=ON -DPAGODA_MPI=ON "-DPAGODA_TYPES=fp32;fp16" \
     -DPAGODA_C=OFF -DMPI_CXX_COMPILER=mpicxx.openmpi -DMPIEXEC_EXECUTABLE=/usr/bin/mpirun.openmpi
-  "${in_mpi_root[@]}" cmake --build "$build" --target pagoda_mpi pagoda_test_mpi pagoda_test_mpi_death \
+  "${in_root[@]}" cmake --build "$build" --target pagoda_mpi pagoda_test_mpi pagoda_test_mpi_death \
     pagoda_example_context_parallel pagoda_bench_mpi
-  in_env=("${in_mpi_root[@]}")
+  in_env=("${in_root[@]}")
   run_ctest "$build" -R '^(mpi[.]|install[.](install|find_package)$)'
 }
 check_scripts() {

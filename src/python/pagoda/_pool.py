@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools: memory and bookkeeping for many sequences."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+from . import _core
+from ._arrays import empty, stream_number, type_name, wait_for_jax, writable
+from ._cache import Array
+from ._plan import Result
+
+_DEVICE_TYPES = {"cpu": 1, "cuda": 2, "rocm": 10}
+
+
+def _device(who: str, device: Any) -> tuple[int, int]:
+    """DLPack's numbers of "cpu", "cuda", "cuda:1" or a torch.device. PyTorch calls AMD's devices cuda, too."""
+    kind, _, number = str(device).partition(":")
+    if kind not in _DEVICE_TYPES or not (number == "" or number.isdigit()):
+        raise ValueError(f'{who}: device is {str(device)!r}; allowed: "cpu", "cuda" or "rocm", with :number')
+    return _DEVICE_TYPES[kind], int(number or 0)
+
+
+class Pool(_core.Pool):
+    """Memory for the keys and values of many sequences. Make a PagedPool or a ContiguousPool.
+
+    A sequence is identified by its slot. A pool has one owner: calls from other threads wait. After an error the pool is
+    as it was before. Arrays of keys and values are (token, KV head, head_dim) of any plain type.
+    """
+
+    def prepare(self, *, num_q_heads: int, stream: Any = None, **options: Any) -> None:
+        """Makes the plan of later decodes, with the options of `pagoda.plan`."""
+        self._prepare(stream_number(self.device, None, stream), num_q_heads=num_q_heads, **options)
+
+    def admit(self, k: Array, v: Array, *, stream: Any = None) -> int:
+        """Adds a sequence that holds these rows, and returns its slot."""
+        return self._admit(k, v, stream_number(self.device, k, stream))
+
+    def admit_tokens(self, num_tokens: int, *, stream: Any = None) -> int:
+        """Adds a sequence of num_tokens tokens, whose rows `write` sets later, and returns its slot."""
+        return self._admit_tokens(num_tokens, stream_number(self.device, None, stream))
+
+    def fork(self, slot: int, num_tokens: int = -1, *, stream: Any = None) -> int:
+        """Adds a sequence that starts with the first num_tokens tokens (-1: all) of another one, and returns its slot.
+        Paged pools share the pages until one of both writes into a page that is not full."""
+        return self._fork(slot, num_tokens, stream_number(self.device, None, stream))
+
+    def append(
+        self, slots: Sequence[int], k: Array, v: Array, counts: Optional[Sequence[int]] = None, *, stream: Any = None
+    ) -> None:
+        """Appends counts[i] tokens (default: one) to the sequence in slots[i]; k and v have the rows of one sequence after
+        those of the one before."""
+        self._append(slots, k, v, counts, stream_number(self.device, k, stream))
+
+    def reserve(self, slots: Sequence[int], counts: Optional[Sequence[int]] = None, *, stream: Any = None) -> None:
+        """Lengthens sequences as `append` does, without rows: `write` sets them later."""
+        self._reserve(slots, counts, stream_number(self.device, None, stream))
+
+    def write(self, slot_mapping: Array, k: Array, v: Array, *, stream: Any = None) -> None:
+        """Writes row i of k and v to position slot_mapping[i] (int64); see `pagoda.write_kv`. Lengths do not change."""
+        self._write(slot_mapping, k, v, stream_number(self.device, k, stream))
+
+    def decode(
+        self,
+        slots: Sequence[int],
+        q: Array,
+        out: Optional[Array] = None,
+        lse: Optional[Array] = None,
+        *,
+        return_lse: bool = False,
+        stream: Any = None,
+    ) -> Result:
+        """Decodes these sequences in this order; see `Plan.decode`."""
+        out = empty(q, (*q.shape[:-1], self.head_dim_v)) if out is None else writable("pagoda.Pool.decode", "out", out)
+        if return_lse and lse is None:
+            lse = empty(q, q.shape[:-1], True)
+        number = stream_number(self.device, q, stream)
+        self._decode(slots, q, out, lse, number)
+        wait_for_jax(q, self.device, number)
+        return out if lse is None else (out, lse)
+
+    def cache(self, slots: Sequence[int], *, stream: Any = None) -> _core.Cache:
+        """The cache in which batch entry b is the sequence in slots[b], for a plan of yours. The next call changes the
+        sequences of all caches that it has returned."""
+        return self._cache(slots, stream_number(self.device, None, stream))
+
+
+class PagedPool(Pool):
+    """A pool of pages, which are given to sequences as they grow.
+
+    dtype: "fp64", "fp32", "fp16" or "bf16", or a dtype of an array library.
+    max_seq_len: tokens of the longest sequence. max_sequences: sequences held at a time.
+    head_dim_v: default: head_dim. num_pages: default: enough for max_sequences of max_seq_len.
+    num_q_heads: makes the plan of decodes at once; without it, call `prepare` before decodes.
+    """
+
+    def __init__(
+        self,
+        *,
+        dtype: Any,
+        num_kv_heads: int,
+        head_dim: int,
+        max_seq_len: int,
+        max_sequences: int,
+        head_dim_v: int = 0,
+        page_size: int = 16,
+        num_pages: int = 0,
+        order: str = "NHD",
+        num_q_heads: int = 0,
+        device: Any = "cpu",
+        stream: Any = None,
+    ) -> None:
+        device_type, device_id = _device("pagoda.PagedPool", device)
+        super().__init__(
+            True,
+            dtype=type_name(dtype),
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            max_seq_len=max_seq_len,
+            max_sequences=max_sequences,
+            head_dim_v=head_dim_v,
+            page_size=page_size,
+            num_pages=num_pages,
+            order=order,
+            device_type=device_type,
+            device_id=device_id,
+            stream=stream_number(str(device), None, stream),
+        )
+        if num_q_heads != 0:
+            self.prepare(num_q_heads=num_q_heads, stream=stream)
+
+
+class ContiguousPool(Pool):
+    """A pool that reserves max_seq_len tokens for each sequence. The arguments are those of PagedPool."""
+
+    def __init__(
+        self,
+        *,
+        dtype: Any,
+        num_kv_heads: int,
+        head_dim: int,
+        max_seq_len: int,
+        max_sequences: int,
+        head_dim_v: int = 0,
+        order: str = "NHD",
+        num_q_heads: int = 0,
+        device: Any = "cpu",
+        stream: Any = None,
+    ) -> None:
+        device_type, device_id = _device("pagoda.ContiguousPool", device)
+        super().__init__(
+            False,
+            dtype=type_name(dtype),
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            max_seq_len=max_seq_len,
+            max_sequences=max_sequences,
+            head_dim_v=head_dim_v,
+            page_size=0,
+            num_pages=0,
+            order=order,
+            device_type=device_type,
+            device_id=device_id,
+            stream=stream_number(str(device), None, stream),
+        )
+        if num_q_heads != 0:
+            self.prepare(num_q_heads=num_q_heads, stream=stream)
