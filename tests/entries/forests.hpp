@@ -32,8 +32,8 @@ struct Forest {
 /// Where nothing is shared, an entry for each sequence.
 inline Forest forest_of(PrefixBatch& batch) {
   Forest f;
-  const detail::BatchPages pages = batch.pages();
-  detail::DeviceRates rates;
+  const BatchPages pages = batch.pages();
+  DeviceRates rates;
   rates.list_us = rates.item_us = 0, rates.state_bytes_per_us = 1e15,
   rates.cache_bytes_per_us = rates.memory_bytes_per_us;
   detail::PrefixPlanner planner({4, 2, 64, 64, 256}, rates);
