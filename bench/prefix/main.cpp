@@ -28,6 +28,7 @@ struct Session {
 };
 
 /// Entries of which each reads one kv head: sequence s of the tables is kv head s % heads of query token s / heads.
+/// The problem is made by hand: GCC 12 does not construct the Views of aggregates such as DeviceEntries reliably.
 template <class T>
 class HeadEntries {
  public:
@@ -49,9 +50,10 @@ class HeadEntries {
   int tokens() const { return tokens_; }
   template <class Rows>
   void decode(const Exec& exec, const Rows& q, const PagedKV<T, Memory>& kv, const Rows& out) const {
-    using States = EntryStates<Kokkos::View<float***, Memory>, Kokkos::View<float**, Memory>>;
-    const DeviceEntries<Memory> list{entries_, queries_, {}, {}};
-    decode_entries(exec, *plan_, q, kv, list, out, Kokkos::View<float**, Memory>{}, States{});
+    pagoda::detail::Problem p{kv.ref(), tensor_ref(q), tensor_ref(out), {}};
+    p.entries.entries = entries_.data(), p.entries.num_entries = entries_.extent_int(0);
+    p.entries.queries = queries_.data(), p.entries.num_queries = queries_.extent_int(0);
+    pagoda::detail::decode_entries(exec, *plan_, p);
   }
 
  private:

@@ -56,8 +56,8 @@ struct alignas(16) EntryQuery {
 /// at least 1. The entry with Entry::state == i writes partial state state_begin[t] + i, for each of its query heads.
 /// Merging the n states of a token in order gives its output; the merge adds attention sinks, once.
 struct EntryList {
-  std::vector<Entry> entries;
-  std::vector<EntryQuery> queries;
+  std::vector<Entry> entries;        ///< what is read, and for which runs of `queries`
+  std::vector<EntryQuery> queries;   ///< query tokens
   std::vector<int> state_begin;      ///< [query tokens + 1]; empty: there are no partial states
   std::vector<std::uint64_t> masks;  ///< two words for each query token with a mask
   int max_queries = 0;               ///< bound on the query tokens of an entry
