@@ -80,8 +80,8 @@ class MfmaFragment : public FragmentDefaults<T> {
     step_ = hip::uniform(step);
     cursor_.begin(where, lane_, step_);
     const int kv_head = hip::uniform(where.kv_head);
-    keys_             = source(args_.k, args_.k_units, kv_head, args_.head_dim);
-    values_           = source(args_.v, args_.v_units, kv_head, args_.head_dim_v);
+    keys_             = source(args_.k, args_.k_units, kv_head, args_.head_dim, 16);
+    values_           = source(args_.v, args_.v_units, kv_head, args_.head_dim_v, sizeof(typename Tile::ValueWords));
     more_             = u < end;
     if (!more_) return;
     cursor_.advance(where, u, end);
@@ -173,17 +173,18 @@ class MfmaFragment : public FragmentDefaults<T> {
     std::uint64_t page_bytes;         ///< from a page to the next
     std::uint32_t page_units, token;  ///< distances of pages and tokens in units
     std::uint32_t token_bytes;        ///< the same in bytes, if it is small
-    std::uint32_t last_chunk;         ///< bytes from a row's begin to its last 16 bytes
+    std::uint32_t last_load;          ///< bytes from the start of a row to the last that a lane loads
     bool full;                        ///< rows have DimTile dims
   };
-  KOKKOS_FORCEINLINE_FUNCTION Source source(const void* base, const RowSteps& steps, int kv_head, int dims) const {
+  KOKKOS_FORCEINLINE_FUNCTION Source source(const void* base, const RowSteps& steps, int kv_head, int dims,
+                                            int load_bytes) const {
     const std::uint64_t unit = args_.row_unit;
     return {static_cast<const char*>(base) + kv_head * (steps.head * unit),
             steps.page * unit,
             steps.page,
             steps.token,
             steps.token * args_.row_unit,
-            static_cast<std::uint32_t>((dims - chunk_dims) * int(sizeof(T))),
+            static_cast<std::uint32_t>(dims * int(sizeof(T)) - load_bytes),
             dims == DimTile};
   }
 
@@ -204,7 +205,7 @@ class MfmaFragment : public FragmentDefaults<T> {
       const int token0 = hip::settle(lane_token), at0 = hip::settle(lane_at);  // or addresses occupy registers always
       load([&](int token, int at) {
         return from.base + std::uint64_t(hip::from_lane(units, token + token0)) * args_.row_unit +
-               least(static_cast<std::uint32_t>(at0 + at), from.last_chunk);
+               least(static_cast<std::uint32_t>(at0 + at), from.last_load);
       });
       hip::keep_order<2>();
     }
