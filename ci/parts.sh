@@ -39,12 +39,12 @@ check_install() { ci/test.sh -L install; }
 # A wheel, made from the source by pip as users do, installed in an environment of its own, and its tests. All packages are
 # Debian's. Tests that need PyTorch, transformers or JAX are skipped, with that reason.
 check_python() {
-  local made=$builds/python
+  local made=$builds/python offline=(--use-deprecated=legacy-certs) # the root has no file of certificates
   rm -rf "${made:?}/wheel" "$made/env" # CMake's build folder stays
-  "${in_root[@]}" python3 -m pip wheel . --no-deps --no-build-isolation --no-index -w "$made/wheel" \
+  "${in_root[@]}" python3 -m pip "${offline[@]}" wheel . --no-deps --no-build-isolation --no-index -w "$made/wheel" \
     -C build-dir="$made/build" -C "cmake.define.PAGODA_TYPES=fp32;fp16" -C cmake.define.PAGODA_WERROR=ON
   "${in_root[@]}" python3 -m venv --without-pip --system-site-packages "$made/env"
-  "${in_root[@]}" bash -c "python3 -m pip --python '$made/env/bin/python' install --no-deps --no-index '$made'/wheel/*.whl"
+  "${in_root[@]}" bash -c "python3 -m pip ${offline[*]} --python '$made/env/bin/python' install --no-deps --no-index '$made'/wheel/*.whl"
   OMP_NUM_THREADS=2 "${in_root[@]}" "$made/env/bin/python" -B -m pytest -p no:cacheprovider -rs tests/python
 }
 check_demo() { ci/demo.sh; }
