@@ -193,7 +193,7 @@ class MmaTiles : public MmaLayout<T, DimTile, AnyAlignment> {
         page_ = pages_;
         KOKKOS_IF_ON_DEVICE((page_ = __shfl_sync(~0u, pages_, tile_ & 31);))
         ++tile_;
-        slot_ = args_.page_size.rest(u);
+        slot_ = args_.page_size.rest(where.visible.first + u);  // there is no window
       }
       whole_ = u + tile_tokens <= end;
       if (!whole_) slot_ += least(lane_ & (tile_tokens - 1), end - 1 - u);

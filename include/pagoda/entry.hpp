@@ -23,7 +23,7 @@ namespace pagoda {
 /// a captured graph may replay it.
 struct alignas(16) Entry {
   int sequence;     ///< whose pages are read: an index into seq_lens and a row of the block table
-  int first;        ///< first token: a multiple of the page size
+  int first;        ///< first token: a multiple of the page size; in a contiguous cache any token
   int last;         ///< one past the last token; negative: the sequence's length when the kernel runs
   int query_begin;  ///< first of its query tokens in the list's queries
   int num_queries;  ///< number of its query tokens; 0: the entry is skipped
