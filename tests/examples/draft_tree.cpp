@@ -30,13 +30,14 @@ int main(int argc, char** argv) {
     list.masks.insert(list.masks.end(), {ancestors | std::uint64_t(1) << i, 0});
     list.queries.push_back({.token = i, .sequence = 0, .behind = drafts, .mask = 2 * i});
   }
-  pagoda::DeviceEntries<decltype(exec)::memory_space> entries;
-  entries.entries = example::on_device(list.entries), entries.queries = example::on_device(list.queries);
-  entries.masks = example::on_device(list.masks);
+  const pagoda::DeviceEntries<decltype(exec)::memory_space> entries{
+      example::on_device(list.entries), example::on_device(list.queries), example::on_device(list.state_begin),
+      example::on_device(list.masks)};
 
   const auto plan =
       pagoda::plan(exec, kv, {.num_q_heads = q_heads, .entries = {.max_entries = 1, .max_queries = drafts}});
-  const pagoda::EntryStates no_states{Kokkos::View<float***>(), Kokkos::View<float**>()};
+  const pagoda::EntryStates no_states{Kokkos::View<float***>("none", 0, q_heads, dim),
+                                      Kokkos::View<float**>("none", 0, q_heads)};
   pagoda::decode_entries(exec, plan, q, kv, entries, out, lse, no_states);
   exec.fence();
 

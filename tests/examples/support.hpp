@@ -35,7 +35,7 @@ inline Kokkos::View<int*> integers(const std::vector<int>& numbers) {
 /// A copy on the device of any vector.
 template <class T>
 Kokkos::View<const T*> on_device(const std::vector<T>& values) {
-  const Kokkos::View<T*> view("values", values.size());
+  const Kokkos::View<T*> view(Kokkos::view_alloc(Kokkos::WithoutInitializing, "values"), values.size());
   Kokkos::deep_copy(view, Kokkos::View<const T*, Kokkos::HostSpace>(values.data(), values.size()));
   return view;
 }
