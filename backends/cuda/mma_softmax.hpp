@@ -2,10 +2,10 @@
 #pragma once
 
 #include "backends/cuda/mma_values.hpp"
-#include "src/kernel/online_softmax.hpp"
 #include "backends/cuda/primitives.hpp"
 #include "src/base/arithmetic.hpp"
 #include "src/base/unroll.hpp"
+#include "src/kernel/online_softmax.hpp"
 
 #include <Kokkos_Core.hpp>
 

@@ -144,8 +144,8 @@ PAGODA_DEVICE std::uint64_t read_once_policy() {
 /// (TMA::CacheHintSm90::EVICT_NORMAL).
 PAGODA_DEVICE std::uint64_t ordinary_policy() { return 0x1000000000000000ull; }
 
-/// Starts to copy 16 bytes from global to shared memory, with a cache policy or without. nvcc 13.0 overwrites half of the
-/// policy where `to` is the sum of a uniform and another register, and the instruction is then illegal.
+/// Starts to copy 16 bytes from global to shared memory, with a cache policy or without. nvcc 13.0 overwrites half of
+/// the policy where `to` is the sum of a uniform and another register, and the instruction is then illegal.
 PAGODA_DEVICE void copy_async(std::uint32_t to, const char* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }

@@ -24,9 +24,11 @@ struct DeviceRates {
   double state_bytes_per_us  = 4.543e6;  ///< bandwidth for partial states
   /// Row tiles of the kernels, rows ascending. A tile that is half full costs as much as a full one.
   std::vector<RowTile> tiles = {{8, 3e8}, {16, 4e8}, {32, 6e8}, {64, 6e8}, {128, 6e8}};
-  int teams                  = 264;  ///< teams that run at the same time
-  double item_us             = 1.0;  ///< overhead of a work item in a team: start, pipeline fill, output
-  double list_us             = 3.0;  ///< extra time of a decode with a list and a merge
+  /// Row tiles of plain decodes, which may run in another kernel than lists. Default: `tiles`.
+  std::vector<RowTile> plain_tiles = {};
+  int teams                        = 264;  ///< teams that run at the same time
+  double item_us                   = 1.0;  ///< overhead of a work item in a team: start, pipeline fill, output
+  double list_us                   = 3.0;  ///< extra time of a decode with a list and a merge
 };
 
 }  // namespace pagoda

@@ -35,11 +35,17 @@ DeviceRates host_rates(int threads) {
 
 #if defined(KOKKOS_ENABLE_CUDA)
 
-/// Tiles of the warpgroup kernels, and of the generic kernel with and without matrix instructions, on an H200.
+/// Rates of an H200, fitted to plain decodes and decodes of lists of 18 trees with four kinds of heads (bench/NOTES.md,
+/// "Lists of entries"). Tiles are those of the warpgroup kernels, or of the generic kernel with and without matrix
+/// instructions; plain decodes of up to 8 rows run in the warp kernels.
 DeviceRates h200_rates(const Schedule& lists) {
   DeviceRates r;
+  r.cache_bytes_per_us = 1.2e7;
+  r.state_bytes_per_us = 1.5e6;
+  r.list_us            = 20;
+  r.plain_tiles        = {{8, 2e9}, {64, 6e8}, {128, 6e8}};
   if (std::string_view(lists.backend.name) == "tuned") {
-    r.tiles   = {{64, 6e8}, {128, 6e8}};
+    r.tiles   = {{64, 5e8}, {128, 5.75e8}};
     r.item_us = 1.5;
   } else if (size_of(lists.kernel.probability_type) == 2) {
     r.tiles = {{8, 3e8}, {16, 4e8}};
@@ -62,7 +68,8 @@ DeviceRates cuda_rates(const Kokkos::Cuda& exec, const Schedule& lists) {
   const double clock = device.speed.sm_bytes_per_us / h200.sm_bytes_per_us, sms = double(device.num_sms) / h200_sms;
   r.memory_bytes_per_us *= memory, r.state_bytes_per_us *= memory;
   r.cache_bytes_per_us = std::max(r.cache_bytes_per_us * clock * sms, r.memory_bytes_per_us);
-  for (RowTile& tile : r.tiles) tile.flops_per_us *= clock * sms;
+  for (auto* const tiles : {&r.tiles, &r.plain_tiles})
+    for (RowTile& tile : *tiles) tile.flops_per_us *= clock * sms;
   r.item_us /= clock;
   r.teams   = 2 * device.num_sms;
   int bytes = 0;

@@ -181,8 +181,8 @@ struct TileRows {
       const int n = least(4, args.head_dim_v - d - step * q);
 #if defined(__HIP_DEVICE_COMPILE__)
       PAGODA_UNROLL_ALL  // clang moves the array to scratch memory for a loop that is not unrolled
-      for (int j = 0; j < 4; ++j)
-        if (j < n) store_element(out.data, out.type, at + dims(out, step * q + j), x[q][j]);
+          for (int j = 0; j < 4; ++j) if (j < n)
+              store_element(out.data, out.type, at + dims(out, step * q + j), x[q][j]);
 #else
       PAGODA_UNROLL(1)
       for (int j = 0; j < n; ++j) {

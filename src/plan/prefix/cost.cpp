@@ -14,6 +14,16 @@ void require_positive(const char* name, double value) {
   require(value > 0, "pagoda::CostModel: ", name, " is ", value, "; allowed: more than 0");
 }
 
+void check_tiles(const char* name, const std::vector<RowTile>& tiles) {
+  int rows = 0;
+  for (const RowTile& tile : tiles) {
+    require(tile.rows > rows, "pagoda::CostModel: a tile of ", name, " has ", tile.rows, " rows; allowed: more than ",
+            rows, ", those of the tile before it");
+    require_positive("flops_per_us of a tile", tile.flops_per_us);
+    rows = tile.rows;
+  }
+}
+
 void check(const DecodeHeads& h, const DeviceRates& d) {
   require_positive("num_q_heads", h.num_q_heads);
   require_positive("num_kv_heads", h.num_kv_heads);
@@ -32,40 +42,46 @@ void check(const DecodeHeads& h, const DeviceRates& d) {
   require(d.item_us >= 0, "pagoda::CostModel: item_us is ", d.item_us, "; allowed: 0 or more");
   require(d.list_us >= 0, "pagoda::CostModel: list_us is ", d.list_us, "; allowed: 0 or more");
   require(!d.tiles.empty(), "pagoda::CostModel: tiles is empty; allowed: at least one tile");
-  int rows = 0;
-  for (const RowTile& tile : d.tiles) {
-    require(tile.rows > rows, "pagoda::CostModel: a tile has ", tile.rows, " rows; allowed: more than ", rows,
-            ", those of the tile before it");
-    require_positive("flops_per_us of a tile", tile.flops_per_us);
-    rows = tile.rows;
-  }
+  check_tiles("tiles", d.tiles);
+  check_tiles("plain_tiles", d.plain_tiles);
 }
 
 }  // namespace
 
-CostModel::CostModel(const DecodeHeads& heads, const DeviceRates& device) {
-  check(heads, device);
-  const int group = heads.num_q_heads / heads.num_kv_heads, largest = device.tiles.back().rows;
+std::vector<CostModel::Price> CostModel::prices_of(const DecodeHeads& heads, const DeviceRates& device,
+                                                   const std::vector<RowTile>& tiles) {
+  const int group = heads.num_q_heads / heads.num_kv_heads, largest = tiles.back().rows;
   const double read = heads.num_kv_heads * heads.bytes_per_token / device.cache_bytes_per_us;
   // Cost of a token in the cheapest tile of this many rows: the slower of reading and multiplying.
   const auto pass_of = [&](int rows) {
     double cheapest = std::numeric_limits<double>::infinity();
-    for (const RowTile& tile : device.tiles)
+    for (const RowTile& tile : tiles)
       if (tile.rows >= rows) {
         const double flops = 2.0 * tile.rows * (heads.head_dim + heads.head_dim_v) * heads.num_kv_heads;
         cheapest           = std::min(cheapest, std::max(read, flops / tile.flops_per_us));
       }
     return cheapest;
   };
-  full_ = std::max(largest / group, 1);
-  for (int q = 0; q <= full_; ++q) {
-    const int rows = q * group, tiles = rows / largest, rest = rows % largest;
-    const double pass = tiles * pass_of(largest) + (rest > 0 ? pass_of(rest) : 0);
-    prices_.push_back({pass, (tiles + (rest > 0)) * heads.num_kv_heads * device.item_us / device.teams});
-    if (q > 1 && pass > prices_[q - 1].pass) steps_.push_back(q - 1);
+  std::vector<Price> prices;
+  for (int q = 0; q <= std::max(largest / group, 1); ++q) {
+    const int rows = q * group, full = rows / largest, rest = rows % largest;
+    const double pass = full * pass_of(largest) + (rest > 0 ? pass_of(rest) : 0);
+    prices.push_back({pass, (full + (rest > 0)) * heads.num_kv_heads * device.item_us / device.teams});
   }
+  return prices;
+}
+
+CostModel::CostModel(const DecodeHeads& heads, const DeviceRates& device) {
+  check(heads, device);
+  prices_       = prices_of(heads, device, device.tiles);
+  plain_prices_ = device.plain_tiles.empty() ? prices_ : prices_of(heads, device, device.plain_tiles);
+  full_         = static_cast<int>(prices_.size()) - 1;
+  plain_full_   = static_cast<int>(plain_prices_.size()) - 1;
+  for (int q = 2; q <= full_; ++q)
+    if (prices_[q].pass > prices_[q - 1].pass) steps_.push_back(q - 1);
   steps_.push_back(full_);
-  state_ = heads.num_q_heads * (double(heads.head_dim_v) * heads.state_bytes + sizeof(float)) * 2 /
+  const double read = heads.num_kv_heads * heads.bytes_per_token / device.cache_bytes_per_us;
+  state_            = heads.num_q_heads * (double(heads.head_dim_v) * heads.state_bytes + sizeof(float)) * 2 /
            device.state_bytes_per_us;
   from_memory_   = device.cache_bytes_per_us / device.memory_bytes_per_us;
   first_read_    = read * (from_memory_ - 1);

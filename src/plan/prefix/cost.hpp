@@ -32,11 +32,14 @@ class CostModel {
 
   /// Query tokens that fill the largest tile. More query tokens are divided into several entries.
   int queries_per_entry() const { return full_; }
-  double pass(int queries) const { return price(queries).pass; }
-  double item(int queries) const { return price(queries).item; }
+  double pass(int queries) const { return price(prices_, full_, queries).pass; }
+  double item(int queries) const { return price(prices_, full_, queries).item; }
+  /// The same for a sequence of a plain decode.
+  double plain_pass(int queries) const { return price(plain_prices_, plain_full_, queries).pass; }
+  double plain_item(int queries) const { return price(plain_prices_, plain_full_, queries).item; }
   /// Cost of an entry that reads `tokens` weighted tokens and writes partial states.
   double entry(double tokens, int queries) const {
-    const Price p = price(queries);
+    const Price p = price(prices_, full_, queries);
     return tokens * p.pass + p.item + queries * state_;
   }
   double state() const { return state_; }
@@ -58,14 +61,17 @@ class CostModel {
   struct Price {
     double pass, item;
   };
-  Price price(int queries) const {
-    if (queries <= full_) return prices_[queries];
-    const Price &full = prices_[full_], &rest = prices_[queries % full_];
-    const int times = queries / full_;
+  /// prices: [0 .. full]. More query tokens take several entries.
+  static Price price(const std::vector<Price>& prices, int most, int queries) {
+    if (queries <= most) return prices[queries];
+    const Price &full = prices[most], &rest = prices[queries % most];
+    const int times = queries / most;
     return {times * full.pass + rest.pass, times * full.item + rest.item};
   }
-  int full_ = 1;
-  std::vector<Price> prices_;  ///< [0 .. full_]
+  static std::vector<Price> prices_of(const DecodeHeads& heads, const DeviceRates& device,
+                                      const std::vector<RowTile>& tiles);
+  int full_ = 1, plain_full_ = 1;  ///< query tokens that fill the largest tile
+  std::vector<Price> prices_, plain_prices_;
   std::vector<int> steps_;
   double state_ = 0, first_read_ = 0, list_ = 0, cached_tokens_ = 0, from_memory_ = 1;
 };

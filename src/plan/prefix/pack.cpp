@@ -14,6 +14,12 @@ double PrefixPacking::group_us(const PrefixForest::Group& g, double weight, bool
          g.count * (cost_->item(g.num_queries) + (states ? g.num_queries * cost_->state() : 0));
 }
 
+/// The same in a plain decode.
+double PrefixPacking::plain_group_us(const PrefixForest::Group& g, double weight) const {
+  const double tokens = g.count * weight + static_cast<double>(g.own_tokens);
+  return tokens * cost_->plain_pass(g.num_queries) + g.count * cost_->plain_item(g.num_queries);
+}
+
 /// Collects the branches of a node. The costs of its children must be known.
 void PrefixPacking::gather(int node) {
   const PrefixForest::Node& v = forest_->nodes()[node];
@@ -138,10 +144,11 @@ void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, 
   const auto nodes = forest.nodes();
   const int n      = static_cast<int>(nodes.size());
   weight_.resize(nodes.size()), us_.resize(nodes.size() * max_nodes);
-  double first_read = 0, plain = 0;  // tokens, us
-  for (const PrefixForest::Group& g : forest.unshared())
-    plain += group_us(g, 0, false), first_read += static_cast<double>(g.own_tokens);
-  double packed = plain;
+  double first_read = 0, plain = 0, packed = 0;  // tokens, us
+  for (const PrefixForest::Group& g : forest.unshared()) {
+    plain += plain_group_us(g, 0), packed += group_us(g, 0, false);
+    first_read += static_cast<double>(g.own_tokens);
+  }
   path_.resize(nodes.size());
   for (int v = 0; v < n; ++v) {
     const PrefixForest::Node& node = nodes[v];
@@ -150,7 +157,7 @@ void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, 
     path_[v]                       = weight_[v] + (node.parent < 0 ? 0 : path_[node.parent]);
     first_read += cost.kept_in_cache(tokens);
     for (const PrefixForest::Group& g : forest.groups().subspan(node.first_group, node.num_groups))
-      plain += group_us(g, path_[v], false), first_read += static_cast<double>(g.own_tokens);
+      plain += plain_group_us(g, path_[v]), first_read += static_cast<double>(g.own_tokens);
   }
   for (int v = n - 1; v >= 0; --v) {
     gather(v);

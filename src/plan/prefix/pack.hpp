@@ -50,6 +50,7 @@ class PrefixPacking {
   };
   double& us(int node, int ancestors) { return us_[static_cast<std::size_t>(node) * max_nodes + ancestors]; }
   double group_us(const PrefixForest::Group& g, double weight, bool states) const;
+  double plain_group_us(const PrefixForest::Group& g, double weight) const;
   void gather(int node);
   double best(int ancestors, double weight, bool at_root);
   double try_subsets(double weight, double extended, int queries);
