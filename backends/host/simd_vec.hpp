@@ -61,12 +61,12 @@ template <class T, int N>
 #endif
   // Copies halves of the rest: a copy of constant size is one load and one store.
   std::memset(static_cast<void*>(to), 0, sizeof(to));
-  int at = 0;
+  static_assert(std::has_single_bit(unsigned(N)));
   for_constants<std::bit_width(unsigned(N))>([&](auto i) {
     constexpr int step = N >> i;
     if ((count & step) != 0) {
+      const int at = step == N ? 0 : count & (N - 2 * step);  // what the larger steps have copied
       std::memcpy(static_cast<void*>(to + at), from + at, step * sizeof(T));
-      at += step;
     }
   });
 }

@@ -127,7 +127,7 @@ class ListScene {
       for (std::size_t s = 0; s < rows; ++s)
         std::copy(table.begin() + indptr[s], table.begin() + indptr[s + 1], dense.begin() + s * stride);
       table_         = Ints<Space>(exec, dense);
-      kv.block_table = {table_.view().data(), Kokkos::LayoutStride(rows, stride, most, 1)};
+      kv.block_table = decltype(kv.block_table)(table_.view().data(), Kokkos::LayoutStride(rows, stride, most, 1));
     }
     kv.seq_lens = lengths_.view();
     kv.max_len  = static_cast<int>(most) * sequences.page_size;
