@@ -45,7 +45,10 @@ check_python() {
     -C build-dir="$made/build" -C "cmake.define.PAGODA_TYPES=fp32;fp16" -C cmake.define.PAGODA_WERROR=ON
   "${in_root[@]}" python3 -m venv --without-pip --system-site-packages "$made/env"
   "${in_root[@]}" bash -c "python3 -m pip ${offline[*]} --python '$made/env/bin/python' install --no-deps --no-index '$made'/wheel/*.whl"
-  OMP_NUM_THREADS=2 "${in_root[@]}" "$made/env/bin/python" -B -m pytest -p no:cacheprovider -rs tests/python
+  # Installation scripts have not run in the root, so NumPy does not find BLAS by itself.
+  # shellcheck disable=SC2016
+  OMP_NUM_THREADS=2 "${in_root[@]}" bash -c 'LD_LIBRARY_PATH=$(printf %s: /usr/lib/*/blas /usr/lib/*/lapack) exec "$@"' - \
+    "$made/env/bin/python" -B -m pytest -p no:cacheprovider -rs tests/python
 }
 check_demo() { ci/demo.sh; }
 # Installation scripts have not run in the root, so MPI's programs have their full names only.

@@ -140,8 +140,8 @@ struct DecodeKernel {
 
   KOKKOS_FUNCTION int heads() const { return many_heads ? args.heads_per_item : 1; }
 
-  KOKKOS_FUNCTION void carry_out(const Member& team, Fragment& fragment, const WorkItem& item_now, TeamNotes* notes,
-                                 const SpeculativeStart& started) const {
+  KOKKOS_FORCEINLINE_FUNCTION void carry_out(const Member& team, Fragment& fragment, const WorkItem& item_now,
+                                             TeamNotes* notes, const SpeculativeStart& started) const {
     const WorkItem& item = notes->item;
     attend(team, fragment, item_now, started, item);
     if (item.num_splits == 1) return;
@@ -167,8 +167,9 @@ struct DecodeKernel {
   /// Joins `count` states of up to max_rows of the item's rows, from first_row on. last: these are all states of the
   /// rows, and the results are stored as outputs; otherwise they go to `all_to`.
   template <int Block, int Quads>
-  KOKKOS_FUNCTION void join(const Member& team, const WorkItem& item, const StateArray<Acc>& all, int count, bool last,
-                            const StateArray<Acc>& all_to, int first_row = 0, int max_rows = Fragment::rows) const {
+  KOKKOS_FORCEINLINE_FUNCTION void join(const Member& team, const WorkItem& item, const StateArray<Acc>& all, int count,
+                                        bool last, const StateArray<Acc>& all_to, int first_row = 0,
+                                        int max_rows = Fragment::rows) const {
     const EntryView entry = args.template entry<General>(item.batch);
     for (int h = 0; h < heads(); ++h) {
       const TileRows<General> rows(args, entry, item, h);
@@ -191,8 +192,8 @@ struct DecodeKernel {
   }
 
   /// Joins the states of several teams, with as many loads in flight as registers allow.
-  KOKKOS_FUNCTION void join_splits(const Member& team, const WorkItem& item, const StateArray<Acc>& from, int count,
-                                   bool last, const StateArray<Acc>& to) const {
+  KOKKOS_FORCEINLINE_FUNCTION void join_splits(const Member& team, const WorkItem& item, const StateArray<Acc>& from,
+                                               int count, bool last, const StateArray<Acc>& to) const {
     if constexpr (!shared_tiles)
       if (args.group.value > 4 && args.value_quads.value % 2 == 0)
         return join<join_block, 2>(team, item, from, count, last, to);
@@ -203,7 +204,7 @@ struct DecodeKernel {
 
   /// Stores the team's result as the partial state of a split, or as outputs. `noted` is read only after
   /// fragment.finish, which synchronises the team and so makes the notes visible to all.
-  KOKKOS_FUNCTION void finish(const Member& team, const WorkItem& noted, Fragment& fragment) const {
+  KOKKOS_FORCEINLINE_FUNCTION void finish(const Member& team, const WorkItem& noted, Fragment& fragment) const {
     if constexpr (shared_tiles) {
       PAGODA_UNROLL(1)
       for (int first = 0; first < Fragment::rows; first += Fragment::part_rows) {
@@ -227,8 +228,9 @@ struct DecodeKernel {
 
   /// Processes the item's tokens: each worker takes its own tiles, or all workers share each tile. noted: the same item
   /// in the team's notes, where it occupies no registers.
-  KOKKOS_FUNCTION void attend(const Member& team, Fragment& fragment, const WorkItem& item,
-                              [[maybe_unused]] const SpeculativeStart& started, const WorkItem& noted) const {
+  KOKKOS_FORCEINLINE_FUNCTION void attend(const Member& team, Fragment& fragment, const WorkItem& item,
+                                          [[maybe_unused]] const SpeculativeStart& started,
+                                          const WorkItem& noted) const {
     const EntryView entry = args.template entry<General>(item.batch);
     const ItemRows<General> where(args, entry, item.kv_head);
     const int step  = item.step;
@@ -268,8 +270,8 @@ struct DecodeKernel {
   }
 
   /// Multiplies a tile of tokens, from u on.
-  KOKKOS_FUNCTION static void multiply(Fragment& fragment, const ScoreChange<Fragment, General>& score,
-                                       const ItemRows<General>& where, int u, int end) {
+  KOKKOS_FORCEINLINE_FUNCTION static void multiply(Fragment& fragment, const ScoreChange<Fragment, General>& score,
+                                                   const ItemRows<General>& where, int u, int end) {
     const int count  = least(int(Fragment::tile_tokens), end - u);
     const bool hides = score.hides(where.token(u), where.token(u + count - 1));
     fragment.multiply_keys(where, u, end);
@@ -307,8 +309,8 @@ struct DecodeKernel {
   /// A sink counts as a token without a value. A NaN sum is stored as NaN. Only a sum of 0 means that the row sees no
   /// token.
   template <int Quads>
-  KOKKOS_FUNCTION void store_row(const TileRows<General>& rows, int r, int d, int step, RowState<Acc> s,
-                                 const Acc (&x)[Quads][4]) const {
+  KOKKOS_FORCEINLINE_FUNCTION void store_row(const TileRows<General>& rows, int r, int d, int step, RowState<Acc> s,
+                                             const Acc (&x)[Quads][4]) const {
     constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>, log2e = Kokkos::numbers::log2e_v<Acc>;
     Acc kept        = Acc(1);
     const bool seen = !(s.sum == Acc(0));

@@ -135,14 +135,14 @@ struct TileRows {
   }
   /// Stores dims d + step q .. d + step q + 4 of an output row, for all q. Dims beyond the last are skipped.
   template <int Quads, class Acc>
-  KOKKOS_FUNCTION void store_out(int r, int d, int step, const Acc (&x)[Quads][4]) const {
+  KOKKOS_FORCEINLINE_FUNCTION void store_out(int r, int d, int step, const Acc (&x)[Quads][4]) const {
     if constexpr (General)
       if (writes_states()) return store_dims(args.list.out, args.list.wide_outputs, state_of(r), r, d, step, x);
     store_dims(args.out, args.wide_outputs, token(r), r, d, step, x);
   }
   KOKKOS_FUNCTION bool wants_lse() const { return args.lse.data || writes_states(); }
   template <class Acc>
-  KOKKOS_FUNCTION void store_lse(int r, Acc value) const {
+  KOKKOS_FORCEINLINE_FUNCTION void store_lse(int r, Acc value) const {
     if constexpr (General)
       if (writes_states()) {
         const DeviceArray& a = args.list.lse;
@@ -161,8 +161,8 @@ struct TileRows {
   /// The partial state that row r writes.
   KOKKOS_FUNCTION int state_of(int r) const { return args.list.state_begin[token(r)] + state; }
   template <int Quads, class Acc>
-  KOKKOS_FUNCTION void store_dims(const DeviceArray& out, const bool& wide, int token, int r, int d, int step,
-                                  const Acc (&x)[Quads][4]) const {
+  KOKKOS_FORCEINLINE_FUNCTION void store_dims(const DeviceArray& out, const bool& wide, int token, int r, int d,
+                                              int step, const Acc (&x)[Quads][4]) const {
     const Offset at = offset(out, token, r) + dims(out, d);
     if (wide) {
       switch (out.type) {
@@ -194,7 +194,8 @@ struct TileRows {
     }
   }
   template <class T, int Quads, class Acc>
-  KOKKOS_FUNCTION static void store_packs(const DeviceArray& out, Offset at, int step, const Acc (&x)[Quads][4]) {
+  KOKKOS_FORCEINLINE_FUNCTION static void store_packs(const DeviceArray& out, Offset at, int step,
+                                                      const Acc (&x)[Quads][4]) {
     PAGODA_UNROLL_ALL
     for (int q = 0; q < Quads; ++q) {
       Pack<T, 4> pack;

@@ -29,7 +29,7 @@ struct ScoreChange {
   Acc query_scale;
 
   template <class Args, class Rows>
-  KOKKOS_FUNCTION ScoreChange(const Args& args, const EntryView&, const Rows& rows, const Fragment&)
+  KOKKOS_FORCEINLINE_FUNCTION ScoreChange(const Args& args, const EntryView&, const Rows& rows, const Fragment&)
       : query_scale(scale_of_queries<Fragment>(args, rows) * Kokkos::numbers::log2e_v<Acc>) {}
   KOKKOS_FUNCTION static constexpr bool hides(int, int) { return false; }
 };
@@ -52,7 +52,8 @@ struct ScoreChange<Fragment, true> {
   Acc cap;
 
   template <class Args, class Rows>
-  KOKKOS_FUNCTION ScoreChange(const Args& a, const EntryView& entry, const Rows& rows, const Fragment& fragment)
+  KOKKOS_FORCEINLINE_FUNCTION ScoreChange(const Args& a, const EntryView& entry, const Rows& rows,
+                                          const Fragment& fragment)
       : args(a),
         changes(a.options.logit_soft_cap > 0 || a.options.alibi_slopes != nullptr),
         unit(changes ? Kokkos::numbers::log2e_v<Acc> : Acc(1)),
@@ -91,7 +92,7 @@ struct ScoreChange<Fragment, true> {
   }
 
   /// Changes the score s of a token, in row j of the lane. The score of a hidden token becomes -infinity.
-  KOKKOS_FUNCTION void operator()(int j, int token, Acc& s) const {
+  KOKKOS_FORCEINLINE_FUNCTION void operator()(int j, int token, Acc& s) const {
     const AttentionOptions& o = args.options;
     if (cap > Acc(0)) s = cap * Kokkos::tanh(s / cap);
     const int distance = token - position[j];
@@ -105,11 +106,11 @@ struct ScoreChange<Fragment, true> {
  private:
   /// The newest token of an open entry that a query token of a list sees, apart from what its mask allows. A query
   /// token of another sequence sees all.
-  KOKKOS_FUNCTION int limit_of(const EntryView& entry, const EntryQuery& q) const {
+  KOKKOS_FORCEINLINE_FUNCTION int limit_of(const EntryView& entry, const EntryQuery& q) const {
     if (q.sequence != entry.sequence || (q.mask < 0 && !args.options.causal)) return INT_MAX;
     return entry.first + entry.tokens - q.behind - (q.mask >= 0 ? 1 : 0);
   }
-  KOKKOS_FUNCTION bool is_set(int first_word, int bit) const {
+  KOKKOS_FORCEINLINE_FUNCTION bool is_set(int first_word, int bit) const {
     return (args.list.masks[first_word + (bit >> 6)] >> (bit & 63) & 1) != 0;
   }
 };
