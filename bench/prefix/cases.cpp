@@ -51,8 +51,8 @@ PrefixCase chosen_pages(int sequences, int of, int percent, bool per_head) {
       std::iota(all.begin(), all.end(), 0);
       std::shuffle(all.begin(), all.end(), random);
       std::sort(all.begin(), all.begin() + chosen);
-      std::vector<int> row;
-      for (int i = 0; i < chosen; ++i) row.push_back(ids[std::size_t(r / of_sequence) * of + all[i]]);
+      std::vector<int> row(static_cast<std::size_t>(chosen));
+      for (int i = 0; i < chosen; ++i) row[i] = ids[std::size_t(r / of_sequence) * of + all[i]];
       batch.rows.push_back(row);
     }
     batch.seq_lens.assign(batch.rows.size(), chosen * size);

@@ -45,7 +45,7 @@ class HeadEntries {
     Kokkos::deep_copy(entries_, entries), Kokkos::deep_copy(queries_, queries);
     DecodeOptions<Memory> options{.num_q_heads = c.num_q_heads, .max_query_tokens = tokens_};
     options.entries = {sequences, 1, sequences};
-    plan_.emplace(pagoda::plan(exec, kv, options));
+    plan_           = std::make_unique<Plan<Exec>>(pagoda::plan(exec, kv, options));
   }
   int tokens() const { return tokens_; }
   template <class Rows>
@@ -60,7 +60,7 @@ class HeadEntries {
   int tokens_;
   Kokkos::View<Entry*, Memory> entries_;
   Kokkos::View<EntryQuery*, Memory> queries_;
-  std::optional<Plan<Exec>> plan_;
+  std::unique_ptr<Plan<Exec>> plan_;
 };
 
 /// Median time of new plans, of batches in other orders.

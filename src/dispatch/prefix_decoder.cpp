@@ -79,7 +79,7 @@ PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const Cache
                                          const DecodeOptions<MemorySpace>& options, const PrefixOptions& prefix)
     : page_size(kv.paged ? kv.page_size() : 0), state_type(prefix.state_type) {
   check_bounds(prefix);
-  plain.emplace(make_plan(exec, kv, options, {}));
+  plain             = std::make_unique<Plan<ExecutionSpace>>(make_plan(exec, kv, options, {}));
   bounds            = bounds_of(prefix, options, plain->schedule(), wide_rows);
   const Schedule& s = plain->schedule();
   heads             = {s.shape.num_q_heads, s.shape.num_kv_heads, s.shape.head_dim,
@@ -113,7 +113,7 @@ void PrefixState<ExecutionSpace>::make_list_plans(const ExecutionSpace& exec, co
   o.entries = {bounds.padded_entries(), bounds.wide_queries,
                listed(std::int64_t(bounds.max_states) + bounds.max_query_tokens)};
   try {
-    wide.emplace(make_plan(exec, kv, o, {}));
+    wide = std::make_unique<Plan<ExecutionSpace>>(make_plan(exec, kv, o, {}));
   } catch (const InvalidArgument& refused) {  // the plain plan was accepted: lists are what is refused
     always_plain = refused.what();
     return;
@@ -128,7 +128,8 @@ void PrefixState<ExecutionSpace>::make_list_plans(const ExecutionSpace& exec, co
     bounds.narrow_queries = 0;
   } else {
     const bool fits = few.workspace.bytes <= wide->workspace().extent(0);
-    narrow.emplace(make_plan(exec, kv, o, fits ? wide->workspace() : typename Plan<ExecutionSpace>::Workspace{}));
+    narrow          = std::make_unique<Plan<ExecutionSpace>>(
+        make_plan(exec, kv, o, fits ? wide->workspace() : typename Plan<ExecutionSpace>::Workspace{}));
   }
 }
 
@@ -142,7 +143,7 @@ void PrefixState<ExecutionSpace>::allocate(const ExecutionSpace& exec) {
                             rows * (std::size_t(heads.head_dim_v) * size_of(state_type) + sizeof(float)));
   for (int i = 0; i < num_staged; ++i) {
     staged.emplace_back("Pagoda::PrefixDecoder::staging", layout.bytes);
-    copied[i].emplace(exec);
+    copied[i] = std::make_unique<Event>(exec);
   }
 }
 
@@ -151,7 +152,7 @@ void PrefixState<ExecutionSpace>::set_rates(const DeviceRates& new_rates) {
   for (const RowTile& tile : new_rates.tiles)
     require(tile.rows <= wide_rows, "pagoda::PrefixDecoder: a tile of the rates has ", tile.rows,
             " rows; allowed: up to ", wide_rows);
-  planner = PrefixPlanner(heads, new_rates);
+  planner = std::make_unique<PrefixPlanner>(heads, new_rates);
   rates   = new_rates;
 }
 
@@ -326,7 +327,7 @@ const Plan<ExecutionSpace>& PrefixDecoder<ExecutionSpace>::plain_plan() const {
 
 template <class ExecutionSpace>
 const Plan<ExecutionSpace>& PrefixDecoder<ExecutionSpace>::list_plan() const {
-  detail::require(state_->wide.has_value(),
+  detail::require(state_->wide != nullptr,
                   "pagoda::PrefixDecoder::list_plan: there is no plan for lists: ", state_->always_plain);
   return *state_->wide;
 }

@@ -11,7 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -56,6 +56,7 @@ struct ListShape {
 template <class ExecutionSpace>
 struct PrefixState {
   using MemorySpace               = typename ExecutionSpace::memory_space;
+  using Event                     = typename MachineOf<ExecutionSpace>::Stream::Event;
   static constexpr bool on_host   = std::is_same_v<MemorySpace, Kokkos::HostSpace>;
   using StagingSpace              = std::conditional_t<on_host, Kokkos::HostSpace, Kokkos::SharedHostPinnedSpace>;
   static constexpr int wide_rows  = 128;  ///< query rows of an entry
@@ -73,18 +74,18 @@ struct PrefixState {
   int page_size = 0;  ///< 0: contiguous
   PrefixBounds bounds{};
   DecodeHeads heads{};
-  std::optional<Plan<ExecutionSpace>> plain, wide, narrow;
+  std::unique_ptr<Plan<ExecutionSpace>> plain, wide, narrow;
   std::string always_plain;  ///< why there are no plans for lists; empty: there are
   DeviceRates rates;
   PrefixReport report;
-  std::optional<PrefixPlanner> planner;
+  std::unique_ptr<PrefixPlanner> planner;
 
   // The last plan is in `staged[slot]` and has the shape `next`. Decodes read `list`, of the shape `now`.
   ListShape next, now;
   bool pending = false;  ///< next is not installed
   int slot     = 0;
   std::vector<Kokkos::View<std::byte*, StagingSpace>> staged;
-  std::array<std::optional<typename MachineOf<ExecutionSpace>::Stream::Event>, num_staged> copied;
+  std::array<std::unique_ptr<Event>, num_staged> copied;
   std::array<bool, num_staged> in_flight{};
   Kokkos::View<std::byte*, MemorySpace> list, states;
   DType state_type = DType::fp32;

@@ -184,10 +184,10 @@ struct KernelArgs {
   KOKKOS_FUNCTION const EntryQuery& query_of_list(int i) const {
 #if defined(PAGODA_DEBUG_BOUNDS)
     if (i < 0 || i >= list.num_queries) Kokkos::abort("pagoda::decode_entries: an entry has queries outside the list");
-    const EntryQuery& q = list.queries[i];
-    if (q.token < 0 || q.token >= num_query_tokens)
+    const EntryQuery& query = list.queries[i];
+    if (query.token < 0 || query.token >= num_query_tokens)
       Kokkos::abort("pagoda::decode_entries: a query has a token outside q");
-    if (q.mask >= 0 && q.mask > list.num_mask_words - 2)
+    if (query.mask >= 0 && query.mask > list.num_mask_words - 2)
       Kokkos::abort("pagoda::decode_entries: a query has a mask outside the list");
 #endif
     return list.queries[i];

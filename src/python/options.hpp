@@ -81,7 +81,10 @@ class Options {
 
   template <class T>
   void read(const std::string& name, nb::handle value, T& to) {
-    if (nb::try_cast<T>(value, to)) return;
+    // nanobind would convert texts to numbers.
+    const bool number = !std::is_arithmetic_v<T> || std::is_same_v<T, bool> ||
+                        (std::is_integral_v<T> ? PyIndex_Check(value.ptr()) : PyNumber_Check(value.ptr()));
+    if (number && nb::try_cast<T>(value, to)) return;
     PyErr_Format(PyExc_TypeError, "%s: %s is %R; allowed: %s", who_, name.c_str(), value.ptr(),
                  std::is_same_v<T, bool>          ? "a bool"
                  : std::is_same_v<T, std::string> ? "a str"

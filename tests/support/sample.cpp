@@ -247,12 +247,14 @@ reference::Row Sample<T>::answer(int b, int token, int head) const {
       sight ? static_cast<int>(sight->tokens.size()) : length,
       sight ? sight->position : length - query_len + token - query_begin(b), head_dim_v(),
       [&](int i, std::span<double> to) {
-        const auto [of, t] = place(i);
-        read(key(of, t, kv_head), to, [&, of = of, t = t](int d) { return key_scale_of_dim(of, t, kv_head, d); });
+        const std::pair<int, int> at = place(i);
+        read(key(at.first, at.second, kv_head), to,
+                     [&](int d) { return key_scale_of_dim(at.first, at.second, kv_head, d); });
       },
       [&](int i, std::span<double> to) {
-        const auto [of, t] = place(i);
-        read(value(of, t, kv_head), to, [&, of = of, t = t](int d) { return value_scale_of_dim(of, t, kv_head, d); });
+        const std::pair<int, int> at = place(i);
+        read(value(at.first, at.second, kv_head), to,
+                     [&](int d) { return value_scale_of_dim(at.first, at.second, kv_head, d); });
       },
       o);
   if (shape_.sinks && std::isfinite(o.sink)) {

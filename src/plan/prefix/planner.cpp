@@ -22,7 +22,7 @@ bool PrefixPlanner::plan(const BatchPages& pages, const char* who) {
   packed_ = true;
   entry_of_.clear();
   for (int b = 0; b < pages.batch; ++b)
-    entry_of_.resize(static_cast<std::size_t>(pages.query_begin(b) + pages.num_queries(b)), b);
+    entry_of_.resize(entry_of_.size() + static_cast<std::size_t>(pages.num_queries(b)), b);
   return true;
 }
 
