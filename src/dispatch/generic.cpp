@@ -78,14 +78,11 @@ void set_queries(AllKernelArgs& a, const Schedule& s, const Problem& p) {
 void set_list(AllKernelArgs& a, const Problem& p) {
   const EntriesRef& e = p.entries;
   if (!e.entries) return;
-  a.batch = e.num_entries;
-  a.list  = {e.entries,
-             e.queries,
-             e.state_begin,
-            e.num_mask_words > 0 ? e.masks : nullptr,
-             device_array(p.state_out),
-             device_array(p.state_lse),
-             in_quads(p.state_out)};
+  a.batch        = e.num_entries;
+  a.list.entries = e.entries, a.list.queries = e.queries, a.list.state_begin = e.state_begin;
+  a.list.masks = e.num_mask_words > 0 ? e.masks : nullptr;
+  a.list.out = device_array(p.state_out), a.list.lse = device_array(p.state_lse);
+  a.list.wide_outputs = in_quads(p.state_out);
 #if defined(PAGODA_DEBUG_BOUNDS)
   a.list.num_queries = e.num_queries, a.list.num_state_begin = e.num_state_begin,
   a.list.num_mask_words = e.num_mask_words;
