@@ -265,10 +265,13 @@ void bind_pool(nb::module_& m) {
       .def("stats", &Pool::stats, "How full the pool is. Takes time in the number of pages.")
       .def("describe", &Pool::describe, "`Plan.describe` of the pool's plan.")
       .def_prop_ro(
+          // Signatures are given because the stub of an array of any type is not valid in nanobind 2.12.
           "k", [](nb::handle self) { return nb::cast<Pool&>(self).k(self); },
+          nb::for_getter(nb::sig("def k(self) -> object")),
           "The keys of all pages as a DLPack array, without a copy: (page, token, KV head, dim).")
       .def_prop_ro(
-          "v", [](nb::handle self) { return nb::cast<Pool&>(self).v(self); }, "The values, as `k`.")
+          "v", [](nb::handle self) { return nb::cast<Pool&>(self).v(self); },
+          nb::for_getter(nb::sig("def v(self) -> object")), "The values, as `k`.")
       .def_prop_ro("head_dim_v", &Pool::head_dim_v, "Dims of a value.")
       .def_prop_ro("device", &Pool::device, "\"cpu\" or \"cuda:0\".");
 }
