@@ -222,13 +222,15 @@ struct KernelArgs {
     return s;
   }
   KOKKOS_FUNCTION EntryView entry_of_list(int b) const {
-    const Entry e = list.entries[b];
+    const Entry e  = list.entries[b];
+    const bool any = e.num_queries > 0;  // otherwise the entry may name anything
 #if defined(PAGODA_DEBUG_BOUNDS)
-    if (e.sequence < 0 || e.sequence >= num_sequences)
+    if (any && (e.sequence < 0 || e.sequence >= num_sequences))
       Kokkos::abort("pagoda::decode_entries: an entry has a sequence outside the cache");
-    if (e.state >= 0 && !list.state_begin) Kokkos::abort("pagoda::decode_entries: an entry has a state, the list none");
+    if (any && e.state >= 0 && !list.state_begin)
+      Kokkos::abort("pagoda::decode_entries: an entry has a state, the list none");
 #endif
-    const int last = e.last < 0 ? seq_len(e.sequence) : e.last;
+    const int last = any && e.last < 0 ? seq_len(e.sequence) : e.last;
     return {e.sequence, e.first,   greatest(last - e.first, 0), e.query_begin, e.num_queries, e.kv_head,
             e.state,    e.last < 0};
   }
