@@ -7,6 +7,8 @@
 
 #include <Kokkos_Core.hpp>
 
+#include <type_traits>
+
 namespace pagoda {
 
 namespace detail {
@@ -18,6 +20,21 @@ void check_decode(const Plan<ExecutionSpace>& plan, const Problem& problem);
 /// Checks the problem against the plan and launches. Every interface calls this function.
 template <class ExecutionSpace>
 PAGODA_EXPORT void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem);
+
+/// Requirements on the Views of a decode. Every interface checks them here.
+template <class ExecutionSpace, class Q, class Out, class Lse>
+constexpr void check_decode_views() {
+  static_assert(Q::rank() == 3, "q is a View of rank 3: (query token, q head, head_dim)");
+  static_assert(Out::rank() == 3, "out is a View of rank 3: (query token, q head, head_dim_v)");
+  static_assert(Lse::rank() == 2, "lse is a View of rank 2: (query token, q head)");
+  static_assert(!std::is_const_v<typename Out::value_type>, "out is written: its elements cannot be const");
+  static_assert(!std::is_const_v<typename Lse::value_type>, "lse is written: its elements cannot be const");
+  static_assert(std::is_floating_point_v<typename Lse::value_type>, "lse is a View of float or double");
+  static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename Q::memory_space>::accessible &&
+                    Kokkos::SpaceAccessibility<ExecutionSpace, typename Out::memory_space>::accessible &&
+                    Kokkos::SpaceAccessibility<ExecutionSpace, typename Lse::memory_space>::accessible,
+                "q, out and lse must lie in memory that the execution space can reach");
+}
 
 }  // namespace detail
 
@@ -62,18 +79,9 @@ PAGODA_EXPORT void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>
 template <class ExecutionSpace, class Q, KVLayout KV, class Out, class Lse>
 void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Q& q, const KV& kv, const Out& out,
             const Lse& lse) {
-  static_assert(Q::rank() == 3, "q is a View of rank 3: (query token, q head, head_dim)");
-  static_assert(Out::rank() == 3, "out is a View of rank 3: (query token, q head, head_dim_v)");
-  static_assert(Lse::rank() == 2, "lse is a View of rank 2: (query token, q head)");
-  static_assert(!std::is_const_v<typename Out::value_type>, "out is written: its elements cannot be const");
-  static_assert(!std::is_const_v<typename Lse::value_type>, "lse is written: its elements cannot be const");
-  static_assert(std::is_floating_point_v<typename Lse::value_type>, "lse is a View of float or double");
-  using Accessible = Kokkos::SpaceAccessibility<ExecutionSpace, typename KV::memory_space>;
-  static_assert(Accessible::accessible, "the cache must lie in memory that the execution space can read");
-  static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename Q::memory_space>::accessible &&
-                    Kokkos::SpaceAccessibility<ExecutionSpace, typename Out::memory_space>::accessible &&
-                    Kokkos::SpaceAccessibility<ExecutionSpace, typename Lse::memory_space>::accessible,
-                "q, out and lse must lie in memory that the execution space can reach");
+  detail::check_decode_views<ExecutionSpace, Q, Out, Lse>();
+  static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename KV::memory_space>::accessible,
+                "the cache must lie in memory that the execution space can read");
   detail::decode(exec, plan, detail::Problem{kv.ref(), tensor_ref(q), tensor_ref(out), tensor_ref(lse)});
 }
 

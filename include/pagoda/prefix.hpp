@@ -109,15 +109,7 @@ class PAGODA_EXPORT PrefixDecoder {
   /// decode of a list launches two or three kernels. One decode may be in flight.
   template <class Q, KVLayout KV, class Out, class Lse>
   void decode(const ExecutionSpace& exec, const Q& q, const KV& kv, const Out& out, const Lse& lse) {
-    static_assert(Q::rank() == 3 && Out::rank() == 3 && Lse::rank() == 2,
-                  "q is (query token, q head, head_dim), out the same with head_dim_v, lse (query token, q head)");
-    static_assert(!std::is_const_v<typename Out::value_type> && !std::is_const_v<typename Lse::value_type>,
-                  "out and lse are written: their elements cannot be const");
-    static_assert(std::is_floating_point_v<typename Lse::value_type>, "lse is a View of float or double");
-    static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename Q::memory_space>::accessible &&
-                      Kokkos::SpaceAccessibility<ExecutionSpace, typename Out::memory_space>::accessible &&
-                      Kokkos::SpaceAccessibility<ExecutionSpace, typename Lse::memory_space>::accessible,
-                  "q, out and lse must lie in memory that the execution space can reach");
+    detail::check_decode_views<ExecutionSpace, Q, Out, Lse>();
     decode_erased(exec, kv.ref(), tensor_ref(q), tensor_ref(out), tensor_ref(lse));
   }
   /// The same decode without the log-sum-exp.

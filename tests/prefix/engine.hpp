@@ -84,7 +84,10 @@ class Engine {
     p.page_rows    = host_rows_.data();
     return p;
   }
-  int tokens() { return tables().query_tokens(); }
+  int tokens() const {
+    const std::size_t sequences = batch.size();
+    return cu_seqlens.empty() ? static_cast<int>(sequences) * query_len : cu_seqlens[sequences];
+  }
   /// The cache with copies of the tables as they are now.
   PagedKV<T, Memory> kv() {
     std::vector<int> table(static_cast<std::size_t>(max_sequences) * max_pages, -1);
@@ -104,7 +107,7 @@ class Engine {
     return cu;
   }
   /// The first rows of q for this batch.
-  Rows queries() { return Rows(q.data(), tokens(), q_heads, dim); }
+  Rows queries() const { return Rows(q.data(), tokens(), q_heads, dim); }
   Rows outputs() const {
     const Rows out("out", max_tokens, q_heads, dim);
     Kokkos::deep_copy(out, T(std::numeric_limits<float>::quiet_NaN()));
