@@ -21,7 +21,7 @@ void check_decode(const Plan<ExecutionSpace>& plan, const Problem& problem);
 template <class ExecutionSpace>
 PAGODA_EXPORT void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem);
 
-/// Requirements on the Views of a decode. Every interface checks them here.
+/// Requirements on the queries, outputs and log-sum-exps of a decode.
 template <class ExecutionSpace, class Q, class Out, class Lse>
 constexpr void check_decode_views() {
   static_assert(Q::rank() == 3, "q is a View of rank 3: (query token, q head, head_dim)");

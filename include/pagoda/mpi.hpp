@@ -121,12 +121,9 @@ class ContextParallel {
   template <class Q, KVLayout KV, class Out, class Lse>
   void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Q& q, const KV& kv, const Out& out,
               const Lse& lse) {
-    static_assert(Q::rank() == 3 && Out::rank() == 3 && Lse::rank() == 2,
-                  "q and out are Views of rank 3, (query token, q head, dim); lse is (query token, q head)");
-    detail::check_merge_views<ExecutionSpace, Out, Lse>();
-    static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename KV::memory_space>::accessible &&
-                      Kokkos::SpaceAccessibility<ExecutionSpace, typename Q::memory_space>::accessible,
-                  "q and the cache must lie in memory that the execution space can read");
+    detail::check_decode_views<ExecutionSpace, Q, Out, Lse>();
+    static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename KV::memory_space>::accessible,
+                  "the cache must lie in memory that the execution space can read");
     step(exec, plan, detail::Problem{kv.ref(), tensor_ref(q), tensor_ref(out), tensor_ref(lse)});
   }
   /// The same step without the log-sum-exp.

@@ -61,6 +61,7 @@ class Engine {
       ++refs_[page];
       rows_[slot].push_back(page);
     }
+    host_rows_[slot] = rows_[slot].data();
   }
   /// A step of a server at random: some sequences end, some begin with pages of others, all grow.
   void step(int new_tokens) {
@@ -75,8 +76,7 @@ class Engine {
   }
 
   /// The tables as they are now. Query counts: query_len each, or those in cu_seqlens if it is not empty.
-  BatchPages tables() {
-    for (int s = 0; s < max_sequences; ++s) host_rows_[s] = rows_[s].data();
+  BatchPages tables() const {
     BatchPages p;
     p.batch = static_cast<int>(batch.size()), p.num_sequences = max_sequences, p.page_size = page_size;
     p.seq_lens = lengths_.data(), p.sequence_ids = batch.data(), p.query_len = query_len;
@@ -84,10 +84,7 @@ class Engine {
     p.page_rows    = host_rows_.data();
     return p;
   }
-  int tokens() const {
-    const std::size_t sequences = batch.size();
-    return cu_seqlens.empty() ? static_cast<int>(sequences) * query_len : cu_seqlens[sequences];
-  }
+  int tokens() const { return tables().query_tokens(); }
   /// The cache with copies of the tables as they are now.
   PagedKV<T, Memory> kv() {
     std::vector<int> table(static_cast<std::size_t>(max_sequences) * max_pages, -1);
