@@ -20,7 +20,7 @@ bool compiled(HostIsa isa) {
 
 /// The functions of the compiler ask the operating system too: whether it saves the registers.
 bool supported(HostIsa isa) {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(__HIP_DEVICE_COMPILE__)
   __builtin_cpu_init();
   switch (isa) {
     case HostIsa::plain:
@@ -42,7 +42,7 @@ bool supported(HostIsa isa) {
 /// Intel's processors issue vdpbf16ps at a quarter of the rate of multiply-adds, and it does twice their work. On AMD's
 /// the rates are the same.
 bool pairs_are_fast() {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(__HIP_DEVICE_COMPILE__)
   return !__builtin_cpu_is("intel");
 #else
   return false;

@@ -59,6 +59,7 @@ class SimdFragment : public FragmentDefaults<T> {
   static constexpr bool any_query  = true;
   static constexpr bool many_heads = true;
   static constexpr bool has_isa    = true;
+  static constexpr bool joins_rows = true;
   static constexpr int rows        = R;
   static constexpr int lane_rows   = R;
   static constexpr int tile_tokens = Tile::tile_tokens;
@@ -106,6 +107,9 @@ class SimdFragment : public FragmentDefaults<T> {
     tile_.multiply_values(hides);
   }
   StateArray<Acc> finish() { return tile_.finish(); }
+  void store_row(const StateArray<Acc>& from, int n, int r, Acc factor, const OutputRow& to) {
+    tile_.store_row(from, n, r, factor, to);
+  }
 
  private:
   alignas(Tile) std::byte object_[sizeof(Tile)];

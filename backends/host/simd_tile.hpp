@@ -43,6 +43,8 @@ class SimdTile : public FragmentDefaults<T> {
   virtual void load_query(int r, const QueryRow& row, Acc scale) = 0;
   /// States of all heads.
   virtual StateArray<Acc> finish() = 0;
+  /// Adds the values of n states of row r, each times its weight (join_row_states), and stores the sum times factor.
+  virtual void store_row(const StateArray<Acc>& from, int n, int r, Acc factor, const OutputRow& to) const = 0;
 
   static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int heads) {
     const int elements        = R * (padded(head_dim, max_width) + padded(head_dim_v, max_width));

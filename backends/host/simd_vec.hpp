@@ -121,6 +121,24 @@ struct SimdVec {
     return r;
   }
   void store(Acc* to) const { std::memcpy(to, &v, sizeof(v)); }
+  /// Stores W numbers of another type, each rounded to nearest even.
+  template <class T>
+  void store_as(T* to) const {
+    if constexpr (std::is_same_v<T, Acc>) {
+      store(to);
+    } else if constexpr (std::is_same_v<T, bfloat16_t> && std::is_same_v<Acc, float>) {
+      Bits32 bits;
+      std::memcpy(&bits, &v, sizeof(bits));
+      const Bits32 upper   = bits >> 16;
+      const Bits32 rounded = (bits + 0x7fffu + (upper & 1u)) >> 16;
+      const Bits16 kept = __builtin_convertvector((bits & 0x7fffffffu) > 0x7f800000u ? upper | 0x40u : rounded, Bits16);
+      std::memcpy(static_cast<void*>(to), &kept, sizeof(kept));
+    } else if constexpr (std::is_same_v<T, half_t> && std::is_same_v<Acc, float>) {
+      store_half(to);
+    } else {
+      for (int j = 0; j < W; ++j) to[j] = static_cast<T>(v[j]);
+    }
+  }
 
   SimdVec& operator+=(const SimdVec& b) {
     v += b.v;
@@ -283,6 +301,28 @@ struct SimdVec {
     }
 #endif
     for (int j = 0; j < W; ++j) r.v[j] = static_cast<float>(from[j]);
+  }
+
+  void store_half(half_t* to) const {
+#if defined(PAGODA_ISA_AVX512)
+    if constexpr (W == 16) {
+      __m512 x;
+      std::memcpy(&x, &v, sizeof(x));
+      const __m256i half = _mm512_maskz_cvtps_ph(0xffff, x, _MM_FROUND_TO_NEAREST_INT);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), half);
+      return;
+    }
+#elif defined(PAGODA_ISA_AVX2)
+    if constexpr (W % 8 == 0) {
+      for (int j = 0; j < W; j += 8) {
+        __m256 x;
+        std::memcpy(&x, reinterpret_cast<const float*>(&v) + j, sizeof(x));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + j), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+      }
+      return;
+    }
+#endif
+    for (int j = 0; j < W; ++j) to[j] = half_t(v[j]);
   }
 
   template <class T>

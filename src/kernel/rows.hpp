@@ -90,6 +90,14 @@ struct QueryRow {
   }
 };
 
+/// An output row, or the values of a partial state, in memory.
+struct OutputRow {
+  void* data;
+  DType type;
+  std::int64_t at;      ///< index of dim 0
+  std::int64_t stride;  ///< distance of two dims, in elements
+};
+
 /// The query rows of a tile. Row r is a pair of query token and q head, counted over the query tokens of an entry and
 /// the heads of a group. The query tokens of a batch entry are adjacent rows of q. Those of a list's entry are any
 /// rows, and their results may be partial states. General: as in DecodeKernel.
@@ -147,6 +155,12 @@ struct TileRows {
     if constexpr (General)
       if (writes_states()) return store_dims(args.list.out, args.list.wide_outputs, state_of(r), r, d, step, x);
     store_dims(args.out, args.wide_outputs, token(r), r, d, step, x);
+  }
+  /// Output row r in memory. For hosts.
+  OutputRow output_row(int r) const {
+    const bool states    = writes_states();
+    const DeviceArray& a = states ? args.list.out : args.out;
+    return {a.data, a.type, offset(a, states ? state_of(r) : token(r), r), a.stride2};
   }
   KOKKOS_FUNCTION bool wants_lse() const { return args.lse.data || writes_states(); }
   template <class Acc>
