@@ -395,7 +395,15 @@ class SimdProducts final : public SimdRows<T, R> {
             for_constants<B>([&](auto b) PAGODA_ISA_CODE { sum[r * B + b].add_product_at(p + r, x[b]); });
         });
       } else {
-        for_constants<R * B>([&](auto i) PAGODA_ISA_CODE { sum[i].add_product_at(p + i / B, x[i % B]); });
+        for_constants<R>([&](auto r) PAGODA_ISA_CODE {
+          if constexpr (B > 1 && simd_registers >= 32) {
+            auto y = Vec::all(p[r]);  // one load for all vectors of dims, as loads bound this loop
+            y.keep();
+            for_constants<B>([&](auto b) PAGODA_ISA_CODE { sum[r * B + b].add_product(y, x[b]); });
+          } else {
+            for_constants<B>([&](auto b) PAGODA_ISA_CODE { sum[r * B + b].add_product_at(p + r, x[b]); });
+          }
+        });
       }
       p += R;
     }
