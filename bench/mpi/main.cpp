@@ -108,17 +108,25 @@ void measure(std::int64_t tokens, int samples) {
   for (const auto heads : {mpi::MergedHeads::all, mpi::MergedHeads::own}) {
     const bool own = heads == mpi::MergedHeads::own;
     if (own && q_heads % ranks != 0) continue;
-    for (const bool gpu_aware : {false, true}) {
-      if (gpu_aware && mpi::ContextParallel<Exec>(exec, MPI_COMM_WORLD,
-                                                  {.num_q_heads = q_heads, .head_dim_v = dim, .max_query_tokens = 1})
-                               .gpu_aware() == false)
+    struct Way {
+      bool gpu_aware;
+      mpi::Transport transport;
+    };
+    for (const Way way : {Way{false, mpi::Transport::mpi}, {true, mpi::Transport::mpi}, {true, mpi::Transport::nccl}}) {
+      const bool gpu_aware = way.gpu_aware, nccl = way.transport == mpi::Transport::nccl;
+      if (nccl && (!mpi::has_nccl() || Kokkos::num_devices() < ranks)) continue;
+      if (gpu_aware && !nccl &&
+          mpi::ContextParallel<Exec>(exec, MPI_COMM_WORLD,
+                                     {.num_q_heads = q_heads, .head_dim_v = dim, .max_query_tokens = 1})
+                  .gpu_aware() == false)
         continue;  // MPI does not accept device memory
       mpi::ContextParallel<Exec> parallel(exec, MPI_COMM_WORLD,
                                           {.num_q_heads      = q_heads,
                                            .head_dim_v       = dim,
                                            .max_query_tokens = 1,
                                            .merged_heads     = heads,
-                                           .gpu_aware        = gpu_aware});
+                                           .gpu_aware        = gpu_aware,
+                                           .transport        = way.transport});
       const int mine = own ? q_heads / ranks : q_heads;
       const Kokkos::View<T***, Kokkos::LayoutRight, Memory> merged("merged", 1, mine, dim);
       const Kokkos::View<float**, Kokkos::LayoutRight, Memory> merged_lse("merged_lse", 1, mine);
@@ -128,10 +136,10 @@ void measure(std::int64_t tokens, int samples) {
       const double step = step_over(kv), without_tokens = step_over(empty);
       if (rank == 0)
         std::printf(
-            "  %s heads, messages of %zu bytes in %s memory: step %.1f us, %.1f us beyond the decode; a step "
+            "  %s heads, %s, messages of %zu bytes in %s memory: step %.1f us, %.1f us beyond the decode; a step "
             "without tokens %.1f us; read / step %.1f%%\n",
-            own ? "own" : "all", parallel.message_bytes(), gpu_aware ? "device" : "host", step * 1e6,
-            (step - local) * 1e6, without_tokens * 1e6, 100 * read / step);
+            own ? "own" : "all", nccl ? "NCCL" : "MPI", parallel.message_bytes(), gpu_aware ? "device" : "host",
+            step * 1e6, (step - local) * 1e6, without_tokens * 1e6, 100 * read / step);
     }
   }
 }

@@ -21,8 +21,8 @@
 /// Decodes over several MPI ranks.
 namespace pagoda::mpi {
 
-/// Thrown if an MPI call returns an error, for example because a rank has died. The message names the call and has
-/// MPI's text. The communicator may be unusable.
+/// Thrown if a call of MPI or NCCL returns an error, for example because a rank has died. The message names the call
+/// and has the library's text. The communicator may be unusable.
 class PAGODA_MPI_EXPORT MpiError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -46,6 +46,12 @@ enum class MergedHeads {
   own   ///< of P ranks, rank r receives the heads r * num_q_heads / P and the following, 1/P of them (MPI_Alltoall)
 };
 
+/// What exchanges the partial states of a step.
+enum class Transport {
+  mpi,  ///< one collective of MPI, which also tells whether each rank's step succeeded
+  nccl  ///< a collective of NCCL on the instance's stream; each rank has an NVIDIA GPU of its own
+};
+
 /// What a ContextParallel is made for. All ranks must pass the same numbers.
 struct ContextParallelOptions {
   int num_q_heads          = 0;  ///< required; heads of the local decodes. MergedHeads::own: a multiple of the ranks
@@ -57,7 +63,10 @@ struct ContextParallelOptions {
   DType state_type = DType::fp32;
   /// Whether MPI is given device memory; may differ between ranks. Default: what MPI says of itself
   /// (MPIX_Query_cuda_support and its kind). False: messages lie in pinned host memory, which kernels access directly.
+  /// Transport::nccl ignores it: its messages lie in device memory.
   std::optional<bool> gpu_aware{};
+  /// Transport::nccl needs a build with PAGODA_NCCL and the execution space Kokkos::Cuda.
+  Transport transport = Transport::mpi;
 };
 
 /// The options of the plan of one rank, from those of the whole sequences: all options that count only once are left to
@@ -69,6 +78,9 @@ DecodeOptions<MemorySpace> shard_options(DecodeOptions<MemorySpace> options, boo
   if (!holds_newest) options.sinks = {}, options.causal = false;
   return options;
 }
+
+/// Whether this build has Transport::nccl.
+PAGODA_MPI_EXPORT bool has_nccl();
 
 /// Decodes over sequences whose tokens are distributed over the ranks of a communicator. The cache of a rank is an
 /// ordinary one with some of the tokens of each sequence, its shard: any tokens, in any order, none at all on some
@@ -98,8 +110,10 @@ DecodeOptions<MemorySpace> shard_options(DecodeOptions<MemorySpace> options, boo
 /// If a process dies, MPI decides: Open MPI ends the job, other implementations return an error (MpiError).
 ///
 /// Execution: MPI knows no streams. decode fences exec once before the collective, and once more after it with
-/// device memory (gpu_aware). The merge is asynchronous. Steps of one object run on one instance, or on instances that
-/// the caller orders. MPI must allow calls from the thread that calls decode.
+/// device memory (gpu_aware). The merge is asynchronous. With Transport::nccl decode does not fence: a small collective
+/// of MPI tells whether the ranks' calls succeeded while the GPUs decode, and the exchange of the states follows on
+/// exec's stream. An error of the GPU in that time is noticed only by its own rank. Steps of one object run on one
+/// instance, or on instances that the caller orders. MPI must allow calls from the thread that calls decode.
 template <class ExecutionSpace>
 class ContextParallel {
  public:
@@ -138,7 +152,7 @@ class ContextParallel {
 
   int rank() const;                   ///< this rank
   int size() const;                   ///< number of ranks
-  bool gpu_aware() const;             ///< whether MPI is given device memory
+  bool gpu_aware() const;             ///< whether messages lie in device memory
   std::size_t message_bytes() const;  ///< bytes that a step sends to each other rank
 
  private:

@@ -29,8 +29,12 @@ inline std::string reason_of_current_exception() {
 class Agreement {
  public:
   explicit Agreement(const ContextParallelOptions& o)
-      : numbers_{o.num_q_heads, o.head_dim_v, o.max_query_tokens, static_cast<int>(o.merged_heads),
-                 static_cast<int>(o.state_type)} {}
+      : numbers_{o.num_q_heads,
+                 o.head_dim_v,
+                 o.max_query_tokens,
+                 static_cast<int>(o.merged_heads),
+                 static_cast<int>(o.state_type),
+                 static_cast<int>(o.transport)} {}
 
   void fail(const std::string& reason) {
     failed_ = 1;
@@ -46,7 +50,8 @@ class Agreement {
         throw PeerError(rank, detail::concat("pagoda::mpi::ContextParallel: rank ", rank,
                                              " failed: ", static_cast<const char*>(all[rank].reason_)));
     }
-    static constexpr std::array names{"num_q_heads", "head_dim_v", "max_query_tokens", "merged_heads", "state_type"};
+    static constexpr std::array names{"num_q_heads",  "head_dim_v", "max_query_tokens",
+                                      "merged_heads", "state_type", "transport"};
     for (int rank = 1; rank < comm.size(); ++rank)
       for (std::size_t i = 0; i < names.size(); ++i)
         detail::require(all[rank].numbers_[i] == all[0].numbers_[i], "pagoda::mpi::ContextParallel: ", names[i], " is ",
@@ -55,7 +60,7 @@ class Agreement {
   }
 
  private:
-  std::array<int, 5> numbers_;
+  std::array<int, 6> numbers_;
   int failed_       = 0;
   char reason_[232] = {};
 };

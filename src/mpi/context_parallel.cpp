@@ -9,6 +9,7 @@
 #include "src/mpi/message.hpp"
 #include "src/mpi/message_memory.hpp"
 #include "src/mpi/mpi_call.hpp"
+#include "src/mpi/nccl.hpp"
 
 #include <limits>
 #include <utility>
@@ -18,6 +19,7 @@ namespace pagoda::mpi {
 
 namespace {
 
+template <class ExecutionSpace>
 void check_options(const ContextParallelOptions& o, int ranks) {
   const char* const who = "pagoda::mpi::ContextParallel: ";
   const bool own        = o.merged_heads == MergedHeads::own;
@@ -27,10 +29,14 @@ void check_options(const ContextParallelOptions& o, int ranks) {
   detail::require(!own || o.num_q_heads % ranks == 0, who, "num_q_heads is ", o.num_q_heads, " for ", ranks,
                   " ranks; allowed with MergedHeads::own: a multiple of the number of ranks");
   detail::require_plain("pagoda::mpi::ContextParallel", "state_type is", o.state_type);
+  detail::require(o.transport == Transport::mpi || has_nccl_v<ExecutionSpace>, who, "transport is nccl on ",
+                  ExecutionSpace::name(), "; allowed: mpi",
+                  has_nccl() ? ", or nccl on Cuda" : ", as this build has no NCCL (PAGODA_NCCL)");
 }
 
+template <class ExecutionSpace>
 MessageLayout layout_of(const ContextParallelOptions& o, int ranks) {
-  check_options(o, ranks);
+  check_options<ExecutionSpace>(o, ranks);
   const int heads = o.merged_heads == MergedHeads::own ? o.num_q_heads / ranks : o.num_q_heads;
   const MessageLayout layout(o.state_type, ranks, heads, o.head_dim_v, o.max_query_tokens);
   detail::require(layout.message_bytes() <= std::numeric_limits<int>::max(),
@@ -41,6 +47,8 @@ MessageLayout layout_of(const ContextParallelOptions& o, int ranks) {
 }
 
 }  // namespace
+
+bool has_nccl() { return has_nccl_v<Kokkos::DefaultExecutionSpace>; }
 
 template <class ExecutionSpace>
 struct ContextParallel<ExecutionSpace>::Impl {
@@ -53,6 +61,8 @@ struct ContextParallel<ExecutionSpace>::Impl {
   bool device_messages;   ///< messages lie in device memory; otherwise in host-visible memory
   Memory sent, received;  ///< messages to all ranks, from all ranks. MergedHeads::all: `sent` is part of `received`
   Memory headers;         ///< host-visible: the headers of `received`, where these lie in device memory
+  std::optional<NcclCommunicator<ExecutionSpace>>
+      nccl;                      ///< Transport::nccl: messages have no headers, ranks send notices
   std::vector<std::byte> spare;  ///< messages of a step in which this rank has failed, whatever state the device is in
   Header written{};              ///< header of the messages in `sent`
   int failed_rank = -1;          ///< why the object is unusable, unless -1
@@ -75,6 +85,7 @@ struct ContextParallel<ExecutionSpace>::Impl {
       if (!thrown) throw;
     }
     if (thrown) std::rethrow_exception(thrown);
+    if (options.transport == Transport::nccl && comm.size() > 1) nccl.emplace(exec, comm);
   }
   ~Impl() {
     if (!peers_know) tell_peers(failed_rank < 0 ? Mark::left : Mark::failed, failure);
@@ -90,11 +101,13 @@ struct ContextParallel<ExecutionSpace>::Impl {
   std::size_t bytes_of_all() const { return static_cast<std::size_t>(layout.message_at(layout.ranks)); }
 
   void allocate() {
-    layout          = layout_of(options, comm.size());
-    device_messages = has_device_memory_v<ExecutionSpace> && options.gpu_aware.value_or(mpi_takes_device_memory());
+    layout          = layout_of<ExecutionSpace>(options, comm.size());
+    device_messages = options.transport == Transport::nccl ||
+                      (has_device_memory_v<ExecutionSpace> && options.gpu_aware.value_or(mpi_takes_device_memory()));
     if (comm.size() == 1) return;
     received = Memory(exec, "Pagoda::mpi::received", bytes_of_all(), device_messages);
     if (!in_place()) sent = Memory(exec, "Pagoda::mpi::sent", bytes_of_all(), device_messages);
+    if (options.transport == Transport::nccl) return exec.fence("Pagoda::mpi: allocations");
     if (device_messages) headers = Memory(exec, "Pagoda::mpi::headers", sizeof(Header) * comm.size(), false);
     spare.resize(bytes_of_all() * (in_place() ? 1 : 2));
     exec.fence("Pagoda::mpi: allocations");
@@ -106,7 +119,7 @@ struct ContextParallel<ExecutionSpace>::Impl {
   }
   int num_own_messages() const { return in_place() ? 1 : comm.size(); }
 
-  /// The collective of a step. Every rank calls it once for each step, whatever happens.
+  /// What every rank calls once for each step, whatever happens: exchange, or with NCCL exchange_notices.
   void exchange(std::byte* from, std::byte* to) {
     const int bytes = static_cast<int>(layout.message_bytes());
     if (in_place()) {
@@ -116,15 +129,34 @@ struct ContextParallel<ExecutionSpace>::Impl {
     }
   }
 
+  std::vector<Notice> exchange_notices(const Notice& own) const {
+    std::vector<Notice> all(static_cast<std::size_t>(comm.size()));
+    check_mpi(MPI_Allgather(&own, sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, comm.get()), "MPI_Allgather");
+    return all;
+  }
+  /// The states of a step whose ranks have all decoded.
+  void exchange_states() const {
+    const auto bytes = static_cast<std::size_t>(layout.message_bytes());
+    if (in_place()) {
+      nccl->all_gather(exec, own_messages(), received.data(), bytes);
+    } else {
+      nccl->all_to_all(exec, own_messages(), received.data(), bytes);
+    }
+  }
+
   void set_unusable(int rank, std::string why) { failed_rank = rank, failure = std::move(why); }
 
   /// Takes part in the collective without a state. Does not touch the device.
   void tell_peers(Mark mark, const std::string& reason) {
     peers_know = true;
     if (comm.size() == 1 || !mpi_is_running()) return;
-    std::byte* const from = spare.data() + (in_place() ? layout.message_at(comm.rank()) : 0);
-    for (int i = 0; i < num_own_messages(); ++i) layout.write_reason(from + layout.message_at(i), mark, reason);
     try {
+      if (nccl) {
+        exchange_notices(Notice(mark, reason));
+        return;
+      }
+      std::byte* const from = spare.data() + (in_place() ? layout.message_at(comm.rank()) : 0);
+      for (int i = 0; i < num_own_messages(); ++i) layout.write_reason(from + layout.message_at(i), mark, reason);
       exchange(from, spare.data() + (in_place() ? 0 : bytes_of_all()));
     } catch (const MpiError&) {  // this rank is failing for another reason already
     }
@@ -176,6 +208,7 @@ struct ContextParallel<ExecutionSpace>::Impl {
     detail::decode(exec, plan,
                    detail::Problem{p.kv, p.q, layout.outs(own, p.q.extent[0], options.num_q_heads),
                                    layout.lses(own, p.q.extent[0], options.num_q_heads)});
+    if (nccl) return;
     const Header header = header_of(plan, p);
     const WriteHeaders write{HeadersAt(layout, own), header};
     const bool changed = !(header == written);
@@ -216,9 +249,10 @@ struct ContextParallel<ExecutionSpace>::Impl {
     return text;
   }
 
-  /// Throws the same on all ranks if one of them has not decoded, or if their plans do not fit together.
-  void check_messages() {
-    const std::vector<Header> all = read_headers();
+  /// Throws the same on all ranks if one of them has not decoded, or if their plans do not fit together. reason: the
+  /// text of a rank that has failed.
+  template <class Reason>
+  void check_ranks(const std::vector<Header>& all, const Reason& reason) {
     for (int rank = 0; rank < comm.size(); ++rank) {
       const Header& header = all[rank];
       if (header.mark == Mark::decoded) continue;
@@ -226,7 +260,7 @@ struct ContextParallel<ExecutionSpace>::Impl {
       throw PeerError(rank, header.mark == Mark::left ? detail::concat("pagoda::mpi::ContextParallel::decode: rank ",
                                                                        rank, " has destroyed its ContextParallel")
                                                       : detail::concat("pagoda::mpi::ContextParallel::decode: rank ",
-                                                                       rank, " failed: ", reason_of(rank, header)));
+                                                                       rank, " failed: ", reason(rank)));
     }
     try {
       check_headers(all);
@@ -264,8 +298,19 @@ struct ContextParallel<ExecutionSpace>::Impl {
       throw;
     }
     try {
-      exchange(own_messages(), received.data());
-      check_messages();
+      if (nccl) {
+        Notice own;
+        own.header                    = header_of(plan, p);
+        const std::vector<Notice> all = exchange_notices(own);
+        std::vector<Header> heads;
+        for (const Notice& n : all) heads.push_back(n.header);
+        check_ranks(heads, [&](int rank) { return std::string(all[rank].reason, all[rank].header.text_bytes); });
+        exchange_states();
+      } else {
+        exchange(own_messages(), received.data());
+        const std::vector<Header> all = read_headers();
+        check_ranks(all, [&](int rank) { return reason_of(rank, all[rank]); });
+      }
       merge(p);
     } catch (const PeerError& error) {
       set_unusable(error.rank(), error.what());

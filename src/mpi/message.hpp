@@ -36,6 +36,18 @@ struct Header {
   bool operator==(const Header&) const = default;
 };
 
+/// What a rank says about its step where headers travel apart from the states (Transport::nccl).
+struct Notice {
+  Header header;
+  char reason[232] = {};  ///< mark != decoded: text_bytes of the reason
+
+  Notice() = default;
+  Notice(Mark mark, const std::string& text) {
+    header.mark       = mark;
+    header.text_bytes = static_cast<std::int32_t>(text.copy(reason, sizeof reason));
+  }
+};
+
 struct MessageLayout {
   DType type;  ///< of outputs
   int ranks, heads_per_message, dim;

@@ -233,6 +233,8 @@ static void test_errors(void) {
   CHECK_INVALID(CHECK_LIST(&given, 6), "list.queries is NULL");
   given = list, given.entries = (const pagoda_entry*)((const char*)list.entries + 4);
   CHECK_INVALID(DECODE(&given), "allowed: multiples of 16");
+  given = list, given.state_begin = (const int32_t*)((const char*)list.state_begin + 2);
+  CHECK_INVALID(DECODE(&given), "list.state_begin is ");
   given = list, given.num_entries = 8;
   CHECK_INVALID(DECODE(&given), "8 entries");
   given = list, given.num_state_begin = 3;

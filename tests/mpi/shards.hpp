@@ -29,6 +29,16 @@ inline int size_of_comm(MPI_Comm comm) {
   return size;
 }
 
+/// Why the ranks cannot use Transport::nccl; empty if they can.
+template <class Space>
+std::string why_no_nccl() {
+  if (!mpi::has_nccl()) return "this build has no NCCL (PAGODA_NCCL)";
+  if (!std::is_same_v<Space, Kokkos::DefaultExecutionSpace>) return "NCCL exchanges memory of GPUs";
+  const int ranks = size_of_comm(MPI_COMM_WORLD);
+  if (Kokkos::num_devices() < ranks) return "there are fewer GPUs than ranks";
+  return "";
+}
+
 /// Which tokens of each batch entry a rank holds, in the order in which its cache has them.
 using Tokens = std::vector<std::vector<int>>;
 

@@ -93,6 +93,39 @@ TEST_F(Errors, NoResultIsWrittenWhenARankFails) {
   EXPECT_TRUE(untouched());
 }
 
+// The same over NCCL, whose ranks send notices apart from the states.
+TEST_F(Errors, ReachAllRanksOverNccl) {
+  auto o      = options();
+  o.transport = mpi::Transport::nccl;
+  if (!mpi::has_nccl()) {
+    expect_throw_with<InvalidArgument>(
+        [&] { mpi::ContextParallel<Space> parallel(exec, world, o); },
+        {"pagoda::mpi::ContextParallel: transport is nccl on ", "allowed: mpi, as this build has no NCCL"});
+    return;
+  }
+  if (ranks == 1) GTEST_SKIP() << "needs two ranks";
+  if (const std::string reason = why_no_nccl<Space>(); !reason.empty()) GTEST_SKIP() << reason;
+  {
+    mpi::ContextParallel<Space> parallel(exec, world, o);
+    decode(parallel);
+    if (rank == bad) {
+      parallel.fail("its model has no weights");
+    } else {
+      expect_throw_with<mpi::PeerError>([&] { decode(parallel); },
+                                        {"rank " + std::to_string(bad) + " failed: its model has no weights"});
+    }
+  }
+  mpi::ContextParallel<Space> parallel(exec, world, o);
+  const Kokkos::View<T***, Kokkos::LayoutRight, Memory> wrong_q("q", 2, 5, 64);
+  if (rank == bad) {
+    expect_throw_with<InvalidArgument>(
+        [&] { parallel.decode(exec, plan, wrong_q, shard.kv(), results.out, results.lse); },
+        {"q has (heads, head_dim)"});
+  } else {
+    expect_throw_with<mpi::PeerError>([&] { decode(parallel); }, {"failed: pagoda::decode: q has (heads, head_dim)"});
+  }
+}
+
 // The reason has no more room than the message.
 TEST_F(Errors, LongReasonsAreCut) {
   if (ranks == 1) GTEST_SKIP() << "needs two ranks";
@@ -150,6 +183,10 @@ TEST_F(Errors, OfTheConstructorReachAllRanks) {
   expect_throw_with<InvalidArgument>(
       [&] { make(o); },
       {"max_query_tokens is 5 on rank " + std::to_string(bad) + " and 4 on rank 0", "the same options on all ranks"});
+  if (mpi::has_nccl()) {
+    o = options(), o.transport = rank == bad ? mpi::Transport::nccl : mpi::Transport::mpi;
+    expect_throw_with<InvalidArgument>([&] { make(o); }, {"transport is 1 on rank " + std::to_string(bad)});
+  }
   o = options();
   if (rank == bad) {
     o.head_dim_v = 0;

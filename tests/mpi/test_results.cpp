@@ -18,6 +18,7 @@ struct Way {
   DType state_type              = DType::fp32;
   double leeway                 = 1;
   int steps                     = 1;
+  mpi::Transport transport      = mpi::Transport::mpi;
 };
 
 template <class Param>
@@ -47,7 +48,8 @@ struct ContextParallel : testing::Test {
                                          .max_query_tokens = sample.query_tokens() + 2,
                                          .merged_heads     = way.merged,
                                          .state_type = dtype_v<Value> == DType::fp64 ? DType::fp64 : way.state_type,
-                                         .gpu_aware  = way.gpu_aware});
+                                         .gpu_aware  = way.gpu_aware,
+                                         .transport  = way.transport});
     const int heads = own ? shard.heads / ranks : shard.heads;
     for (int step = 0; step < way.steps; ++step) {
       const Results<Exec, Value> results(sample, own ? rank * heads : 0, heads);
@@ -127,6 +129,24 @@ TYPED_TEST(ContextParallel, MessagesInHostMemory) {
   const Sample<typename TypeParam::type> sample({.lengths = {90, 33}, .num_q_heads = 12, .num_kv_heads = 3});
   for (const auto merged : {mpi::MergedHeads::all, mpi::MergedHeads::own})
     this->expect_right(sample, {.merged = merged, .gpu_aware = false, .steps = 2});
+}
+
+// NCCL on the instance's stream: several steps with and without sinks, and several query tokens.
+TYPED_TEST(ContextParallel, Nccl) {
+  if (const std::string reason = why_no_nccl<typename TypeParam::space>(); !reason.empty()) GTEST_SKIP() << reason;
+  using T = typename TypeParam::type;
+  const Sample<T> plain({.lengths = {37, 0, 1, 200, 5, 64}, .num_q_heads = 12, .num_kv_heads = 3, .head_dim = 48});
+  const Sample<T> several({.lengths      = {40, 3, 17},
+                           .num_q_heads  = 12,
+                           .num_kv_heads = 4,
+                           .query_lens   = {4, 3, 1},
+                           .causal       = true,
+                           .sinks        = true});
+  for (const auto merged : {mpi::MergedHeads::all, mpi::MergedHeads::own})
+    for (const Deal deal : {Deal::runs, Deal::last_rank}) {
+      this->expect_right(plain, {.deal = deal, .merged = merged, .steps = 3, .transport = mpi::Transport::nccl});
+      this->expect_right(several, {.deal = deal, .merged = merged, .steps = 2, .transport = mpi::Transport::nccl});
+    }
 }
 
 // A 16-bit type of states rounds once more, for each rank.

@@ -174,9 +174,10 @@ TEST_F(TunedLists, Refusals) {
   p          = good;
   p.head_dim = 576, p.head_dim_v = 512;
   EXPECT_EQ(reason(p), "a list of entries, with a latent cache");
-  p                     = good;
-  p.list.state_out      = {p.out.data, Type::fp32, 4 * 128 + 1, 128};
-  p.list.state_lse.data = p.out.data;  // refused before it is written
+  p                           = good;
+  alignas(16) float states[4] = {};  // nothing is written to them
+  p.list.state_out            = {states, Type::fp32, 4 * 128 + 1, 128};
+  p.list.state_lse.data       = states;
   EXPECT_EQ(reason(p), "rows of partial states do not start on 16 bytes");
 }
 
