@@ -11,8 +11,10 @@
 
 /**
  * @file
- * The C interface, in C99; also valid C++. Link Pagoda::c. Pools: pagoda_pool.h. It describes arrays by pointer, type,
- * extents and strides, and never copies or owns them. What a decode computes: pagoda::decode (decode.hpp).
+ * The C interface, in C99; also valid C++. Link Pagoda::c. It describes arrays by pointer, type, extents and strides,
+ * and never copies or owns them. What a decode computes: pagoda::decode (decode.hpp). Other headers: pagoda_lists.h
+ * (decodes of lists of entries), pagoda_prefix.h (shared prefixes), pagoda_memory.h (memory for caches), pagoda_pool.h.
+ * Not in C: the float64 reference (reference.hpp), Kokkos Views of layouts (kv_layout.hpp), MPI (mpi.hpp).
  *
  *     pagoda_tensor k = pagoda_dense(k_pages, PAGODA_FP16, 4, pages, page_size, kv_heads, head_dim);  // v, q, out too
  *     pagoda_cache kv = {.struct_size = sizeof kv, .layout = PAGODA_PAGED, .k = k, .v = v, .seq_lens = seq_lens,
@@ -235,6 +237,12 @@ typedef struct pagoda_decode_options {
   void* workspace;        /**< scratch memory aligned to 16 bytes, which must live as long as the plan; default: the
                                plan allocates it */
   size_t workspace_bytes; /**< bytes at workspace, at least those of pagoda_workspace_bytes */
+  int32_t max_entries;    /**< bound on the entries of a list: the plan is for pagoda_decode_entries (pagoda_lists.h).
+                             Default: the plan is for pagoda_decode */
+  int32_t max_entry_queries;  /**< bound on the query tokens of an entry, for tuning; default: 1 */
+  int32_t max_listed_queries; /**< bound on the sum of the query tokens of all entries, for tuning; default:
+                                 max_entries * max_entry_queries */
+  int32_t reserved;           /**< 0 */
 } pagoda_decode_options;
 
 /** Made once for a shape, used by every decode of that shape. */

@@ -53,7 +53,7 @@ typedef struct pagoda_pool_stats {
   int32_t free_slots;      /**< sequences that could be added now, given the pages */
   int32_t page_size;       /**< contiguous: max_seq_len */
   int32_t num_pages;       /**< contiguous: max_sequences */
-  int32_t free_pages;      /**< that no sequence holds */
+  int32_t free_pages;      /**< that calls can take: unused ones and evictable_pages */
   int64_t tokens_held;     /**< sum of the lengths of all sequences */
   int64_t tokens_stored;   /**< those of shared pages count once */
   int64_t bytes_per_token; /**< of a key and a value for each kv head */
@@ -61,7 +61,34 @@ typedef struct pagoda_pool_stats {
   int64_t bytes_reserved;  /**< of the pages that sequences hold */
   int64_t bytes_used;      /**< of tokens_stored */
   double waste;            /**< unused fraction of bytes_reserved */
+  int32_t evictable_pages; /**< those of free_pages that the prefix index caches and gives up when a call needs them */
+  int32_t reserved;        /**< 0 */
 } pagoda_pool_stats;
+
+/** A prompt, named by its token ids, or by a hash for each of its full pages: pagoda::Prompt (prefix_index.hpp). */
+typedef struct pagoda_prompt {
+  size_t struct_size;          /**< sizeof(pagoda_prompt) */
+  const int32_t* token_ids;    /**< [num_tokens] ids, 0 or more each; NULL: page_hashes name the prompt */
+  const uint64_t* page_hashes; /**< [num_page_hashes] hashes, with token_ids NULL */
+  int32_t num_tokens;          /**< tokens of the prompt */
+  int32_t num_page_hashes;     /**< with page_hashes: num_tokens / page_size */
+  uint64_t salt;               /**< prompts of different salts share nothing */
+} pagoda_prompt;
+
+/** What the prefix index has saved: pagoda::PrefixStats. Fields that an older struct lacks are not written. */
+typedef struct pagoda_prefix_stats {
+  size_t struct_size;    /**< set by the caller: sizeof(pagoda_prefix_stats) */
+  int64_t prompts;       /**< prompts that were admitted */
+  int64_t hit_tokens;    /**< their tokens whose pages were shared */
+  int64_t miss_tokens;   /**< their other tokens, which had to be computed */
+  int64_t hit_pages;     /**< pages that were shared */
+  int64_t miss_pages;    /**< full pages that had to be computed */
+  int64_t saved_bytes;   /**< keys and values of the tokens that were shared */
+  int64_t evicted_pages; /**< pages that the index gave up */
+  int32_t indexed_pages; /**< pages in the index now; not reset */
+  int32_t reserved;      /**< 0 */
+  double hit_rate;       /**< fraction of the tokens of prompts that were shared */
+} pagoda_prefix_stats;
 
 /** Allocates a pool on exec.
     @param exec     the pool's space; NULL: the default space
@@ -75,6 +102,9 @@ PAGODA_C_EXPORT void pagoda_pool_destroy(pagoda_pool* pool);
     workspace_bytes must be zero. */
 PAGODA_C_EXPORT pagoda_status pagoda_pool_prepare(const pagoda_exec* exec, pagoda_pool* pool,
                                                   const pagoda_decode_options* options);
+/** Fills *options with those that the pool was made with, and their defaults. Set options->struct_size before the call.
+ */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_get_options(const pagoda_pool* pool, pagoda_pool_options* options);
 /** pagoda_plan_describe of the pool's plan. Valid until the pool is prepared again. NULL if there is no plan. */
 PAGODA_C_EXPORT const char* pagoda_pool_describe(pagoda_pool* pool);
 
@@ -91,6 +121,40 @@ PAGODA_C_EXPORT pagoda_status pagoda_pool_fork(const pagoda_exec* exec, pagoda_p
                                                int32_t num_tokens, int32_t* child);
 /** Removes a sequence. Its slot, and the pages that no other sequence holds, are free at once. */
 PAGODA_C_EXPORT pagoda_status pagoda_pool_release(pagoda_pool* pool, int32_t slot);
+
+/** Sets *num_tokens to the tokens with which a sequence of this prompt would begin now, because the prefix index has
+   their pages: a multiple of page_size, less than the prompt. A contiguous pool finds nothing. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_match(const pagoda_pool* pool, const pagoda_prompt* prompt,
+                                                int32_t* num_tokens);
+/** Adds a sequence that holds this prompt, shares the pages that the index has, and names its tokens. k and v: rows of
+    the last tokens of the prompt, at least of those behind pagoda_pool_match. Sets *slot. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_admit_prompt(const pagoda_exec* exec, pagoda_pool* pool,
+                                                       const pagoda_prompt* prompt, const pagoda_tensor* k,
+                                                       const pagoda_tensor* v, int32_t* slot);
+/** Adds a sequence of the tokens of pagoda_pool_match alone. Append the others, and name them. Sets *slot. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_admit_matched(const pagoda_exec* exec, pagoda_pool* pool,
+                                                        const pagoda_prompt* prompt, int32_t* slot);
+/** Sets *can_admit to 1 if pagoda_pool_admit_prompt would succeed now with the right rows, and to 0 otherwise. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_can_admit_prompt(const pagoda_pool* pool, const pagoda_prompt* prompt,
+                                                           int32_t* can_admit);
+/** Names the next num_tokens tokens of a sequence by ids, whose rows have been written and will not be written again.
+ */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_name_tokens(pagoda_pool* pool, int32_t slot, int32_t num_tokens,
+                                                      const int32_t* token_ids);
+/** Names the next num_pages full pages of a sequence by hashes. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_name_pages(pagoda_pool* pool, int32_t slot, int32_t num_pages,
+                                                     const uint64_t* page_hashes);
+/** Sets *num_tokens to the number of first tokens of a sequence that have names. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_named_tokens(const pagoda_pool* pool, int32_t slot, int32_t* num_tokens);
+/** Sets *indexed to 1 if the page is in the prefix index, and to 0 otherwise. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_is_indexed(const pagoda_pool* pool, int32_t page, int32_t* indexed);
+/** Evicts up to num_pages pages that the index caches and no sequence needs. Sets *evicted to their number. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_evict(pagoda_pool* pool, int32_t num_pages, int32_t* evicted);
+/** Fills *stats. A contiguous pool counts misses only. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_get_prefix_stats(const pagoda_pool* pool, pagoda_prefix_stats* stats);
+/** Sets all counts of pagoda_pool_get_prefix_stats to 0, except indexed_pages. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_reset_prefix_stats(pagoda_pool* pool);
+
 /** Appends counts[i] tokens to the sequence in slots[i]; counts NULL: one token each. k and v: (token, kv head, dim),
    the rows of one sequence after those of the one before. */
 PAGODA_C_EXPORT pagoda_status pagoda_pool_append(const pagoda_exec* exec, pagoda_pool* pool, int32_t num_slots,

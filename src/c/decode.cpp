@@ -1,25 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans, decodes, checks, merges and writes of the C interface.
-#include "src/c/tensors.hpp"
+#include "src/c/plans.hpp"
 
 #include <cstddef>
 #include <limits>
 
 using namespace pagoda::c;
-
-namespace {
-
-template <class Space>
-using PlanOf = pagoda::Plan<Space>;
-
-/// Calls f with the plan of its space, and its instance behind exec.
-template <class F>
-void with_plan(const char* who, const pagoda_exec* exec, const pagoda_plan* handle, F&& f) {
-  std::visit([&]<class Space>(const PlanOf<Space>& plan) { f(plan, exec_of<Space>(who, exec, "plan")); },
-             not_null(who, "plan", handle).plan);
-}
-
-}  // namespace
 
 pagoda_status pagoda_workspace_bytes(const pagoda_exec* exec, const pagoda_cache* kv,
                                      const pagoda_decode_options* options, std::size_t* bytes) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/pagoda_memory.h>
 #include <pagoda/pagoda_pool.h>
+#include <pagoda/pagoda_prefix.h>
 #include <pagoda/pagoda.hpp>
 
 #include "pagoda_enabled_types.hpp"
@@ -96,6 +98,12 @@ using PoolIn = std::variant<std::monostate PAGODA_FOR_EACH_PLAIN_TYPE(PAGODA_POO
 template <class Space>
 using Instance = Space;
 
+/// What owns the memory of a cache: views of keys and of values.
+template <class Space>
+struct MemoryIn {
+  Kokkos::View<std::byte*, typename Space::memory_space> k, v;
+};
+
 }  // namespace pagoda::c
 
 namespace pagoda {
@@ -116,7 +124,7 @@ inline TensorRef tensor_ref(const c::Array<4>& view) {
 
 }  // namespace pagoda
 
-/// The opaque handles of pagoda.h.
+/// The opaque handles.
 struct pagoda_exec {
   pagoda::c::AllSpaces::Variant<pagoda::c::Instance> instance;
 };
@@ -129,4 +137,13 @@ struct pagoda_plan {
 struct pagoda_pool {
   pagoda::c::AllSpaces::Variant<pagoda::c::PoolIn> pool;
   std::string description;
+};
+
+struct pagoda_prefix_decoder {
+  pagoda::c::AllSpaces::Variant<pagoda::PrefixDecoder> decoder;
+  std::string description;
+};
+
+struct pagoda_cache_memory {
+  pagoda::c::AllSpaces::Variant<pagoda::c::MemoryIn> memory;
 };

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pools of the C interface.
-#include <pagoda/pagoda_pool.h>
-
 #include "src/base/by_type.hpp"
-#include "src/c/tensors.hpp"
+#include "src/c/pools.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -12,23 +10,6 @@
 using namespace pagoda::c;
 
 namespace {
-
-/// Calls f with the pool behind the handle, for any type and space.
-template <class Handle, class F>
-void with_pool(const char* who, Handle* handle, F&& f) {
-  const auto call = [&]<class Pool>(Pool& pool) {
-    if constexpr (!std::is_same_v<std::remove_const_t<Pool>, std::monostate>) f(*pool);
-  };
-  std::visit([&](auto& in_space) { std::visit(call, in_space); }, not_null(who, "pool", handle).pool);
-}
-
-/// The same, with the pool's instance behind exec, and the memory that its space can access.
-template <class F>
-void with_pool(const char* who, const pagoda_exec* exec, pagoda_pool* handle, F&& f) {
-  with_pool(who, handle, [&]<class T, class Space>(pagoda::KVPool<T, Space>& pool) {
-    f(pool, exec_of<Space>(who, exec, "pool"), Reach::of<Space>());
-  });
-}
 
 std::span<const int> list_of(const char* who, const char* name, const std::int32_t* entries, std::int32_t count) {
   require(count >= 0, who, ": num_slots is ", count, "; allowed: 0 or more");
@@ -86,6 +67,25 @@ pagoda_status pagoda_pool_prepare(const pagoda_exec* exec, pagoda_pool* pool, co
       require(!o.workspace && o.workspace_bytes == 0, who,
               ": options.workspace is given; allowed: NULL, as the plan of a pool allocates its own");
       p.prepare(instance, decode_options<Space>(o));
+    });
+  });
+}
+
+pagoda_status pagoda_pool_get_options(const pagoda_pool* pool, pagoda_pool_options* options) {
+  return guarded([&] {
+    const char* const who   = "pagoda_pool_get_options";
+    const std::size_t bytes = common_bytes(who, "options", options, offsetof(pagoda_pool_options, head_dim_v));
+    with_pool(who, pool, [&]<class T, class Space>(const pagoda::KVPool<T, Space>& p) {
+      const pagoda::PoolOptions& o = p.options();
+      pagoda_pool_options to{};
+      to.struct_size  = options->struct_size;
+      to.layout       = dynamic_cast<const pagoda::PagedPool<T, Space>*>(&p) ? PAGODA_PAGED : PAGODA_CONTIGUOUS;
+      to.type         = code_of(pagoda::dtype_v<T>);
+      to.num_kv_heads = o.num_kv_heads, to.head_dim = o.head_dim, to.head_dim_v = o.head_dim_v;
+      to.max_seq_len = o.max_seq_len, to.max_sequences = o.max_sequences;
+      to.page_size = o.page_size, to.num_pages = o.num_pages, to.num_q_heads = o.num_q_heads;
+      to.order = o.order == pagoda::KVOrder::NHD ? PAGODA_NHD : PAGODA_HND;
+      std::memcpy(options, &to, bytes);
     });
   });
 }
@@ -272,7 +272,7 @@ pagoda_status pagoda_pool_get_stats(const pagoda_pool* pool, pagoda_pool_stats* 
       s.tokens_held = p.tokens_held(), s.tokens_stored = p.tokens_stored();
       s.bytes_per_token = p.bytes_per_token(), s.bytes_allocated = p.bytes_allocated();
       s.bytes_reserved = p.bytes_reserved(), s.bytes_used = p.bytes_used();
-      s.waste = p.waste();
+      s.waste = p.waste(), s.evictable_pages = p.evictable_pages();
       std::memcpy(stats, &s, bytes);
     });
   });

@@ -201,17 +201,18 @@ Cache cache(const char* who, const pagoda_cache* given, const Reach& reach) {
   return {r};
 }
 
+pagoda_tensor describe_tensor(const TensorRef& t) {
+  pagoda_tensor to{};
+  to.data = t.data, to.type = code_of(t.type), to.rank = t.rank;
+  std::copy(t.extent.begin(), t.extent.end(), to.extent);
+  std::copy(t.stride.begin(), t.stride.end(), to.stride);
+  return to;
+}
+
 pagoda_cache describe_cache(const CacheRef& kv) {
-  const auto tensor_of = [](const TensorRef& t) {
-    pagoda_tensor to{};
-    to.data = t.data, to.type = code_of(t.type), to.rank = t.rank;
-    std::copy(t.extent.begin(), t.extent.end(), to.extent);
-    std::copy(t.stride.begin(), t.stride.end(), to.stride);
-    return to;
-  };
   pagoda_cache c{};
   c.layout = kv.paged ? PAGODA_PAGED : PAGODA_CONTIGUOUS;
-  c.k = tensor_of(kv.k), c.v = tensor_of(kv.v);
+  c.k = describe_tensor(kv.k), c.v = describe_tensor(kv.v);
   c.seq_lens = kv.seq_lens, c.num_sequences = kv.num_sequences;
   c.sequence_ids = kv.sequence_ids, c.batch = kv.batch;
   if (kv.paged) {
@@ -225,6 +226,9 @@ pagoda_decode_options read_options(const char* who, const pagoda_decode_options*
   const auto o = read_struct(who, "options", given, offsetof(pagoda_decode_options, max_batch));
   require(o.window >= 0, who, ": options.window is ", o.window, "; allowed: 0 (all tokens) or more");
   require(o.max_query_len >= 0, who, ": options.max_query_len is ", o.max_query_len, "; allowed: 0 (one) or more");
+  require(o.max_entry_queries >= 0, who, ": options.max_entry_queries is ", o.max_entry_queries,
+          "; allowed: 0 (one) or more");
+  require(o.reserved == 0, who, ": options.reserved is ", o.reserved, "; allowed: 0");
   require(!o.cu_seqlens_q || o.num_cu_seqlens_q >= 1, who, ": options.num_cu_seqlens_q is ", o.num_cu_seqlens_q,
           "; allowed: the entries of cu_seqlens_q, 1 or more");
   return o;

@@ -35,6 +35,15 @@ Array<Rank> array(const char* who, const char* name, const pagoda_tensor* given,
   return {tensor(who, name, given, Rank, reach)};
 }
 
+/// The same, or an empty one if the caller passes none.
+template <int Rank>
+Array<Rank> optional_array(const char* who, const char* name, const pagoda_tensor* given, const Reach& reach) {
+  if (given && given->data) return array<Rank>(who, name, given, reach);
+  Array<Rank> none;
+  none.ref.rank = Rank;
+  return none;
+}
+
 /// A log-sum-exp, fp32 or fp64.
 template <int Rank>
 Array<Rank> lse_array(const char* who, const char* name, const pagoda_tensor* given, const Reach& reach) {
@@ -46,12 +55,8 @@ Array<Rank> lse_array(const char* who, const char* name, const pagoda_tensor* gi
 /// The same, or an empty one if the caller passes none.
 template <int Rank>
 Array<Rank> optional_lse(const char* who, const char* name, const pagoda_tensor* given, const Reach& reach) {
-  if (!given || !given->data) {
-    Array<Rank> none;
-    none.ref.rank = Rank;
-    return none;
-  }
-  return lse_array<Rank>(who, name, given, reach);
+  return given && given->data ? lse_array<Rank>(who, name, given, reach)
+                              : optional_array<Rank>(who, name, nullptr, reach);
 }
 
 KVOrder order_of(const char* who, const char* name, pagoda_order order);
@@ -60,6 +65,9 @@ KVOrder order_of(const char* who, const char* name, pagoda_order order);
 Array<4> cache_tensor(const char* who, const char* name, const pagoda_tensor* given, KVOrder order, const Reach& reach);
 
 Cache cache(const char* who, const pagoda_cache* given, const Reach& reach);
+
+/// A description of this array in axes of its own.
+pagoda_tensor describe_tensor(const TensorRef& t);
 
 /// A description of this cache for pagoda_cache; struct_size stays 0.
 pagoda_cache describe_cache(const CacheRef& kv);
@@ -84,6 +92,7 @@ Options<Space> decode_options(const pagoda_decode_options& o) {
   if (o.sinks) to.sinks = Kokkos::View<const float*, Memory>(o.sinks, entries(o.num_q_heads));
   if (o.backend) to.backend = o.backend;
   to.programmatic_launch = o.programmatic_launch != 0;
+  to.entries             = {o.max_entries, o.max_entry_queries == 0 ? 1 : o.max_entry_queries, o.max_listed_queries};
   return to;
 }
 

@@ -53,6 +53,8 @@ pagoda_order order_by_name(const char* who, const char* argument, const std::str
 
 void bind_cache(nb::module_& m);
 void bind_plan(nb::module_& m);
+void bind_memory(nb::module_& m);
 void bind_pool(nb::module_& m);
+void bind_prefix(nb::module_& m);
 
 }  // namespace pagoda::python

@@ -12,7 +12,9 @@ NB_MODULE(_core, m) {
   nb::exception<OutOfCapacity>(m, "OutOfCapacity", PyExc_RuntimeError);
   bind_cache(m);
   bind_plan(m);
+  bind_memory(m);
   bind_pool(m);
+  bind_prefix(m);
   m.def("version", [] { return std::string(pagoda_version_string()); });
   m.def("configuration", [] { return std::string(pagoda_configuration()); });
   m.def("types", [] {

@@ -33,6 +33,9 @@ class Options {
     if (name == "max_seq_len") return read(name, value, o_.max_seq_len);
     if (name == "max_query_len") return read(name, value, o_.max_query_len);
     if (name == "max_query_tokens") return read(name, value, o_.max_query_tokens);
+    if (name == "max_entries") return read(name, value, o_.max_entries);
+    if (name == "max_entry_queries") return read(name, value, o_.max_entry_queries);
+    if (name == "max_listed_queries") return read(name, value, o_.max_listed_queries);
     if (name == "num_initial_tokens") return read(name, value, o_.num_initial_tokens);
     if (name == "logit_soft_cap") return read(name, value, o_.logit_soft_cap);
     if (name == "softmax_scale") {

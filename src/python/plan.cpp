@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans, decodes, merges, checks and writes.
+#include "src/python/lists.hpp"
 #include "src/python/options.hpp"
 
 #include <nanobind/stl/string.h>
@@ -29,8 +30,7 @@ class Plan final : public Owned {
     const Array queries(who, "q", q, Access::read, stream), outputs(who, "out", out, Access::write, stream);
     const Array sums = Array::optional(who, "lse", lse, Access::write, stream);
     require_here(who, "q", queries), require_here(who, "out", outputs), require_here(who, "lse", sums);
-    if (cache.device() != device_)
-      refuse(who, ": the cache is on ", cache.device().name(), "; allowed: ", device_.name(), ", the plan's device");
+    require_same(who, "the cache", cache.device());
     const pagoda_exec* const exec = Runtime::instance().exec(who, device_, stream);
     call([&] {
       return finish(
@@ -45,6 +45,54 @@ class Plan final : public Owned {
     require_here(who, "q", queries);
     const pagoda_exec* const exec = Runtime::instance().exec(who, device_, stream);
     call([&]() -> Outcome { return pagoda_check(exec, cache.described(), plan_, &queries.tensor()); });
+  }
+
+  void decode_entries(nb::handle q, const Cache& cache, const Entries& list, nb::handle out, nb::handle lse,
+                      nb::handle state_out, nb::handle state_lse, std::uintptr_t stream) {
+    const char* const who = "pagoda.Plan.decode_entries";
+    const Array queries(who, "q", q, Access::read, stream), outputs(who, "out", out, Access::write, stream);
+    const Array sums    = Array::optional(who, "lse", lse, Access::write, stream);
+    const Array states  = Array::optional(who, "states[0]", state_out, Access::write, stream);
+    const Array weights = Array::optional(who, "states[1]", state_lse, Access::write, stream);
+    require_here(who, "q", queries), require_here(who, "out", outputs), require_here(who, "lse", sums);
+    require_here(who, "states[0]", states), require_here(who, "states[1]", weights);
+    require_same(who, "the cache", cache.device()), require_same(who, "the list", list.device());
+    const pagoda_exec* const exec = Runtime::instance().exec(who, device_, stream);
+    call([&] {
+      return finish(
+          pagoda_decode_entries(exec, plan_, &queries.tensor(), cache.described(), list.described(), &outputs.tensor(),
+                                sums.tensor_or_null(), states.tensor_or_null(), weights.tensor_or_null()),
+          device_, exec);
+    });
+  }
+
+  void merge_entries(const Entries& list, nb::handle state_out, nb::handle state_lse, nb::handle out, nb::handle lse,
+                     std::uintptr_t stream) {
+    const char* const who = "pagoda.Plan.merge_entries";
+    const Array states(who, "states[0]", state_out, Access::read, stream);
+    const Array weights(who, "states[1]", state_lse, Access::read, stream);
+    const Array outputs(who, "out", out, Access::write, stream);
+    const Array sums = Array::optional(who, "lse", lse, Access::write, stream);
+    require_here(who, "states[0]", states), require_here(who, "states[1]", weights);
+    require_here(who, "out", outputs), require_here(who, "lse", sums);
+    require_same(who, "the list", list.device());
+    const pagoda_exec* const exec = Runtime::instance().exec(who, device_, stream);
+    call([&] {
+      return finish(pagoda_merge_entries(exec, plan_, list.described(), &states.tensor(), &weights.tensor(),
+                                         &outputs.tensor(), sums.tensor_or_null()),
+                    device_, exec);
+    });
+  }
+
+  void check_entries(const Cache& cache, nb::handle q, const Entries& list, int num_states, std::uintptr_t stream) {
+    const char* const who = "pagoda.check";
+    const Array queries(who, "q", q, Access::read, stream);
+    require_here(who, "q", queries);
+    require_same(who, "the cache", cache.device()), require_same(who, "the list", list.device());
+    const pagoda_exec* const exec = Runtime::instance().exec(who, device_, stream);
+    call([&]() -> Outcome {
+      return pagoda_check_entries(exec, plan_, &queries.tensor(), cache.described(), list.described(), num_states);
+    });
   }
 
   /// Seconds of one decode as a C++ program calls it: the mean of `calls`. For measuring what a call from Python adds.
@@ -95,6 +143,11 @@ class Plan final : public Owned {
   }
   void require_here(const char* who, const char* name, const Array& array) const {
     array.require_on(who, name, device_, "the plan's device");
+  }
+
+  void require_same(const char* who, const char* name, Device device) const {
+    if (device != device_)
+      refuse(who, ": ", name, " is on ", device.name(), "; allowed: ", device_.name(), ", the plan's device");
   }
 
   /// One call at a time, as a plan takes one decode at a time.
@@ -184,6 +237,11 @@ void write_kv(const Cache& cache, nb::handle slot_mapping, nb::handle k, nb::han
 }  // namespace
 
 void bind_plan(nb::module_& m) {
+  nb::class_<Entries>(m, "Entries", "A list of entries, described once for many calls.")
+      .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, std::uintptr_t>(), "entries"_a, "queries"_a,
+           "state_begin"_a.none(), "masks"_a.none(), "stream"_a)
+      .def_prop_ro("num_entries", &Entries::num_entries, "Entries of the list.")
+      .def_prop_ro("num_queries", &Entries::num_queries, "Query tokens of the list.");
   nb::class_<Plan>(m, "Plan", "How decodes of one shape run.")
       .def(
           "__init__",
@@ -192,6 +250,11 @@ void bind_plan(nb::module_& m) {
           },
           "cache"_a, "stream"_a, "options"_a)
       .def("_decode", &Plan::decode, "q"_a, "cache"_a, "out"_a, "lse"_a.none(), "stream"_a)
+      .def("_decode_entries", &Plan::decode_entries, "q"_a, "cache"_a, "entries"_a, "out"_a, "lse"_a.none(),
+           "state_out"_a.none(), "state_lse"_a.none(), "stream"_a)
+      .def("_merge_entries", &Plan::merge_entries, "entries"_a, "state_out"_a, "state_lse"_a, "out"_a, "lse"_a.none(),
+           "stream"_a)
+      .def("_check_entries", &Plan::check_entries, "cache"_a, "q"_a, "entries"_a, "num_states"_a, "stream"_a)
       .def("_seconds_per_call", &Plan::seconds_per_call, "q"_a, "cache"_a, "out"_a, "calls"_a)
       .def("_check", &Plan::check, "cache"_a, "q"_a, "stream"_a)
       .def("describe", &Plan::describe, "One line: shape, tiles, bounds, and why the plan is slow if it is.")

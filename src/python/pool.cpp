@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pools: memory and bookkeeping for many sequences.
+#include "src/python/memory.hpp"
 #include "src/python/options.hpp"
 
 #include <pagoda/pagoda_pool.h>
 
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
@@ -18,6 +18,35 @@ namespace {
 
 using Slots  = std::vector<std::int32_t>;
 using Counts = std::optional<std::vector<std::int32_t>>;
+
+/// The name of a prompt.
+class Prompt {
+ public:
+  Prompt(std::optional<std::vector<std::int32_t>> token_ids, std::optional<std::vector<std::uint64_t>> page_hashes,
+         int num_tokens, std::uint64_t salt)
+      : ids_(std::move(token_ids).value_or(std::vector<std::int32_t>())),
+        hashes_(std::move(page_hashes).value_or(std::vector<std::uint64_t>())) {
+    const int ids = static_cast<int>(ids_.size());
+    if (ids > 0 && num_tokens != 0 && num_tokens != ids)
+      refuse("pagoda.Prompt: num_tokens is ", num_tokens, "; allowed: 0 or ", ids, ", as there are token_ids");
+    p_.struct_size = sizeof p_;
+    if (ids > 0) p_.token_ids = ids_.data();
+    if (!hashes_.empty()) p_.page_hashes = hashes_.data();
+    p_.num_tokens      = ids > 0 ? ids : num_tokens;
+    p_.num_page_hashes = static_cast<std::int32_t>(hashes_.size());
+    p_.salt            = salt;
+  }
+  Prompt(const Prompt&)            = delete;  // p_ points to its vectors
+  Prompt& operator=(const Prompt&) = delete;
+
+  const pagoda_prompt* described() const { return &p_; }
+  int num_tokens() const { return p_.num_tokens; }
+
+ private:
+  std::vector<std::int32_t> ids_;
+  std::vector<std::uint64_t> hashes_;
+  pagoda_prompt p_{};
+};
 
 class Pool final : public Owned {
  public:
@@ -75,6 +104,76 @@ class Pool final : public Owned {
   }
   void release(int slot) {
     ask([&] { return pagoda_pool_release(pool_, slot); });
+  }
+  int admit_prompt(const Prompt& prompt, nb::handle k, nb::handle v, std::uintptr_t stream) {
+    const Array keys = read("admit_prompt", "k", k, stream), values = read("admit_prompt", "v", v, stream);
+    std::int32_t slot = -1;
+    call("admit_prompt", stream, [&](const pagoda_exec* exec) {
+      return pagoda_pool_admit_prompt(exec, pool_, prompt.described(), &keys.tensor(), &values.tensor(), &slot);
+    });
+    return slot;
+  }
+  int admit_matched(const Prompt& prompt, std::uintptr_t stream) {
+    std::int32_t slot = -1;
+    call("admit_matched", stream,
+         [&](const pagoda_exec* exec) { return pagoda_pool_admit_matched(exec, pool_, prompt.described(), &slot); });
+    return slot;
+  }
+  int match(const Prompt& prompt) {
+    std::int32_t tokens = 0;
+    ask([&] { return pagoda_pool_match(pool_, prompt.described(), &tokens); });
+    return tokens;
+  }
+  bool can_admit_prompt(const Prompt& prompt) {
+    std::int32_t yes = 0;
+    ask([&] { return pagoda_pool_can_admit_prompt(pool_, prompt.described(), &yes); });
+    return yes != 0;
+  }
+  void name_tokens(int slot, const std::vector<std::int32_t>& token_ids) {
+    ask([&] { return pagoda_pool_name_tokens(pool_, slot, size(token_ids), token_ids.data()); });
+  }
+  void name_pages(int slot, const std::vector<std::uint64_t>& page_hashes) {
+    const auto pages = static_cast<std::int32_t>(page_hashes.size());
+    ask([&] { return pagoda_pool_name_pages(pool_, slot, pages, page_hashes.data()); });
+  }
+  int named_tokens(int slot) {
+    std::int32_t tokens = 0;
+    ask([&] { return pagoda_pool_named_tokens(pool_, slot, &tokens); });
+    return tokens;
+  }
+  bool is_indexed(int page) {
+    std::int32_t yes = 0;
+    ask([&] { return pagoda_pool_is_indexed(pool_, page, &yes); });
+    return yes != 0;
+  }
+  int evict(int num_pages) {
+    std::int32_t evicted = 0;
+    ask([&] { return pagoda_pool_evict(pool_, num_pages, &evicted); });
+    return evicted;
+  }
+  nb::dict prefix_stats() {
+    pagoda_prefix_stats s{};
+    s.struct_size = sizeof s;
+    ask([&] { return pagoda_pool_get_prefix_stats(pool_, &s); });
+    nb::dict all;
+    all["prompts"] = s.prompts, all["hit_tokens"] = s.hit_tokens, all["miss_tokens"] = s.miss_tokens;
+    all["hit_pages"] = s.hit_pages, all["miss_pages"] = s.miss_pages, all["saved_bytes"] = s.saved_bytes;
+    all["evicted_pages"] = s.evicted_pages, all["indexed_pages"] = s.indexed_pages, all["hit_rate"] = s.hit_rate;
+    return all;
+  }
+  void reset_prefix_stats() {
+    ask([&] { return pagoda_pool_reset_prefix_stats(pool_); });
+  }
+  nb::dict options() {
+    pagoda_pool_options o{};
+    o.struct_size = sizeof o;
+    ask([&] { return pagoda_pool_get_options(pool_, &o); });
+    nb::dict all;
+    all["dtype"] = pagoda_type_name(o.type), all["num_kv_heads"] = o.num_kv_heads, all["head_dim"] = o.head_dim;
+    all["head_dim_v"] = o.head_dim_v, all["max_seq_len"] = o.max_seq_len, all["max_sequences"] = o.max_sequences;
+    all["page_size"] = o.page_size, all["num_pages"] = o.num_pages;
+    all["order"] = o.order == PAGODA_NHD ? "NHD" : "HND";
+    return all;
   }
   void append(const Slots& slots, nb::handle k, nb::handle v, const Counts& counts, std::uintptr_t stream) {
     const Array keys = read("append", "k", k, stream), values = read("append", "v", v, stream);
@@ -160,6 +259,7 @@ class Pool final : public Owned {
     all["free_pages"] = s.free_pages, all["tokens_held"] = s.tokens_held, all["tokens_stored"] = s.tokens_stored;
     all["bytes_per_token"] = s.bytes_per_token, all["bytes_allocated"] = s.bytes_allocated;
     all["bytes_reserved"] = s.bytes_reserved, all["bytes_used"] = s.bytes_used, all["waste"] = s.waste;
+    all["evictable_pages"] = s.evictable_pages;
     return all;
   }
   std::string describe() {
@@ -172,16 +272,8 @@ class Pool final : public Owned {
     return text;
   }
 
-  /// Keys or values of the pool's memory.
-  nb::ndarray<nb::array_api> memory(nb::handle self, const pagoda_tensor& t) const {
-    const dlpack::DataType type = dlpack_type(t.type);
-    std::size_t shape[4];
-    for (int axis = 0; axis < 4; ++axis) shape[axis] = static_cast<std::size_t>(t.extent[axis]);
-    return nb::ndarray<nb::array_api>(t.data, 4, shape, self, t.stride, {type.code, type.bits, type.lanes},
-                                      device_.type, device_.id);
-  }
-  nb::ndarray<nb::array_api> k(nb::handle self) const { return memory(self, memory_.k); }
-  nb::ndarray<nb::array_api> v(nb::handle self) const { return memory(self, memory_.v); }
+  nb::ndarray<nb::array_api> k(nb::handle self) const { return array_of(memory_.k, device_, self); }
+  nb::ndarray<nb::array_api> v(nb::handle self) const { return array_of(memory_.v, device_, self); }
   int head_dim_v() const { return head_dim_v_; }
   std::string device() const { return device_.name(); }
 
@@ -235,6 +327,14 @@ class Pool final : public Owned {
 }  // namespace
 
 void bind_pool(nb::module_& m) {
+  nb::class_<Prompt>(
+      m, "Prompt",
+      "The name of a prompt: the ids of all tokens, or a hash for each full page with num_tokens. Prompts "
+      "of different salts share nothing.")
+      .def(nb::init<std::optional<std::vector<std::int32_t>>, std::optional<std::vector<std::uint64_t>>, int,
+                    std::uint64_t>(),
+           "token_ids"_a = nb::none(), nb::kw_only(), "page_hashes"_a = nb::none(), "num_tokens"_a = 0, "salt"_a = 0)
+      .def_prop_ro("num_tokens", &Prompt::num_tokens, "Tokens of the prompt.");
   nb::class_<Pool>(m, "Pool", "Memory for the keys and values of many sequences, and who holds which part of it.")
       .def(nb::init<bool, const std::string&, int, int, int, int, int, int, int, const std::string&, std::int32_t,
                     std::int32_t, std::uintptr_t>(),
@@ -243,6 +343,20 @@ void bind_pool(nb::module_& m) {
       .def("_prepare", &Pool::prepare, "stream"_a, "options"_a)
       .def("_admit", &Pool::admit, "k"_a, "v"_a, "stream"_a)
       .def("_admit_tokens", &Pool::admit_tokens, "num_tokens"_a, "stream"_a)
+      .def("_admit_prompt", &Pool::admit_prompt, "prompt"_a, "k"_a, "v"_a, "stream"_a)
+      .def("_admit_matched", &Pool::admit_matched, "prompt"_a, "stream"_a)
+      .def("_name_tokens", &Pool::name_tokens, "slot"_a, "token_ids"_a)
+      .def("_name_pages", &Pool::name_pages, "slot"_a, "page_hashes"_a)
+      .def("match", &Pool::match, "prompt"_a,
+           "Tokens with which a sequence of this prompt would begin now, because the index has their pages.")
+      .def("can_admit_prompt", &Pool::can_admit_prompt, "prompt"_a, "Whether `admit_prompt` would succeed now.")
+      .def("named_tokens", &Pool::named_tokens, "slot"_a, "Number of first tokens of a sequence that have names.")
+      .def("is_indexed", &Pool::is_indexed, "page"_a, "Whether a page is in the prefix index.")
+      .def("evict", &Pool::evict, "num_pages"_a,
+           "Evicts up to num_pages pages that the index caches and no sequence needs. Returns how many.")
+      .def("prefix_stats", &Pool::prefix_stats, "What the prefix index has saved: hits, misses, bytes, evictions.")
+      .def("reset_prefix_stats", &Pool::reset_prefix_stats, "Sets the counts of `prefix_stats` to 0.")
+      .def("options", &Pool::options, "The shape of the pool, with defaults filled in.")
       .def("_fork", &Pool::fork, "slot"_a, "num_tokens"_a, "stream"_a)
       .def("_append", &Pool::append, "slots"_a, "k"_a, "v"_a, "counts"_a.none(), "stream"_a)
       .def("_reserve", &Pool::reserve, "slots"_a, "counts"_a.none(), "stream"_a)

@@ -154,7 +154,8 @@ static double attend(const Scene* s, int token, int head, double* out, double* s
   double sum         = s->sinks ? exp(s->sinks[head]) : 0;
   for (int d = 0; d < s->dim_v; ++d) out[d] = sizes[d] = 0;
   for (int t = 0; t < length; ++t) {
-    if (!o->not_causal && t > own) continue;
+    if (s->sees && !s->sees(token, t, kv_head)) continue;
+    if (!s->sees && !o->not_causal && t > own) continue;
     if (o->window > 0 && t <= own - o->window && t >= o->num_initial_tokens) continue;
     const size_t row = ((size_t)b * capacity(s) + t) * s->kv_heads + kv_head;
     double score     = 0;

@@ -16,6 +16,8 @@ typedef struct Scene {
   pagoda_decode_options options; /* arrays in it: on the device */
   const double* sinks;           /* the same arrays on the host */
   const double* slopes;
+  /* Whether query token q sees token t for this kv head, in the place of the masks of options; NULL: these masks. */
+  int (*sees)(int q, int t, int kv_head);
 
   /* set by scene_make */
   pagoda_type io; /* of queries and outputs */

@@ -4,22 +4,14 @@ program test_fortran
   use, intrinsic :: iso_c_binding
   use, intrinsic :: iso_fortran_env, only : int8, int16, real32, real64
   use pagoda
+  use checks
   implicit none
 
   integer, parameter :: batch = 3, q_heads = 4, kv_heads = 2, dim = 32, page = 8, pages_each = 3
   integer, parameter :: pages = batch * pages_each
-  integer :: checks = 0, failures = 0
   type(c_ptr) :: host = c_null_ptr
   integer(c_int32_t), target :: seq_lens(batch) = [19, 24, 5], table(pages_each, batch)
   integer :: i
-
-  interface
-    function size_in_c(which) bind(C, name="size_in_c") result(bytes)
-      import :: c_int32_t, c_size_t
-      integer(c_int32_t), value :: which
-      integer(c_size_t) :: bytes
-    end function
-  end interface
 
   table = reshape([(pages - i, i=1, pages)], shape(table))
   call test_sizes_and_names()
@@ -34,26 +26,9 @@ program test_fortran
   if (pagoda_type_is_enabled(PAGODA_FP16) /= 0) call test_fp16()
   call pagoda_exec_destroy(host)
   call expect(pagoda_finalize(), PAGODA_SUCCESS)
-  print "(i0, a, i0, a)", failures, " of ", checks, " checks failed"
-  if (failures > 0 .or. checks == 0) error stop 1
+  call finish()
 
 contains
-
-  subroutine check(ok, what)
-    logical, intent(in) :: ok
-    character(len=*), intent(in) :: what
-    checks = checks + 1
-    if (ok) return
-    failures = failures + 1
-    print "(4a)", "failed: ", what, "; last error: ", pagoda_last_error()
-  end subroutine
-
-  subroutine expect(status, expected, text)
-    integer(c_int32_t), intent(in) :: status, expected
-    character(len=*), intent(in), optional :: text
-    call check(status == expected, "got " // pagoda_status_name(status) // ", expected " // pagoda_status_name(expected))
-    if (present(text)) call check(index(pagoda_last_error(), text) > 0, "the message has no """ // text // """")
-  end subroutine
 
   subroutine test_sizes_and_names()
     type(pagoda_tensor) :: tensor

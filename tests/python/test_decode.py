@@ -170,3 +170,26 @@ def test_write_and_check():
     scene.block_table[0, 1] = 77
     with pytest.raises(ValueError, match="77; allowed"):
         pagoda.check(cache)
+
+
+def test_ragged_prompts():
+    """Prompts of different lengths beside a decode: the rows of one sequence follow those of the one before."""
+    scene = Scene(lengths=(20, 31, 9))
+    counts = [5, 1, 9]
+    offsets = np.array([0, 5, 6, 15], np.int32)
+    rng = np.random.default_rng(5)
+    q = rng.standard_normal((15, scene.heads, scene.dim)).astype(np.float32)
+    cache = scene.cache()
+    plan = pagoda.plan(cache, num_q_heads=8, max_query_len=9, max_query_tokens=15, cu_seqlens_q=offsets)
+    pagoda.check(cache, plan, q)
+    out, lse = plan.decode(q, cache, return_lse=True)
+    for b, count in enumerate(counts):
+        one = Scene(lengths=(20, 31, 9))
+        one.block_table, one.seq_lens, one.query_len = scene.block_table[b : b + 1], scene.seq_lens[b : b + 1], count
+        rows = slice(offsets[b], offsets[b + 1])
+        right_out, right_lse = one.right(q=q[rows])
+        close(out[rows], right_out, TOLERANCE["fp32"])
+        close(lse[rows], right_lse, TOLERANCE["fp32"])
+    offsets[1] = 15  # 15 query tokens of sequence 0
+    with pytest.raises(ValueError, match="cu_seqlens_q"):
+        pagoda.check(cache, plan, q)

@@ -20,29 +20,53 @@ import os
 from typing import Any
 
 from . import _core
-from ._core import OutOfCapacity
+from ._core import CacheMemory, OutOfCapacity, Prompt
 from ._cache import Cache, ContiguousCache, PagedCache, write_kv
+from ._lists import Entries, entry, entry_query
+from ._memory import (
+    bytes_per_token,
+    latent_bytes_per_token,
+    make_contiguous_cache,
+    make_paged_cache,
+    reserved_tokens,
+    sequences_that_fit,
+    waste_fraction,
+)
 from ._plan import Plan, check, merge, merge_pair, plan, workspace_bytes
 from ._pool import ContiguousPool, PagedPool, Pool
+from ._prefix import PrefixDecoder
 
 __version__ = _core.version()
 
 __all__ = [
     "Cache",
+    "CacheMemory",
     "ContiguousCache",
     "ContiguousPool",
+    "Entries",
     "OutOfCapacity",
     "PagedCache",
     "PagedPool",
     "Plan",
     "Pool",
+    "PrefixDecoder",
+    "Prompt",
+    "bytes_per_token",
     "check",
     "configuration",
+    "entry",
+    "entry_query",
     "initialize",
+    "latent_bytes_per_token",
+    "make_contiguous_cache",
+    "make_paged_cache",
     "merge",
     "merge_pair",
     "plan",
+    "reserved_tokens",
+    "sequences_that_fit",
     "types",
+    "waste_fraction",
     "workspace_bytes",
     "write_kv",
 ]

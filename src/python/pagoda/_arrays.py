@@ -171,6 +171,17 @@ def device_of(array: Any) -> str:
     )
 
 
+_DEVICE_TYPES = {"cpu": 1, "cuda": 2, "rocm": 10}
+
+
+def device_numbers(who: str, device: Any) -> tuple[int, int]:
+    """DLPack's numbers of "cpu", "cuda", "cuda:1" or a torch.device. PyTorch calls AMD's devices cuda, too."""
+    kind, _, number = str(device).partition(":")
+    if kind not in _DEVICE_TYPES or not (number == "" or number.isdigit()):
+        raise ValueError(f'{who}: device is {str(device)!r}; allowed: "cpu", "cuda" or "rocm", with :number')
+    return _DEVICE_TYPES[kind], int(number or 0)
+
+
 def wait_for_jax(array: Any, device: str, stream: int) -> None:
     """JAX has no current stream: it reads results as soon as a call returns, so the call waits for a GPU."""
     if device != "cpu" and library_of(array) in ("jax", "jaxlib"):

@@ -8,6 +8,7 @@ from typing import Any, Optional, Tuple, Union
 from . import _core
 from ._arrays import device_of, empty, stream_number, wait_for_jax, writable
 from ._cache import Array, Cache
+from ._lists import States
 
 Result = Union[Array, Tuple[Array, Array]]
 
@@ -52,8 +53,56 @@ class Plan(_core.Plan):
             wait_for_jax(q, self.device, number)
         return out if lse is None else (out, lse)
 
+    def decode_entries(
+        self,
+        q: Array,
+        cache: _core.Cache,
+        entries: _core.Entries,
+        out: Optional[Array] = None,
+        lse: Optional[Array] = None,
+        *,
+        states: Optional[States] = None,
+        return_lse: bool = False,
+        stream: Any = None,
+    ) -> Result:
+        """Decodes a list of entries, with a plan that has max_entries. Entries with a negative state write out and lse, the
+        others write `states`, which `merge_entries` then merges. `pagoda.check` examines lists.
 
-def _stream_of(cache: _core.Cache, stream: Any) -> int:
+        states: (out, lse): (state, q head, head_dim_v) of a plain type and (state, q head), float32 or float64; needed if
+            the list has state_begin. See `empty_states`.
+        """
+        who = "pagoda.Plan.decode_entries"
+        out = empty(q, (*q.shape[:-1], self.head_dim_v)) if out is None else writable(who, "out", out)
+        if return_lse and lse is None:
+            lse = empty(q, q.shape[:-1], True)
+        state_out, state_lse = (None, None) if states is None else states
+        number = stream_number(self.device, q, stream)
+        self._decode_entries(q, cache, entries, out, lse, state_out, state_lse, number)
+        wait_for_jax(q, self.device, number)
+        return out if lse is None else (out, lse)
+
+    def empty_states(self, q: Array, num_states: int) -> States:
+        """Partial states of float32 for `decode_entries`, in new arrays of q's library."""
+        return empty(q, (num_states, q.shape[1], self.head_dim_v), True), empty(q, (num_states, q.shape[1]), True)
+
+    def merge_entries(
+        self,
+        entries: _core.Entries,
+        states: States,
+        out: Array,
+        lse: Optional[Array] = None,
+        *,
+        stream: Any = None,
+    ) -> None:
+        """Merges the partial states of each query token that has any into its row of out and lse, and adds the plan's
+        sinks. Other rows are left as they are."""
+        writable("pagoda.Plan.merge_entries", "out", out)
+        number = stream_number(self.device, out, stream)
+        self._merge_entries(entries, states[0], states[1], out, lse, number)
+        wait_for_jax(out, self.device, number)
+
+
+def stream_of(cache: _core.Cache, stream: Any) -> int:
     return stream_number(cache.device, getattr(cache, "_k", None), stream)
 
 
@@ -76,6 +125,9 @@ def plan(
     backend: Optional[str] = None,
     programmatic_launch: bool = False,
     workspace: Optional[Array] = None,
+    max_entries: int = 0,
+    max_entry_queries: int = 1,
+    max_listed_queries: int = 0,
     stream: Any = None,
 ) -> Plan:
     """Makes a plan for decodes of this cache, and of others with the same shape, types and strides.
@@ -96,10 +148,14 @@ def plan(
     sinks: float32 [num_q_heads], the logit of one extra token with value 0.
     backend: "tuned" or "generic". Default: the faster one that supports the problem.
     workspace: uint8 [workspace_bytes(...)], aligned to 16 bytes. Default: the plan allocates it.
+    max_entries: bound on the entries of a list: the plan is for `Plan.decode_entries`. 0: it is for `Plan.decode`.
+    max_entry_queries: bound on the query tokens of an entry, for tuning.
+    max_listed_queries: bound on the sum of the query tokens of all entries, for tuning. Default: max_entries *
+        max_entry_queries.
     """
     options = dict(locals())
     del options["cache"], options["stream"]
-    return Plan(cache, _stream_of(cache, stream), **options)
+    return Plan(cache, stream_of(cache, stream), **options)
 
 
 def workspace_bytes(cache: _core.Cache, **options: Any) -> int:
@@ -108,14 +164,25 @@ def workspace_bytes(cache: _core.Cache, **options: Any) -> int:
 
 
 def check(
-    cache: _core.Cache, plan: Optional[Plan] = None, q: Optional[Array] = None, *, stream: Any = None
+    cache: _core.Cache,
+    plan: Optional[Plan] = None,
+    q: Optional[Array] = None,
+    *,
+    entries: Optional[_core.Entries] = None,
+    num_states: int = 0,
+    stream: Any = None,
 ) -> None:
     """Examines lengths, ids and tables, which a decode does not check, and raises ValueError with the array, the entry and
-    what is allowed. With a plan and the queries of a decode, cu_seqlens_q too. Waits for the device."""
+    what is allowed. With a plan and the queries of a decode, cu_seqlens_q too; with a list of entries, the list.
+    num_states: partial states of that decode. Waits for the device."""
     if (plan is None) != (q is None):
         raise ValueError(f"pagoda.check: {'q' if plan is None else 'plan'} is given alone; allowed: both or none")
-    number = _stream_of(cache, stream)
-    if plan is None:
+    number = stream_of(cache, stream)
+    if entries is not None:
+        if plan is None:
+            raise ValueError("pagoda.check: entries is given without plan and q; allowed: with both")
+        plan._check_entries(cache, q, entries, num_states, number)
+    elif plan is None:
         _core.check(cache, number)
     else:
         plan._check(cache, q, number)

@@ -6,19 +6,9 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence
 
 from . import _core
-from ._arrays import empty, stream_number, type_name, wait_for_jax, writable
+from ._arrays import device_numbers, empty, stream_number, type_name, wait_for_jax, writable
 from ._cache import Array
 from ._plan import Result
-
-_DEVICE_TYPES = {"cpu": 1, "cuda": 2, "rocm": 10}
-
-
-def _device(who: str, device: Any) -> tuple[int, int]:
-    """DLPack's numbers of "cpu", "cuda", "cuda:1" or a torch.device. PyTorch calls AMD's devices cuda, too."""
-    kind, _, number = str(device).partition(":")
-    if kind not in _DEVICE_TYPES or not (number == "" or number.isdigit()):
-        raise ValueError(f'{who}: device is {str(device)!r}; allowed: "cpu", "cuda" or "rocm", with :number')
-    return _DEVICE_TYPES[kind], int(number or 0)
 
 
 class Pool(_core.Pool):
@@ -39,6 +29,35 @@ class Pool(_core.Pool):
     def admit_tokens(self, num_tokens: int, *, stream: Any = None) -> int:
         """Adds a sequence of num_tokens tokens, whose rows `write` sets later, and returns its slot."""
         return self._admit_tokens(num_tokens, stream_number(self.device, None, stream))
+
+    def admit_prompt(
+        self, prompt: _core.Prompt, k: Optional[Array] = None, v: Optional[Array] = None, *, stream: Any = None
+    ) -> int:
+        """Adds a sequence that holds this prompt, shares the pages that the prefix index has, names its tokens, and returns
+        its slot. k and v: rows of the last tokens of the prompt, at least of those behind `match(prompt)`. Without them the
+        sequence consists of the first `match(prompt)` tokens: append the others, and name them."""
+        if (k is None) != (v is None):
+            raise ValueError(f"pagoda.Pool.admit_prompt: {'v' if k is None else 'k'} is given alone; allowed: both or none")
+        if k is None:
+            return self._admit_matched(prompt, stream_number(self.device, None, stream))
+        return self._admit_prompt(prompt, k, v, stream_number(self.device, k, stream))
+
+    def name(
+        self,
+        slot: int,
+        token_ids: Optional[Sequence[int]] = None,
+        *,
+        page_hashes: Optional[Sequence[int]] = None,
+    ) -> None:
+        """Names the next tokens of a sequence by ids, or its next full pages by hashes, so that later prompts share them.
+        Their rows must have been written, and must not be written again."""
+        if (token_ids is None) == (page_hashes is None):
+            given = "both" if token_ids is not None else "neither"
+            raise ValueError(f"pagoda.Pool.name: {given} of token_ids and page_hashes is given; allowed: one of them")
+        if token_ids is not None:
+            self._name_tokens(slot, token_ids)
+        else:
+            self._name_pages(slot, page_hashes)
 
     def fork(self, slot: int, num_tokens: int = -1, *, stream: Any = None) -> int:
         """Adds a sequence that starts with the first num_tokens tokens (-1: all) of another one, and returns its slot.
@@ -110,7 +129,7 @@ class PagedPool(Pool):
         device: Any = "cpu",
         stream: Any = None,
     ) -> None:
-        device_type, device_id = _device("pagoda.PagedPool", device)
+        device_type, device_id = device_numbers("pagoda.PagedPool", device)
         super().__init__(
             True,
             dtype=type_name(dtype),
@@ -147,7 +166,7 @@ class ContiguousPool(Pool):
         device: Any = "cpu",
         stream: Any = None,
     ) -> None:
-        device_type, device_id = _device("pagoda.ContiguousPool", device)
+        device_type, device_id = device_numbers("pagoda.ContiguousPool", device)
         super().__init__(
             False,
             dtype=type_name(dtype),
