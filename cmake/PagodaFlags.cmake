@@ -26,7 +26,7 @@ if(PAGODA_BOUNDS_CHECK)
 endif()
 
 if(PAGODA_SANITIZE)
-  set(sanitize -fsanitize=${PAGODA_SANITIZE} -fno-omit-frame-pointer -g)
+  set(sanitize -fsanitize=${PAGODA_SANITIZE} -fno-omit-frame-pointer -g1)
   if(PAGODA_SANITIZE MATCHES undefined)
     list(APPEND sanitize -fno-sanitize-recover=undefined)
   endif()
