@@ -13,6 +13,8 @@
 #                                MI300 have the registers, loads and products that the tuning plans
 #   demo                         ci/demo.sh runs
 #   asan-ubsan tsan              the tests that can show such errors, in builds with sanitizers (asan also with bounds checks)
+#   fuzz                         fuzzers of decode problems, pools and the C interface, about a minute
+#                                (PAGODA_FUZZ_SECONDS=T: T seconds each, with other seeds)
 # ci/checks.sh host-debug        bounds checks alone
 # ci/checks.sh fix-format        formats the sources in place
 # ci/checks.sh root              makes the sid root with all packages that these need
