@@ -287,10 +287,10 @@ TYPED_TEST(DecodeErrors, CuSeqlensOfAnEmptyBatch) {
   using Memory = typename TypeParam::memory_space;
   const Kokkos::View<T****, Kokkos::LayoutRight, Memory> rows("test rows", 1, 8, 4, 32), none("test rows", 0, 8, 4, 32);
   const Kokkos::View<int*, Memory> lengths("test ints", 1), no_lengths("test ints", 0), zero("test ints", 1);
-  const auto plan =
+  const auto for_none =
       pagoda::plan(this->scene.exec(), ContiguousKV{none, none, no_lengths}, {.num_q_heads = 8, .cu_seqlens_q = zero});
   const Kokkos::View<float***, Kokkos::LayoutRight, Memory> io("test rows", 1, 8, 32);
-  expect_refusal([&] { pagoda::decode(this->scene.exec(), plan, io, ContiguousKV{rows, rows, lengths}, io); },
+  expect_refusal([&] { pagoda::decode(this->scene.exec(), for_none, io, ContiguousKV{rows, rows, lengths}, io); },
                  {"pagoda::decode: the cache's batch is 1", "fewer than the 1 entries of the plan's cu_seqlens_q"});
 }
 
