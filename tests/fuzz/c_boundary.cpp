@@ -115,7 +115,7 @@ class Descriptors {
     kv.page_indptr = pointer<const std::int32_t>(), kv.page_indices = pointer<const std::int32_t>();
     kv.num_page_indices = number(), kv.max_seq_len = small_number();
     kv.scale_order = below(2);
-    if (below(3) == 0) kv.sequence_ids = pointer<const std::int32_t>();
+    if (below(3) == 0 && kv.num_sequences > 0) kv.sequence_ids = pointer<const std::int32_t>();  // ids of 0
     if (type > PAGODA_BF16 || below(20) == 0) {
       static constexpr std::array<int, 3> ranks{0, 1, 3};
       kv.k_scale = tensor(ranks[engine_() % 3], PAGODA_FP32), kv.v_scale = tensor(ranks[engine_() % 3], PAGODA_FP32);
