@@ -2,7 +2,7 @@
 # ci/checks.sh [PART...]: checks that must pass before a change goes in; without arguments all of them:
 #   tests                        the tests of an ordinary build (ci/test.sh)
 #   install                      consumers of an installed Pagoda and of Pagoda as a sub-project
-#   mpi                          Pagoda::mpi under mpirun with 1 to 4 ranks, and a consumer of it
+#   mpi                          Pagoda::mpi under mpirun with 1 to 4 ranks (install has a consumer of it)
 #   python                       pip makes a wheel of the Python package, which passes its tests
 #   format tidy scripts          clang-format, clang-tidy and shellcheck report nothing; README's figures match
 #                                bench/results; pages name files that exist (ci/pages.py); the folders' includes form no
@@ -12,7 +12,9 @@
 #   hip                          the library compiles for MI300, and the kernels with matrix instructions for MI250 and
 #                                MI300 have the registers, loads and products that the tuning plans
 #   demo                         ci/demo.sh runs
-#   asan-ubsan tsan              the tests in builds with sanitizers (asan also with bounds checks)
+#   asan-ubsan tsan              the tests that can show such errors, in builds with sanitizers (asan also with bounds checks)
+#   fuzz                         fuzzers of decode problems, pools and the C interface, about a minute
+#                                (PAGODA_FUZZ_SECONDS=T: T seconds each, with other seeds)
 # ci/checks.sh host-debug        bounds checks alone
 # ci/checks.sh fix-format        formats the sources in place
 # ci/checks.sh root              makes the sid root with all packages that these need

@@ -42,6 +42,9 @@ run_ctest() {
   return $status
 }
 
+# ccache stores sources that use precompiled headers (cmake/PagodaPrecompile.cmake).
+export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
+
 # The version for the build's records: in the root the repository may not be visible.
 if hash=$(git -C "$top" describe --always --dirty --abbrev=12 2>/dev/null); then
   export PAGODA_GIT_HASH=$hash

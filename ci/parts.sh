@@ -2,7 +2,7 @@
 # The parts of ci/checks.sh, one function check_PART each. A part fails when a command fails (errexit is on), and ends
 # with skip where it cannot run here.
 
-all_parts=(tests format scripts install mpi python cuda hip demo asan-ubsan tsan tidy)
+all_parts=(tests format scripts install mpi python cuda hip demo asan-ubsan tsan fuzz tidy)
 
 # skip REASON...: ends the part.
 skip() {
@@ -34,8 +34,38 @@ check_host-debug() { build_and_test host-debug; }
 # All types are instances of the same templates, so a plain and a quantized type find the same errors in less time.
 check_asan-ubsan() { need_proc && build_and_test asan-ubsan -DPAGODA_BOUNDS_CHECK=ON "-DPAGODA_TYPES=fp16;int4"; }
 check_tsan() { need_proc && build_and_test tsan -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_TYPES=fp16; }
-check_tests() { ci/test.sh -LE install; }
-check_install() { ci/test.sh -L install; }
+# The parts tests, install and mpi use one build, with Pagoda::mpi where there is an MPI. Installation scripts have not run
+# in the root, so MPI's programs have their full names only.
+test_host() { # test_host [arguments of ctest]
+  local options=-DPAGODA_WERROR=ON
+  choose_env -DPAGODA_PROBE_DEMO=OFF
+  [ ${#in_env[@]} = 0 ] || in_env=("${in_root[@]}")
+  if "${in_env[@]}" bash -c 'command -v mpicxx.openmpi && command -v mpirun.openmpi' >/dev/null; then
+    options+=" -DPAGODA_MPI=ON -DMPI_CXX_COMPILER=mpicxx.openmpi -DMPIEXEC_EXECUTABLE=/usr/bin/mpirun.openmpi"
+  elif [ "$*" = "-L mpi" ]; then
+    skip "there is no Open MPI here (Debian: libopenmpi-dev, openmpi-bin)"
+  fi
+  PAGODA_TEST_OPTIONS=$options ci/test.sh "$@"
+}
+# Without PAGODA_FUZZ_SECONDS the runs and their numbers are the same each time. Inputs that fail stay in the build folder.
+check_fuzz() {
+  need_proc
+  local build=$builds/fuzz runs seconds=${PAGODA_FUZZ_SECONDS:-} name options
+  "${in_root[@]}" cmake --preset asan-ubsan -B "$build" -DPAGODA_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++-$llvm \
+    -DPAGODA_WERROR=ON -DPAGODA_BOUNDS_CHECK=ON "-DPAGODA_TYPES=fp32;nvfp4"
+  "${in_root[@]}" cmake --build "$build"
+  for name in problems:250 pools:2000 c_boundary:20000; do
+    runs=${name#*:} name=${name%:*}
+    options=(-max_len=1000 -len_control=0 -print_final_stats=1 -verbosity=0 "-artifact_prefix=$build/$name-")
+    if [ -n "$seconds" ]; then options+=("-max_total_time=$seconds"); else options+=("-runs=$runs" -seed=1); fi
+    [ "$name" != pools ] || options+=(-detect_leaks=0) # some allocations fail there
+    OMP_NUM_THREADS=1 OMP_PROC_BIND=false PAGODA_WARN=0 UBSAN_OPTIONS=print_stacktrace=1 \
+      "${in_root[@]}" "$build/tests/fuzz/pagoda_fuzz_$name" "${options[@]}"
+  done
+}
+check_tests() { test_host -LE '^(install|mpi)$'; }
+check_install() { test_host -L install; }
+check_mpi() { test_host -L mpi; }
 # A wheel, made from the source by pip as users do, installed in an environment of its own, and its tests. All packages are
 # Debian's. Tests that need PyTorch, transformers or JAX are skipped, with that reason.
 check_python() {
@@ -51,16 +81,6 @@ check_python() {
     "$made/env/bin/python" -B -m pytest -p no:cacheprovider -rs tests/python
 }
 check_demo() { ci/demo.sh; }
-# Installation scripts have not run in the root, so MPI's programs have their full names only.
-check_mpi() {
-  local build=$builds/mpi
-  "${in_root[@]}" cmake --preset host -B "$build" -DPAGODA_WERROR=ON -DPAGODA_MPI=ON "-DPAGODA_TYPES=fp32;fp16" \
-    -DPAGODA_C=OFF -DMPI_CXX_COMPILER=mpicxx.openmpi -DMPIEXEC_EXECUTABLE=/usr/bin/mpirun.openmpi
-  "${in_root[@]}" cmake --build "$build" --target pagoda_mpi pagoda_test_mpi pagoda_test_mpi_death \
-    pagoda_example_context_parallel pagoda_bench_mpi
-  in_env=("${in_root[@]}")
-  run_ctest "$build" -R '^(mpi[.]|install[.](install|find_package)$)'
-}
 check_scripts() {
   "${in_root[@]}" shellcheck ci/*.sh .ci/run tests/tuned/keep_usage.sh
   "${in_root[@]}" python3 -B bench/compare/readme.py --check README.md

@@ -198,6 +198,7 @@ if lacking; then
 fi
 
 variables=(PATH=/usr/bin:/usr/sbin HOME="$HOME" LANG=C.UTF-8 CCACHE_DIR="$sid_build/ccache"
+  CCACHE_SLOPPINESS="$CCACHE_SLOPPINESS"
   CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_GENERATOR=Ninja)
 while IFS= read -r name; do
   variables+=("$name=${!name}")

@@ -13,5 +13,8 @@ set(CPACK_DEBIAN_PACKAGE_NAME libpagoda-dev)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "g++, cmake (>= 3.25), libkokkos-dev (>= ${PAGODA_USES_KOKKOS_VERSION}), libkokkos-dev (<< ${PAGODA_USES_KOKKOS_VERSION}.~)")
+if(PAGODA_MPI)
+  set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libopenmpi-dev") # only the component mpi needs it
+endif()
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS OFF)
 include(CPack)

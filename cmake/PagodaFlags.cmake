@@ -25,10 +25,31 @@ if(PAGODA_BOUNDS_CHECK)
   endif()
 endif()
 
+# pagoda_use_libomp(): programs built by clang load its libomp for a Kokkos that was linked with libgomp, too. LLVM ships
+# libomp under the name libgomp.so.1 as well, in the folder of libarcher.
+function(pagoda_use_libomp)
+  if(NOT PAGODA_HAS_OPENMP)
+    return()
+  endif()
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libarcher.so
+                  OUTPUT_VARIABLE archer OUTPUT_STRIP_TRAILING_WHITESPACE)
+  file(REAL_PATH "${archer}" archer)
+  cmake_path(GET archer PARENT_PATH folder)
+  if(NOT EXISTS "${archer}" OR NOT EXISTS "${folder}/libgomp.so.1")
+    message(FATAL_ERROR "clang has no libarcher.so with a libgomp.so.1 beside it. "
+      "Install LLVM's OpenMP (Debian: libomp-dev), or use a Kokkos without OpenMP.")
+  endif()
+  target_link_options(pagoda_flags INTERFACE -Wl,--disable-new-dtags,-rpath,${folder})
+endfunction()
+
 if(PAGODA_SANITIZE)
-  set(sanitize -fsanitize=${PAGODA_SANITIZE} -fno-omit-frame-pointer -g)
+  set(sanitize -fsanitize=${PAGODA_SANITIZE} -fno-omit-frame-pointer -g1)
   if(PAGODA_SANITIZE MATCHES undefined)
     list(APPEND sanitize -fno-sanitize-recover=undefined)
+  endif()
+  if(PAGODA_FUZZ)
+    list(APPEND sanitize -fsanitize=fuzzer-no-link)
+    pagoda_use_libomp()
   endif()
   target_compile_options(pagoda_flags INTERFACE ${sanitize})
   target_link_options(pagoda_flags INTERFACE ${sanitize})

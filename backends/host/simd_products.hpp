@@ -78,46 +78,6 @@ class SimdProducts final : public SimdRows<T, R> {
   using Base::tile_tokens;
   using typename Base::Acc;
 
-  void load_query(int r, const QueryRow& row, Acc scale) override {
-    scale_ = scale;
-    if constexpr (paired) {
-      if (pairs_) {
-        constexpr int length = 2 * width;  // dims in a vector of queries
-        for (int d = 0; d < head_dim_; d += length) {
-          const int count      = std::min(length, head_dim_ - d);
-          bfloat16_t x[length] = {};  // zeros beyond the last dim
-          if (row.data && row.stride == 1) {
-            copy_part(static_cast<const bfloat16_t*>(row.data) + row.at + d, count, x);
-          } else if (row.data) {
-            for (int i = 0; i < count; ++i)
-              x[i] = static_cast<const bfloat16_t*>(row.data)[row.at + (d + i) * row.stride];
-          }
-          std::memcpy(static_cast<void*>(q_ + (d / length * R + r) * width), x, sizeof(x));
-        }
-        return;
-      }
-    }
-    if (!row.data || row.stride != 1) {
-      for (int d = 0; d < head_dim_; d += width) {
-        Acc x[width] = {};
-        row.load(d, std::min(width, head_dim_ - d), x);
-        for (Acc& e : x) e *= scale;
-        std::memcpy(q_ + (d * R + r * width), x, sizeof(x));
-      }
-      return;
-    }
-    switch (row.type) {
-      case DType::fp64:
-        return convert_query(r, static_cast<const double*>(row.data) + row.at, scale);
-      case DType::fp32:
-        return convert_query(r, static_cast<const float*>(row.data) + row.at, scale);
-      case DType::fp16:
-        return convert_query(r, static_cast<const half_t*>(row.data) + row.at, scale);
-      default:
-        return convert_query(r, static_cast<const bfloat16_t*>(row.data) + row.at, scale);
-    }
-  }
-
   void multiply_keys() override {
     line_up();
     if constexpr (block_dims > 0) {
@@ -176,52 +136,8 @@ class SimdProducts final : public SimdRows<T, R> {
     return {states_, o_, value_stride_, 0, 0, R, head_elements_};
   }
 
-  void store_row(const StateArray<Acc>& from, int n, int r, Acc factor, const OutputRow& to) const override {
-    switch (to.type) {
-      case DType::fp64:
-        return add_states(from, n, r, factor, static_cast<double*>(to.data) + to.at, to.stride);
-      case DType::fp32:
-        return add_states(from, n, r, factor, static_cast<float*>(to.data) + to.at, to.stride);
-      case DType::fp16:
-        return add_states(from, n, r, factor, static_cast<half_t*>(to.data) + to.at, to.stride);
-      default:
-        return add_states(from, n, r, factor, static_cast<bfloat16_t*>(to.data) + to.at, to.stride);
-    }
-  }
-
  private:
   ~SimdProducts() = default;  // a tile lies in memory of its fragment and needs no destruction
-
-  template <class Q>
-  void convert_query(int r, const Q* from, Acc scale) {
-    const auto factor = Vec::all(scale);
-    for (int d = 0; d < head_dim_; d += width) {
-      auto x = d + width <= head_dim_ ? Vec::load(from + d) : Vec::load_part(from + d, head_dim_ - d);
-      x.multiply(factor);
-      x.store(q_ + (d * R + r * width));
-    }
-  }
-
-  template <class Out>
-  void add_states(const StateArray<Acc>& from, int n, int r, Acc factor, Out* to, std::int64_t stride) const {
-    const auto times = Vec::all(factor);
-    for (int d = 0; d < head_dim_v_; d += width) {
-      const int count = std::min(width, head_dim_v_ - d);
-      auto x          = Vec::all(0);
-      for (int j = 0; j < n; ++j) {
-        const Acc* const value = from.values + (j * from.value_step + r * from.value_stride + d);
-        x.add_product_at(&from.state(j, r).most, count == width ? Vec::load(value) : Vec::load_part(value, count));
-      }
-      x.multiply(times);
-      if (count == width && stride == 1) {
-        x.store_as(to + d);
-      } else {
-        Acc part[width];
-        x.store(part);
-        for (int i = 0; i < count; ++i) to[(d + i) * stride] = static_cast<Out>(part[i]);
-      }
-    }
-  }
 
   /// Records hidden tokens before the softmax. A token that a row does not see has a score of -infinity.
   [[gnu::noinline]] void note_hidden() {

@@ -42,7 +42,7 @@ inline TensorRef first_state(const TensorRef& t) {
 /// All states but the first.
 inline TensorRef other_states(const TensorRef& t) {
   TensorRef s = t;
-  s.data      = static_cast<char*>(t.data) + t.stride[0] * size_of(t.type);
+  if (t.data && t.extent[0] > 1) s.data = static_cast<char*>(t.data) + t.stride[0] * size_of(t.type);
   --s.extent[0];
   return s;
 }

@@ -52,7 +52,11 @@ KOKKOS_INLINE_FUNCTION int quotient(int a, int b) {
 #endif
 }
 
-KOKKOS_INLINE_FUNCTION int ceil_div(int a, int b) { return quotient(a + b - 1, b); }
+/// a / b rounded up. a + b may exceed an int.
+KOKKOS_INLINE_FUNCTION int ceil_div(int a, int b) {
+  const int q = quotient(a, b);
+  return q + (q * b < a);
+}
 
 /// The smallest multiple of `width`, a constant, that is at least n.
 KOKKOS_INLINE_FUNCTION constexpr int padded(int n, int width) { return (n + width - 1) / width * width; }

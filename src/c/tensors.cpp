@@ -64,6 +64,14 @@ TensorRef shape_of(const char* who, const char* name, const pagoda_tensor& t, in
             " has 2^57 elements or more; allowed: fewer");
     next *= extent;
   }
+  // The same limit on what strides reach, so that sums of offsets in bytes fit 64 bits.
+  std::int64_t room = std::numeric_limits<std::int64_t>::max() / 64;
+  for (int axis = 0; axis < rank && !empty; ++axis) {
+    const std::int64_t steps = t.extent[axis] - 1;
+    require(steps == 0 || ref.stride[axis] <= room / steps, who, ": ", name,
+            " spans 2^57 elements or more; allowed: fewer");
+    room -= steps * ref.stride[axis];
+  }
   require(t.data || empty, who, ": ", name, ".data is NULL; allowed: memory for all of its elements");
   require(reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::uintptr_t>(bytes) == 0, who, ": ", name,
           ".data is ", t.data, "; allowed: multiples of ", bytes, ", the bytes of an element");

@@ -130,6 +130,16 @@ static void test_caches(void) {
   CHECK_INVALID(make(&kv, &s.options), "kv.num_sequences is 3; allowed: 15");
   kv = s.kv, kv.layout = PAGODA_PAGED_CSR;
   CHECK_INVALID(make(&kv, &s.options), "kv.page_indptr is NULL");
+  kv.num_page_indices = -1;
+  CHECK_INVALID(make(&kv, &s.options), "kv.num_page_indices is -1; allowed: 0 or more");
+  kv = s.kv, kv.k.stride[0] = INT64_MAX;
+  CHECK_INVALID(make(&kv, &s.options), "kv.k spans 2^57 elements or more; allowed: fewer");
+  kv = s.kv, kv.k.extent[3] = (int64_t)1 << 31;
+  CHECK_INVALID(make(&kv, &s.options), "axis 3 of kv.k has extent 2147483648; allowed: below 2^31 dims");
+  CHECK_INVALID(pagoda_write_kv(NULL, &s.kv.k, &s.kv.v, PAGODA_NHD, NULL, -1, &s.q, &s.q),
+                "pagoda_write_kv: num_tokens is -1; allowed: 0 to 2^31 - 1");
+  CHECK_INVALID(pagoda_write_kv(NULL, &s.kv.k, &s.kv.v, PAGODA_NHD, NULL, 1, &s.q, &s.q),
+                "pagoda_write_kv: slot_mapping is NULL");
   kv = s.kv, kv.k_scale = pagoda_dense(s.q.data, PAGODA_FP32, 2, 1, 1, 0, 0);
   CHECK_INVALID(make(&kv, &s.options), "kv.k_scale.rank is 2");
   kv.k_scale = pagoda_dense(s.q.data, PAGODA_FP16, 1, 2, 0, 0, 0);

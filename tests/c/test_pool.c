@@ -141,6 +141,7 @@ static void test_pool(pagoda_layout layout) {
   CHECK_INVALID(pagoda_pool_slot_mapping(pool, b, 4, 2, &position), "slot_mapping");
   CHECK_INVALID(pagoda_pool_slot_mapping(pool, b, 4, 1, NULL), "positions is NULL");
   CHECK_INVALID(pagoda_pool_write(NULL, pool, NULL, 1, &k1, &row), "slot_mapping is NULL");
+  CHECK_INVALID(pagoda_pool_write(NULL, pool, NULL, -1, &k1, &row), "num_tokens is -1; allowed: 0 or more");
   CHECK_INVALID(pagoda_pool_kv(NULL, pool, 1, &b, NULL), "kv is NULL");
   CHECK_INVALID(pagoda_pool_get_stats(NULL, &stats), "pool is NULL");
   decode_options.programmatic_launch = 1;

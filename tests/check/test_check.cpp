@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // pagoda::check finds what decode does not check: lengths, sequence ids and page ids outside the cache.
+#include "tests/support/refusal.hpp"
 #include "tests/support/spaces.hpp"
 
 #include <pagoda/check.hpp>
@@ -71,6 +72,20 @@ TEST(Check, QueryCounts) {
         {{-1, 0, 1, 2}, "cu_seqlens_q(0) is -1"},
         {{0, 4, 5, 6}, "max_query_len = 3"}})
     EXPECT_NE(complaint_of(counts).find(words), std::string::npos) << complaint_of(counts) << " lacks " << words;
+}
+
+TEST(Check, QueryCountsForALargerBatch) {
+  using T = pagoda::test::AnyType;
+  const Kokkos::View<T****, Kokkos::LayoutRight, Space> k("k", 3, 4, 1, 8);
+  const Kokkos::View<float***, Space> q("q", 2, 1, 8);
+  const auto of = [&](int batch) {
+    return pagoda::ContiguousKV<T, Space>(k, k, ints({4, 4, 4}), pagoda::KVOrder::NHD, ints(std::vector(batch, 0)));
+  };
+  const auto plan = pagoda::plan(Exec(), of(2), {.num_q_heads = 1, .cu_seqlens_q = ints({0, 1, 2})});
+  pagoda::check(Exec(), plan, q, of(2));
+  pagoda::test::expect_refusal(
+      [&] { pagoda::check(Exec(), plan, q, of(3)); },
+      {"pagoda::check: the cache's batch is 3", "fewer than the 3 entries of the plan's cu_seqlens_q"});
 }
 
 TEST(Check, AcceptsWhatLiesInside) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "src/plan/workspace.hpp"
 #include "tests/support/refusal.hpp"
 #include "tests/support/scene.hpp"
 
@@ -262,6 +263,35 @@ TYPED_TEST(DecodeErrors, NullPointers) {
   refuses_cache([](CacheRef& kv) { kv.v.data = nullptr; }, "the cache's v");
   refuses_cache([](CacheRef& kv) { kv.seq_lens = nullptr; }, "seq_lens");
   refuses_cache([](CacheRef& kv) { kv.paged = true, kv.table_pages = 3; }, "page table");
+}
+
+TYPED_TEST(DecodeErrors, StridesOfTheBlockTable) {
+  CacheRef kv         = std::visit([](const auto& cache) { return cache.ref(); }, this->scene.cache());
+  kv.table_row_stride = std::int64_t(1) << 31;
+  expect_refusal(
+      [&] {
+        detail::decode(this->scene.exec(), this->plan,
+                       {kv, tensor_ref(this->q()), tensor_ref(this->out()), tensor_ref(this->lse())});
+      },
+      {"pagoda::decode: block_table's strides are 2147483648", "fewer than 2^31"});
+}
+
+TYPED_TEST(DecodeErrors, WorkspacesBeyondAnInt) {
+  const detail::Schedule& s = this->plan.schedule();
+  expect_refusal([&] { detail::workspace_layout(s.shape, s.bounds, s.kernel, 1 << 30); },
+                 {"pagoda::plan: max_seq_len ", " and max_query_tokens 3 ask for ", "partial values of head_dim_v 32"});
+}
+
+// A plan for an empty batch takes one sequence too, but needs cu_seqlens_q for it.
+TYPED_TEST(DecodeErrors, CuSeqlensOfAnEmptyBatch) {
+  using Memory = typename TypeParam::memory_space;
+  const Kokkos::View<T****, Kokkos::LayoutRight, Memory> rows("test rows", 1, 8, 4, 32), none("test rows", 0, 8, 4, 32);
+  const Kokkos::View<int*, Memory> lengths("test ints", 1), no_lengths("test ints", 0), zero("test ints", 1);
+  const auto for_none =
+      pagoda::plan(this->scene.exec(), ContiguousKV{none, none, no_lengths}, {.num_q_heads = 8, .cu_seqlens_q = zero});
+  const Kokkos::View<float***, Kokkos::LayoutRight, Memory> io("test rows", 1, 8, 32);
+  expect_refusal([&] { pagoda::decode(this->scene.exec(), for_none, io, ContiguousKV{rows, rows, lengths}, io); },
+                 {"pagoda::decode: the cache's batch is 1", "fewer than the 1 entries of the plan's cu_seqlens_q"});
 }
 
 TYPED_TEST(DecodeErrors, Outputs) {

@@ -143,6 +143,7 @@ TEST_F(ListErrors, CheckFindsWhatDoesNotFit) {
            {[](auto& l) { l.entries[1].state = 2; }, "entry 1 of the list has state 2"},
            {[](auto& l) { l.entries[2].state = 0; }, "gives query token 1 0 states"},
            {[](auto& l) { l.state_begin = {0, 3, 3}; }, "within the 2 states"},
+           {[](auto& l) { l.state_begin = {0, 2}; }, "the list's state_begin has 2 elements; allowed: none, or"},
            {[](auto& l) { l.state_begin.clear(); }, "entry 0 of the list has state 0"}})
     EXPECT_NE(complaint_of(change).find(words), std::string::npos) << complaint_of(change) << "\n lacks " << words;
   scene.set_lengths({20, 17});
@@ -151,6 +152,19 @@ TEST_F(ListErrors, CheckFindsWhatDoesNotFit) {
       << complaint_of([](EntryList&) {});
   scene.set_lengths({33, 9});
   EXPECT_EQ(complaint_of([](EntryList&) {}), "pagoda::check: seq_lens(0) is 33; allowed: 0 to 32");
+}
+
+TEST_F(ListErrors, CheckFindsPageListsThatAreTooShort) {
+  ListScene<Space, T> in_lists(sample, sequences, {.layout = Layout::csr});
+  in_lists.set_lengths({20, 17});  // sequence 1 has a page of 16 tokens
+  const auto plan = in_lists.plan(bounds_of(list));
+  const auto q    = in_lists.scene().q().template view<const T, 3>();
+  expect_refusal(
+      [&] {
+        std::visit([&](const auto& kv) { pagoda::check(in_lists.scene().exec(), plan, q, kv, there, 2); },
+                   in_lists.cache());
+      },
+      {"pagoda::check: entry 2 of the list needs 2 pages, and page_indptr gives its sequence 1", "as many or more"});
 }
 
 // The public functions take Views.

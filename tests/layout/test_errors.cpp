@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <pagoda/kv_cache.hpp>
 #include <pagoda/kv_layout.hpp>
 
 #include "tests/support/refusal.hpp"
@@ -57,6 +58,29 @@ TEST(LayoutErrors, MoreThanAnIntCounts) {
     refuses_paged(k, k, {where.c_str(), "2147483648", "below 2^31"});
   }
   refuses_contiguous(cache(1, 1, 1, 1), cache(1, 1, 1, many), 1, {"axis 3 of v", "2147483648", "below 2^31"});
+}
+
+// Two dims of int4 in an element: the elements fit an int, the dims do not.
+TEST(LayoutErrors, MoreDimsThanAnIntCounts) {
+  const Kokkos::View<int4x2_t****, Kokkos::LayoutRight, Memory> k(nullptr, 1, 1, 1, std::size_t(1) << 30);
+  expect_refusal([&] { ContiguousKV<int4x2_t, Memory>(k, k, ints(1)); },
+                 {"pagoda::ContiguousKV", "1073741824 of 2 dims each", "below 2^31 dims"});
+}
+
+TEST(LayoutErrors, CachesToAllocate) {
+  const Device exec;
+  expect_refusal(
+      [&] { make_paged_cache<float>(exec, {.num_pages = 0, .page_size = 4, .num_kv_heads = 1, .head_dim = 8}); },
+      {"pagoda::make_paged_cache: num_pages is 0", "1 or more"});
+  expect_refusal(
+      [&] {
+        make_paged_cache<float>(exec,
+                                {.num_pages = 1, .page_size = 4, .num_kv_heads = 1, .head_dim = 8, .head_dim_v = -1});
+      },
+      {"pagoda::make_paged_cache: head_dim_v is -1", "0 (as head_dim) or more"});
+  expect_refusal(
+      [&] { make_paged_cache<int4x2_t>(exec, {.num_pages = 1, .page_size = 4, .num_kv_heads = 1, .head_dim = 9}); },
+      {"head_dim is 9 and head_dim_v 9", "multiples of 2", "int4"});
 }
 
 TEST(LayoutErrors, NumbersOfSequences) {

@@ -160,6 +160,13 @@ TEST_F(Errors, ARankThatLeavesIsNoticed) {
   }
 }
 
+TEST_F(Errors, ShapeOfLse) {
+  mpi::ContextParallel<Space> parallel(exec, world, options());
+  const Kokkos::View<float**, Memory> lse("lse", 2, 5);
+  expect_throw_with<InvalidArgument>([&] { parallel.decode(exec, plan, shard.q, shard.kv(), results.out, lse); },
+                                     {"pagoda::mpi::ContextParallel::decode: lse is (2, 5)", "(2, 12)"});
+}
+
 TEST_F(Errors, OfTheConstructorReachAllRanks) {
   const auto make = [&](const mpi::ContextParallelOptions& o) { mpi::ContextParallel<Space> parallel(exec, world, o); };
   auto o          = options();

@@ -15,15 +15,18 @@
 
 namespace pagoda::test {
 
-/// A pool with random options, and random calls that follow from a seed. Some calls are invalid, and in some an
-/// allocation or a launch fails.
-template <class Pool>
+/// A pool with random options, and random calls that follow from a seed or from a fuzzer's numbers. Some calls are
+/// invalid, and in some an allocation or a launch fails.
+template <class Pool, class Random = std::mt19937_64>
 class RandomPool {
  public:
   using Space = typename Pool::execution_space;
 
-  explicit RandomPool(unsigned long seed)
-      : random_(seed), options_(draw_pool_options(random_)), d_(options_), twin_(d_.exec, options_) {
+  explicit RandomPool(Random random)
+      : random_(std::forward<Random>(random)),
+        options_(draw_pool_options(random_)),
+        d_(options_),
+        twin_(d_.exec, options_) {
     prepare();
   }
 
@@ -396,7 +399,7 @@ class RandomPool {
     }
   }
 
-  std::mt19937_64 random_;
+  Random random_;
   PoolOptions options_;
   Driven<Pool> d_;
   PromptNumbers numbers_;

@@ -34,7 +34,7 @@ TYPED_TEST(RandomPools, AgainstTheModel) {
   int pools = 0;
   for (; settings.seconds > 0 ? !late() : pools < settings.pools; ++pools) {
     const unsigned long seed = settings.seed + static_cast<unsigned long>(pools);
-    RandomPool<TypeParam> pool(seed);
+    RandomPool<TypeParam> pool{std::mt19937_64(seed)};
     for (int i = 0; i < 80; ++i) {
       pool.step();
       pool.check();

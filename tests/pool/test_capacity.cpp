@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pagoda/kv_capacity.hpp>
 
+#include "tests/support/refusal.hpp"
+
 #include <gtest/gtest.h>
 
 namespace pagoda::test {
@@ -44,10 +46,14 @@ TEST(Capacity, RoundsDownToWholePagesAndSequences) {
   EXPECT_EQ(sequences_that_fit(1000, 1, 17, 16), 31);  // 62 pages, two each
   EXPECT_EQ(sequences_that_fit(31, 1, 17, 16), 0);
   EXPECT_EQ(sequences_that_fit(0, 1, 1, 1), 0);
-  EXPECT_THROW(sequences_that_fit(-1, 1, 1, 1), InvalidArgument);
-  EXPECT_THROW(sequences_that_fit(1, 0, 1, 1), InvalidArgument);
-  EXPECT_THROW(sequences_that_fit(1, 1, 0, 1), InvalidArgument);
-  EXPECT_THROW(sequences_that_fit(1, 1, 1, 0), InvalidArgument);
+}
+
+TEST(Capacity, Errors) {
+  expect_refusal([] { static_cast<void>(sequences_that_fit(-1, 1, 1, 1)); },
+                 {"pagoda::sequences_that_fit: budget_bytes is -1", "a budget of 0 or more, the others 1 or more"});
+  expect_refusal([] { static_cast<void>(sequences_that_fit(1, 0, 1, 1)); }, {"token_bytes 0"});
+  expect_refusal([] { static_cast<void>(sequences_that_fit(1, 1, 0, 1)); }, {"seq_len 0"});
+  expect_refusal([] { static_cast<void>(sequences_that_fit(1, 1, 1, 0)); }, {"page_size 0"});
 }
 
 static_assert(sequences_that_fit(4 * gib, bytes_per_token(1, 128, DType::fp32), 512, 16) == 8192);

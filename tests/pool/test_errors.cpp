@@ -126,6 +126,17 @@ TYPED_TEST(PoolErrors, Lengths) {
                                       {"::slot_mapping", "1 .. 4", "seq_len = 3"});
 }
 
+TYPED_TEST(PoolErrors, MoreRowsThanAnIntCounts) {
+  Refusing<TypeParam> d;
+  const std::size_t many = std::size_t(1) << 31;
+  const Kokkos::View<const std::int64_t*, typename TypeParam::memory_space> mapping(nullptr, many);
+  const Kokkos::View<const typename TypeParam::value_type***, Kokkos::LayoutRight, typename TypeParam::memory_space> k(
+      nullptr, many, 2, 4),
+      v(nullptr, many, 2, 3);
+  d.template refuses<InvalidArgument>([&] { d.pool.write(d.exec, mapping, k, v); },
+                                      {"::write: 2147483648 tokens at once", "below 2^31"});
+}
+
 TYPED_TEST(PoolErrors, Prompts) {
   Refusing<TypeParam> d;
   const std::vector<int> ids{1, 2, 3, 4, 5, 6, 7, 8, 9}, negative{1, 2, -3}, many(25, 1);
@@ -173,6 +184,10 @@ TYPED_TEST(PoolErrors, Prompts) {
   d.template refuses<InvalidArgument>([&] { d.pool.name(b, negative); }, {"::name: token_ids[2] is -3"});
   d.template refuses<InvalidArgument>([&] { d.pool.name(b, hashes); }, {"page_hashes has 3 entries", "up to 2"});
   d.template refuses<InvalidArgument>([&] { d.pool.name(a, hashes); }, {"was named by token ids"});
+  const int e = d.admit(9);
+  d.pool.name(e, std::vector<std::uint64_t>{1, 2});
+  d.template refuses<InvalidArgument>([&] { d.pool.name(e, ids); }, {"gets token ids, but was named by hashes"});
+  d.release(e);
   d.pool.name(b, std::vector<int>{5, 5, 5, 5, 5});
   d.template refuses<InvalidArgument>([&] { d.pool.name(c, std::vector<int>{5, 5, 5, 6}); },
                                       {"::name: page ", "already has another name"});

@@ -250,7 +250,7 @@ TYPED_TEST(PrefixDecoderTest, PlansOnAnotherThread) {
   EXPECT_FALSE(decoder.report().new_plan);
 }
 
-TYPED_TEST(PrefixDecoderTest, SomeDecodesAreAlwaysPlain) {
+TYPED_TEST(PrefixDecoderTest, SomeDecodesAreAlwaysPlainAndRefuseListPlans) {
   using Bench = typename TestFixture::Server;
   using T     = AnyType;
   Bench engine(6);
@@ -337,6 +337,12 @@ TYPED_TEST(PrefixDecoderTest, Refusals) {
   engine.expect_right(out, lse);
   expect_refusal([&] { decoder.decode(engine.exec(), Bench::first(engine.q, 4), engine.kv(), Bench::first(out, 4)); },
                  {"pagoda::PrefixDecoder::decode: q has 4 query tokens", "those of the installed plan, 5"});
+  const auto rows = make_contiguous_cache<AnyType>(
+      engine.exec(), {.num_sequences = 2, .max_seq_len = 32, .num_kv_heads = 2, .head_dim = Bench::dim});
+  const ContiguousKV contiguous{rows.k, rows.v, Kokkos::View<int*, typename TypeParam::memory_space>("lengths", 2),
+                                rows.order};
+  expect_refusal([&] { decoder.decode(engine.exec(), engine.queries(), contiguous, Bench::first(out, n)); },
+                 {"the cache has pages of 0 tokens", "as the decoder was made for, 16"});
   this->expect_right_step(engine, decoder);
 }
 

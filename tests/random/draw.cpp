@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace pagoda::test::random {
 
@@ -22,7 +23,8 @@ constexpr int most_elements = 2 << 20;  ///< elements of keys and values in memo
 
 class Draw {
  public:
-  Draw(std::uint64_t seed, DType type, bool for_tuned) : random_(seed, 1), numbers_(seed, 2) {
+  Draw(Random random, Random numbers, DType type, bool for_tuned)
+      : random_(std::move(random)), numbers_(std::move(numbers)) {
     problem_.type = type, problem_.for_tuned = for_tuned;
     work_ = (for_tuned ? tuned_work : work) * (random_.chance(large_share) ? large : 1);
     for_tuned ? draw_tuned_heads() : draw_heads();
@@ -324,12 +326,16 @@ class Draw {
 }  // namespace
 
 Problem draw(std::uint64_t seed, DType type, bool for_tuned, const Without& without) {
-  Problem problem = Draw(seed, type, for_tuned).problem();
+  Problem problem = Draw(Random(seed, 1), Random(seed, 2), type, for_tuned).problem();
   for (Step& step : problem.steps) {
     if (without.nan) std::erase_if(step.plants, [](const Plant& p) { return p.kind != Plant::Kind::heavy; });
     if (without.huge_windows && step.shape.window_left > 1 << 30) step.shape.window_left = 1 << 30;
   }
   return problem;
+}
+
+Problem draw(const std::function<std::uint64_t()>& bits, DType type) {
+  return Draw(Random(bits), Random(1, 2), type, false).problem();
 }
 
 }  // namespace pagoda::test::random

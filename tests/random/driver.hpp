@@ -18,6 +18,7 @@
 #include <initializer_list>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 /// The common part of drivers of random problems: the command line, the loop over seeds, and what is printed when a
@@ -134,9 +135,11 @@ class Random {
   Random(std::uint64_t seed, std::uint64_t stream) {
     std::seed_seq both{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32),
                        static_cast<std::uint32_t>(stream)};
-    engine_.seed(both);
+    bits_ = [engine = std::mt19937_64(both)]() mutable { return engine(); };
   }
-  std::uint64_t bits() { return engine_(); }
+  /// Numbers that a caller chooses. bits: returns 64 bits.
+  explicit Random(std::function<std::uint64_t()> bits) : bits_(std::move(bits)) {}
+  std::uint64_t bits() { return bits_(); }
   /// From [0, 1).
   double real() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
   /// From least to most, both included.
@@ -160,7 +163,7 @@ class Random {
   }
 
  private:
-  std::mt19937_64 engine_;
+  std::function<std::uint64_t()> bits_;
 };
 
 }  // namespace pagoda::test::random

@@ -4,6 +4,7 @@
 #include "tests/support/scene.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,9 @@ struct Without {
 
 /// The problem of a seed. for_tuned: one that the hand-tuned CUDA kernels support.
 Problem draw(std::uint64_t seed, DType type, bool for_tuned, const Without& without = {});
+
+/// The problem that follows from the numbers of a fuzzer. bits: returns 64 bits.
+Problem draw(const std::function<std::uint64_t()>& bits, DType type);
 
 /// Simpler problems, one change each. The largest simplifications come first.
 std::vector<Problem> simpler(const Problem& problem);

@@ -22,17 +22,7 @@ if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
   message(FATAL_ERROR "PAGODA_SANITIZE=thread needs clang and its libomp (libgomp tells ThreadSanitizer "
     "nothing, so all it reports would be false): set CMAKE_CXX_COMPILER=clang++.")
 endif()
-if(PAGODA_HAS_OPENMP)
-  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libarcher.so
-                  OUTPUT_VARIABLE archer OUTPUT_STRIP_TRAILING_WHITESPACE)
-  file(REAL_PATH "${archer}" archer)
-  cmake_path(GET archer PARENT_PATH folder)
-  if(NOT EXISTS "${archer}" OR NOT EXISTS "${folder}/libgomp.so.1")
-    message(FATAL_ERROR "PAGODA_SANITIZE=thread: clang has no libarcher.so with a libgomp.so.1 beside it. "
-      "Install LLVM's OpenMP (Debian: libomp-dev), or use a Kokkos without OpenMP.")
-  endif()
-  target_link_options(pagoda_flags INTERFACE -Wl,--disable-new-dtags,-rpath,${folder})
-endif()
+pagoda_use_libomp()
 target_compile_options(pagoda_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${CMAKE_CURRENT_LIST_DIR}/kokkos_barrier.hpp>)
 add_library(pagoda_tsan OBJECT ${CMAKE_CURRENT_LIST_DIR}/tsan.cpp)

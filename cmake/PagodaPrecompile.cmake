@@ -1,0 +1,22 @@
+# pagoda_precompile_headers(name): compiles the headers that most tests include once for all tests instead of once in
+# each source. The first call, for pagoda_test_main, compiles them; the targets of later calls must have the same flags.
+# CMAKE_DISABLE_PRECOMPILE_HEADERS=ON turns this off.
+function(pagoda_precompile_headers name)
+  # GPU compilers read a header once for each machine. ThreadSanitizer's build includes a header of its own before Kokkos.
+  if(PAGODA_HAS_CUDA OR PAGODA_HAS_HIP OR PAGODA_SANITIZE MATCHES thread)
+    return()
+  endif()
+  if(name STREQUAL pagoda_test_main)
+    target_precompile_headers(${name} PRIVATE <Kokkos_Core.hpp> <gtest/gtest.h> <pagoda/pagoda.hpp>
+      ${PROJECT_SOURCE_DIR}/tests/support/refusal.hpp ${PROJECT_SOURCE_DIR}/tests/support/scene.hpp
+      ${PROJECT_SOURCE_DIR}/tests/support/spaces.hpp)
+  else()
+    target_precompile_headers(${name} REUSE_FROM pagoda_test_main)
+  endif()
+  # ccache needs these flags, and CCACHE_SLOPPINESS=pch_defines,time_macros, to store sources with precompiled headers.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    target_compile_options(${name} PRIVATE -fpch-preprocess)
+  elseif(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+    target_compile_options(${name} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
+  endif()
+endfunction()
