@@ -78,6 +78,7 @@ template <class Failure, class Pool, class... How>
 int fail_every_call(const PoolOptions& options, How... how) {
   int failures = 0;
   Failing<Pool> d(options);
+  if (is_paged<Pool>) d.pool.set_rates(eager_rates());  // decodes read lists
   const int a = d.admit(30), b = d.fork(a), gone = d.admit(50);
   d.release(gone);  // the next call updates the device
   d.look();
