@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/batch_pages.hpp>
 #include <pagoda/decode.hpp>
 #include <pagoda/error.hpp>
 #include <pagoda/export.hpp>
 #include <pagoda/kv_layout.hpp>
 #include <pagoda/kv_write.hpp>
 #include <pagoda/plan.hpp>
+#include <pagoda/prefix.hpp>
 #include <pagoda/prefix_index.hpp>
 
 #include <Kokkos_Core.hpp>
@@ -33,6 +35,12 @@
 /// al., SGLang, section 3 (the prefix index: see prefix_index.hpp).
 namespace pagoda {
 
+/// How decodes of a pool read pages that several of their sequences hold.
+enum class SharePrefixes {
+  automatic,  ///< once for all of them where that is predicted to be faster; see PrefixDecoder
+  never       ///< once for each sequence
+};
+
 /// Shape of a pool. Zero selects the default given beside the field. Lengths are in tokens.
 struct PoolOptions {
   int num_kv_heads  = 0;   ///< required
@@ -44,6 +52,7 @@ struct PoolOptions {
   int num_pages     = 0;   ///< paged only; default: enough for max_sequences of max_seq_len, which never runs out
   KVOrder order     = KVOrder::NHD;  ///< order of the token and head axes
   int num_q_heads   = 0;  ///< for the plan made at construction; default: no plan, call prepare before decode
+  SharePrefixes share_prefixes = SharePrefixes::automatic;  ///< paged only: how decodes read shared pages
 };
 
 namespace detail {
@@ -60,8 +69,8 @@ struct SlotSelection;
 /// Execution: Every call that takes exec is asynchronous on it. Afterwards the device's tables are correct for all
 /// sequences. Use one instance for all calls of a pool, or order the instances yourself. The caller's rows are read
 /// when the kernel runs. Changes of the tables are passed through a ring of host memory that the device can read; exec
-/// is fenced when the ring is full, about once in 64 steps of a full batch. decode and kv never fence, allocate or
-/// copy.
+/// is fenced when the ring is full, about once in 64 steps of a full batch. kv never fences, allocates or copies, and
+/// neither does a decode that reads no list (see decode).
 ///
 /// T: double, float, half_t or bfloat16_t. There are no pools of quantized elements: the kernel that writes them must
 /// choose their scales.
@@ -175,11 +184,22 @@ class PAGODA_EXPORT KVPool {
   /// Makes the plan of later decodes. The default of options.max_batch is max_sequences here. Throws what pagoda::plan
   /// throws. Throws InvalidArgument for programmatic_launch, because the kernel before the decode is the pool's own and
   /// writes lengths, sequence ids and pages, which such a decode reads before it waits for that kernel. See
-  /// LayoutPool::kv.
+  /// LayoutPool::kv. Throws InvalidArgument for options.entries, because a pool makes its own lists.
+  ///
+  /// A paged pool plans with a PrefixDecoder, which allocates memory for lists and partial states here: with its
+  /// default bounds, four partial states for each of max_query_tokens. SharePrefixes::never saves that memory.
   void prepare(const ExecutionSpace& exec, const DecodeOptions<memory_space>& options);
   /// Decodes these sequences, at most max_sequences, in this order. q, out, lse and exceptions: see pagoda::decode. If
   /// the slots differ from those of the last decode, one small kernel is launched first. All arguments are checked
   /// before anything is launched. To capture a graph, call kv outside of the capture, and capture pagoda::decode.
+  ///
+  /// Shared prefixes (SharePrefixes::automatic): Where sequences begin with the same pages, and reading these once is
+  /// predicted to be faster, the decode carries out a list of entries (PrefixDecoder). Results then differ by rounding
+  /// from those of a plain decode. The host plans if the slots or query counts differ from those of the last decode, or
+  /// if a sequence has been released since; otherwise the last plan serves. Planning allocates host memory while a plan
+  /// is larger than all before. A new list is copied asynchronously on exec; the host waits for the copy of the list
+  /// before the last one only. Decodes are plain if nothing is shared, and for the reasons of PrefixDecoder. They also
+  /// are plain with cu_seqlens_q, because the pool plans on the host. prefix_report() says which.
   template <class Q, class Out, class Lse>
   void decode(const ExecutionSpace& exec, std::span<const int> slots, const Q& q, const Out& out, const Lse& lse) {
     detail::check_decode_views<ExecutionSpace, Q, Out, Lse>();
@@ -190,8 +210,17 @@ class PAGODA_EXPORT KVPool {
   void decode(const ExecutionSpace& exec, std::span<const int> slots, const Q& q, const Out& out) {
     decode(exec, slots, q, out, Kokkos::View<float**, memory_space>{});
   }
-  /// The plan that decode uses. Throws InvalidArgument if there is none.
+  /// The plan that plain decodes use. Throws InvalidArgument if there is none.
   const Plan<ExecutionSpace>& plan() const;
+  /// What the planning of the last decode found. plain_because: why it was plain; null if it read a list.
+  const PrefixReport& prefix_report() const;
+  /// Changes the rates that later decodes plan from, until the next prepare. Throws InvalidArgument if decodes are
+  /// always plain, and as PrefixDecoder::set_rates does.
+  void set_rates(const DeviceRates& rates);
+  /// The tables of these sequences on the host, for planners: query_len query tokens of each. The result refers to
+  /// `slots` and to the pool. It is valid until the next call of batch_pages, decode, or a function that changes a
+  /// sequence. Contiguous: without pages.
+  BatchPages batch_pages(std::span<const int> slots, int query_len = 1) const;
 
   // ---- tables
 

@@ -79,6 +79,9 @@ PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const Cache
                                          const DecodeOptions<MemorySpace>& options, const PrefixOptions& prefix)
     : page_size(kv.paged ? kv.page_size() : 0), state_type(prefix.state_type) {
   check_bounds(prefix);
+  require(options.entries.max_entries == 0, "pagoda::PrefixDecoder: options.entries.max_entries is ",
+          options.entries.max_entries,
+          "; allowed: 0. The decoder makes its own lists, whose bounds are in PrefixOptions");
   plain             = std::make_unique<Plan<ExecutionSpace>>(make_plan(exec, kv, options, {}));
   bounds            = bounds_of(prefix, options, plain->schedule(), wide_rows);
   const Schedule& s = plain->schedule();
@@ -201,8 +204,9 @@ bool PrefixState<ExecutionSpace>::plan(const BatchPages& tables) {
   if (!always_plain.empty()) {
     report = {false, always_plain.c_str(), 0, 0, 0, 0, 0};
   } else if (!planner->holds(tables, plan_name) || !planner->same_batch(tables)) {
-    const bool pays      = planner->plan(tables, plan_name);
-    next                 = {};
+    const bool pays = planner->plan(tables, plan_name);
+    next            = {};
+    pending = new_plan   = true;  // also if stage() throws: the plan before does not hold
     const char* const no = pays                ? stage()
                            : planner->shares() ? "reading shared pages once is predicted to take longer"
                                                : "no page is shared";
@@ -214,7 +218,6 @@ bool PrefixState<ExecutionSpace>::plan(const BatchPages& tables) {
                             0,
               shares ? planner->plain_us() : 0,
               shares ? planner->packed_us() : 0};
-    pending = new_plan = true;
   }
   report.new_plan    = new_plan;
   report.planning_us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
@@ -223,10 +226,16 @@ bool PrefixState<ExecutionSpace>::plan(const BatchPages& tables) {
 
 template <class ExecutionSpace>
 void PrefixState<ExecutionSpace>::install(const ExecutionSpace& exec) {
-  if (!std::exchange(pending, false)) return;
-  now = next;
-  if (!now.packed) return;
-  const std::size_t bytes = ListLayout(bounds).entries + std::size_t(now.wide + now.narrow) * sizeof(Entry);
+  if (!pending) return;
+  if (next.packed) copy(exec);
+  now     = next;
+  pending = false;
+}
+
+/// Copies the staged list to the device. If that fails, the next install() tries again.
+template <class ExecutionSpace>
+void PrefixState<ExecutionSpace>::copy(const ExecutionSpace& exec) {
+  const std::size_t bytes = ListLayout(bounds).entries + std::size_t(next.wide + next.narrow) * sizeof(Entry);
   using Unmanaged         = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
   Kokkos::deep_copy(exec, Kokkos::View<std::byte*, MemorySpace, Unmanaged>(list.data(), bytes),
                     Kokkos::View<const std::byte*, StagingSpace, Unmanaged>(staged[slot].data(), bytes));

@@ -94,6 +94,7 @@ struct PrefixState {
   void make_list_plans(const ExecutionSpace& exec, const CacheRef& kv, const DecodeOptions<MemorySpace>& options);
   void allocate(const ExecutionSpace& exec);
   const char* stage();
+  void copy(const ExecutionSpace& exec);
   EntriesRef entries(int first, int count) const;
 };
 

@@ -170,14 +170,48 @@ void KVPool<T, ExecutionSpace>::prepare(const ExecutionSpace& exec, const Decode
       "they are written. Instead call kv, launch a kernel of yours, and decode with a plan of yours");
   if (bounded.max_batch == 0) bounded.max_batch = state_->options.max_sequences;
   if (bounded.max_seq_len == 0) bounded.max_seq_len = state_->options.max_seq_len;
-  state_->plan = std::make_unique<const Plan<ExecutionSpace>>(make_plan(exec, bounded));
+  detail::require(bounded.entries.max_entries == 0, state_->owner(), "::prepare: entries.max_entries is ",
+                  bounded.entries.max_entries,
+                  "; allowed: 0. A pool makes its own lists; for yours, make a plan from the cache that kv returns");
+  const char* const plain = state_->always_plain(bounded);
+  if (plain) {
+    state_->plan = std::make_unique<const Plan<ExecutionSpace>>(make_plan(exec, bounded));
+    state_->shared.reset();
+  } else {
+    const int max_sequences = state_->options.max_sequences;
+    state_->shared =
+        std::make_unique<detail::SharedDecode<ExecutionSpace>>(exec, cache(max_sequences), bounded, max_sequences);
+    state_->plan.reset();
+  }
+  state_->plain_report               = {};
+  state_->plain_report.plain_because = plain;
 }
 
 template <class T, class ExecutionSpace>
 const Plan<ExecutionSpace>& KVPool<T, ExecutionSpace>::plan() const {
+  if (state_->shared) return state_->shared->plain_plan();
   detail::require(state_->plan != nullptr, state_->owner(),
                   ": there is no plan to decode with; give num_q_heads in PoolOptions, or call prepare first");
   return *state_->plan;
+}
+
+template <class T, class ExecutionSpace>
+const PrefixReport& KVPool<T, ExecutionSpace>::prefix_report() const {
+  return state_->shared ? state_->shared->report() : state_->plain_report;
+}
+
+template <class T, class ExecutionSpace>
+void KVPool<T, ExecutionSpace>::set_rates(const DeviceRates& rates) {
+  const char* const plain = state_->plain_report.plain_because;
+  detail::require(state_->shared != nullptr, state_->owner(), "::set_rates: decodes read no lists, because ", plain);
+  state_->shared->set_rates(rates);
+}
+
+template <class T, class ExecutionSpace>
+BatchPages KVPool<T, ExecutionSpace>::batch_pages(std::span<const int> slots, int query_len) const {
+  state_->check_slots("::batch_pages: ", slots);
+  detail::require(query_len >= 0, state_->owner(), "::batch_pages: query_len is ", query_len, "; allowed: 0 or more");
+  return state_->host_tables.of(state_->table, slots, query_len);
 }
 
 template <class T, class ExecutionSpace>
@@ -189,7 +223,9 @@ void KVPool<T, ExecutionSpace>::decode_erased(const ExecutionSpace& exec, std::s
   const detail::Problem problem{cache(static_cast<int>(slots.size())), q, out, lse};
   detail::check_decode(with, problem);
   state_->select(exec, slots, state_->for_decode);
-  detail::decode(exec, with, problem);
+  if (!state_->shared || slots.empty()) return detail::decode(exec, with, problem);
+  state_->shared->plan(state_->table, state_->host_tables, slots, static_cast<int>(q.extent[0] / slots.size()));
+  state_->shared->decode(exec, problem);
 }
 
 template <class T, class ExecutionSpace>

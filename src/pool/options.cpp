@@ -19,6 +19,8 @@ PoolOptions checked(const std::string& owner, PoolOptions o, bool contiguous) {
   at_least("max_seq_len", o.max_seq_len, 1);
   at_least("max_sequences", o.max_sequences, 1);
   at_least("num_q_heads", o.num_q_heads, 0);
+  require(o.share_prefixes == SharePrefixes::automatic || o.share_prefixes == SharePrefixes::never, owner,
+          ": share_prefixes is ", static_cast<int>(o.share_prefixes), "; allowed: automatic (0) or never (1)");
   if (o.head_dim_v == 0) o.head_dim_v = o.head_dim;
   if (contiguous) {
     o.page_size = o.max_seq_len;

@@ -309,6 +309,7 @@ void PageTable::release(int slot) {
   check_slot("::release: ", slot);
   forget_undo();
   names_.forget(slot);
+  ++releases_;
   Sequence& s = sequences_[slot];
   for (auto page = s.pages.rbegin(); page != s.pages.rend(); ++page) drop_page(*page);
   s.pages.clear();

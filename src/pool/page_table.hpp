@@ -126,6 +126,8 @@ class PageTable {
   /// Rows in use. A token in a page that several sequences share counts once. Takes time in the number of pages.
   std::int64_t tokens_stored() const;
   bool can_admit(int num_tokens) const;
+  /// Calls of release() so far. While it stays the same, sequences only grow, and their full pages stay.
+  std::int64_t releases() const { return releases_; }
 
   /// Calls length(slot, tokens), page(slot, column, page) and clear(slot, column, count) for all differences from the
   /// device's copy, which has the state of the last call of mark_synced(). clear: columns beyond the sequence, to
@@ -176,6 +178,7 @@ class PageTable {
   int used_pages_           = 0;
   int evicted_              = 0;  ///< pages that the last call evicted; each was given to free_pages_
   std::int64_t tokens_held_ = 0;
+  std::int64_t releases_    = 0;
   std::vector<int> changed_;             ///< slots that differ from the device's copy
   std::vector<Before> undo_;             ///< sequences before the last call, in its order
   std::int64_t mention_ = 0;             ///< number of calls of extend

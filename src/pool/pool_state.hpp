@@ -5,6 +5,7 @@
 #include <pagoda/kv_pool.hpp>
 
 #include "src/pool/page_table.hpp"
+#include "src/pool/shared_decode.hpp"
 #include "src/pool/staging.hpp"
 #include "src/pool/write_rows.hpp"
 
@@ -69,8 +70,12 @@ struct PoolState {
   StagingRing<ExecutionSpace> ring;
   SlotSelection<ExecutionSpace> for_kv, for_decode;
   Kokkos::View<int*, MemorySpace> staged_ids;  ///< a selection in flight
+  // What decodes with: one of the two, or neither.
   std::unique_ptr<const Plan<ExecutionSpace>> plan;
-  std::vector<TokenRun> runs, copies;  ///< scratch of one call
+  std::unique_ptr<SharedDecode<ExecutionSpace>> shared;
+  PrefixReport plain_report{.plain_because = "there is no plan"};  ///< of decodes without `shared`
+  HostTables host_tables;                                          ///< of the last batch_pages or plan
+  std::vector<TokenRun> runs, copies;                              ///< scratch of one call
   std::vector<TableUpdate> updates;
   std::vector<TableClear> clears;
   bool wrote = false;  ///< the call has launched something
@@ -90,7 +95,8 @@ struct PoolState {
         for_kv(exec, o.max_sequences),
         for_decode(exec, o.max_sequences),
         staged_ids(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::KVPool::staged_ids"),
-                   o.max_sequences) {
+                   o.max_sequences),
+        host_tables(o.max_sequences) {
     const int columns = contiguous ? 0 : table.pages_for(o.max_seq_len);
     if (!contiguous)
       block_table =
@@ -103,6 +109,14 @@ struct PoolState {
       if (!contiguous) clears.push_back({slot, 0, columns});
     }
     launch_last(exec, {}, {});
+  }
+
+  /// Why decodes with these options never read lists, or null.
+  const char* always_plain(const DecodeOptions<MemorySpace>& with) const {
+    if (table.shape().contiguous) return "the cache is contiguous";
+    if (options.share_prefixes == SharePrefixes::never) return "PoolOptions::share_prefixes is never";
+    if (with.cu_seqlens_q.data()) return "cu_seqlens_q is in device memory, and the pool plans on the host";
+    return nullptr;
   }
 
   const std::string& owner() const { return table.shape().owner; }

@@ -91,6 +91,14 @@ struct PoolQueries {
   }
 };
 
+/// Rates with which sharing of any page pays.
+inline DeviceRates eager_rates() {
+  DeviceRates rates;
+  rates.list_us = rates.item_us = 0;
+  rates.state_bytes_per_us *= 100;
+  return rates;
+}
+
 template <class Pool>
 void expect_decodes(Driven<Pool>& d, const std::vector<int>& slots) {
   const PoolQueries<Pool> queries(d, static_cast<int>(slots.size()));

@@ -85,7 +85,7 @@ class RandomPool {
 
   std::string last;  ///< the call made last
   Attempts attempts;
-  long decodes = 0;
+  long decodes = 0, packed = 0;  ///< packed: decodes that read shared pages once
   PrefixStats prefix_stats() const { return d_.pool.prefix_stats(); }
 
  private:
@@ -351,6 +351,7 @@ class RandomPool {
         [&] {
           queries.expect_right(d_, slots);
           ++decodes;
+          packed += d_.pool.prefix_report().plain_because == nullptr;
         });
   }
 
@@ -365,6 +366,7 @@ class RandomPool {
     if (below(3) == 0) o.softmax_scale = 0.1 * from(1, 5);
     last = "prepare";
     d_.pool.prepare(d_.exec, o);
+    if (is_paged<Pool> && below(4) > 0) d_.pool.set_rates(eager_rates());
   }
 
   /// A call that is always refused.

@@ -30,7 +30,7 @@ TYPED_TEST(RandomPools, AgainstTheModel) {
   using Clock      = std::chrono::steady_clock;
   const auto start = Clock::now();
   const auto late  = [&] { return std::chrono::duration<double>(Clock::now() - start).count() >= settings.seconds; };
-  long calls = 0, refused = 0, failed = 0, decodes = 0, shared = 0, evicted = 0;
+  long calls = 0, refused = 0, failed = 0, decodes = 0, packed = 0, shared = 0, evicted = 0;
   int pools = 0;
   for (; settings.seconds > 0 ? !late() : pools < settings.pools; ++pools) {
     const unsigned long seed = settings.seed + static_cast<unsigned long>(pools);
@@ -43,11 +43,11 @@ TYPED_TEST(RandomPools, AgainstTheModel) {
           << seed;
     }
     calls += pool.attempts.calls, refused += pool.attempts.refused, failed += pool.attempts.failed;
-    decodes += pool.decodes;
+    decodes += pool.decodes, packed += pool.packed;
     shared += pool.prefix_stats().hit_pages, evicted += pool.prefix_stats().evicted_pages;
   }
   std::cout << pools << " pools, " << calls << " calls, " << refused << " that did not fit, " << failed
-            << " in which something failed, " << decodes << " decodes, " << shared
+            << " in which something failed, " << decodes << " decodes, " << packed << " of lists, " << shared
             << " pages shared through the index, " << evicted << " evicted\n";
   if (pools < 3) return;  // a replay
   EXPECT_GT(refused, 0);
@@ -56,6 +56,7 @@ TYPED_TEST(RandomPools, AgainstTheModel) {
   if constexpr (is_paged<TypeParam>) {
     EXPECT_GT(shared, 0);
     EXPECT_GT(evicted, 0);
+    EXPECT_GT(packed, 0);
   }
 }
 

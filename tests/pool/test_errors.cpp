@@ -284,6 +284,26 @@ TYPED_TEST(PoolErrors, ProgrammaticLaunch) {
   EXPECT_FALSE(d.pool.plan().schedule().programmatic_launch);
 }
 
+TYPED_TEST(PoolErrors, Lists) {
+  Refusing<TypeParam> d;
+  d.admit(3);
+  d.template refuses<InvalidArgument>([&] { d.pool.set_rates({}); }, {"::set_rates", "there is no plan"});
+  d.template refuses<InvalidArgument>([&] { d.pool.prepare(d.exec, {.num_q_heads = 2, .entries = {8, 2}}); },
+                                      {"::prepare", "entries.max_entries is 8", "allowed: 0", "kv returns"});
+  d.pool.prepare(d.exec, {.num_q_heads = 2});
+  DeviceRates wrong;
+  wrong.teams = 0;
+  if (is_paged<TypeParam>) {
+    expect_refusal([&] { d.pool.set_rates(wrong); }, {"teams is 0"});
+  } else {
+    d.template refuses<InvalidArgument>([&] { d.pool.set_rates(wrong); }, {"::set_rates", "the cache is contiguous"});
+  }
+  d.template refuses<InvalidArgument>([&] { d.pool.batch_pages(Slots{0, 4}); },
+                                      {"::batch_pages", "slots[1] is 4", "no sequence"});
+  d.template refuses<InvalidArgument>([&] { d.pool.batch_pages(Slots{0}, -1); },
+                                      {"::batch_pages", "query_len is -1", "0 or more"});
+}
+
 TYPED_TEST(PoolErrors, Options) {
   const auto refuses = [](auto change, const std::string& words) {
     auto options = small_pool;
@@ -302,6 +322,8 @@ TYPED_TEST(PoolErrors, Options) {
   refuses([](PoolOptions& o) { o.max_sequences = 0; }, "max_sequences is 0");
   refuses([](PoolOptions& o) { o.num_q_heads = -1; }, "num_q_heads is -1");
   refuses([](PoolOptions& o) { o.num_q_heads = 3; }, "num_q_heads is 3");
+  refuses([](PoolOptions& o) { o.share_prefixes = static_cast<SharePrefixes>(7); },
+          "share_prefixes is 7; allowed: automatic (0) or never (1)");
   if (!is_paged<TypeParam>) return;
   refuses([](PoolOptions& o) { o.page_size = 0; }, "page_size is 0");
   refuses([](PoolOptions& o) { o.num_pages = -1; }, "num_pages is -1");

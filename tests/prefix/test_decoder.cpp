@@ -303,6 +303,10 @@ TYPED_TEST(PrefixDecoderTest, Refusals) {
   expect_refusal([&] { make({.max_entries = -1}); }, {"pagoda::PrefixDecoder: max_entries is -1", "2^20"});
   expect_refusal([&] { make({.max_states = -2}); }, {"max_states is -2", "0 (4 for each query token) or more"});
   expect_refusal([&] { make({.state_type = DType::int8}); }, {"state_type is int8", "fp32, fp16 or bf16"});
+  auto lists    = this->options();
+  lists.entries = {4, 2};
+  expect_refusal([&] { PrefixDecoder<TypeParam>(engine.exec(), engine.kv(), lists); },
+                 {"pagoda::PrefixDecoder: options.entries.max_entries is 4", "allowed: 0", "PrefixOptions"});
   DeviceRates large;
   large.tiles = {{256, 1}};
   expect_refusal([&] { make({.rates = large}); }, {"a tile of the rates has 256 rows", "up to 128"});

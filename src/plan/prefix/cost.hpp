@@ -43,6 +43,10 @@ class CostModel {
     return tokens * p.pass + p.item + queries * state_;
   }
   double state() const { return state_; }
+  /// Whether entries of these numbers of query tokens, and of all between, have the same pass() and item().
+  bool same_tile(int fewer, int more) const {
+    return more <= full_ && prices_[fewer].pass == prices_[more].pass && prices_[fewer].item == prices_[more].item;
+  }
   /// Extra cost of the first read of a token, from memory, over a read from the second-level cache.
   double first_read() const { return first_read_; }
   double list() const { return list_; }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <limits>
 
 namespace pagoda::detail {
 
@@ -32,11 +33,33 @@ void PrefixPacking::gather(int node) {
                          group.count * cost_->pass(group.num_queries), group.count * group.num_queries * cost_->state(),
                          0, 0});
   }
+  int least = v.num_queries;
+  for (const Branch& b : branches_) least = std::min(least, b.queries);
+  in_tile_ = v.num_queries > 0 && cost_->same_tile(least, v.num_queries);
+  entry_   = {cost_->pass(v.num_queries), cost_->item(v.num_queries)};
+}
+
+/// `best` for a node all of whose query tokens fit a tile. Its entry then costs the same for every subset, so each
+/// branch begins if that saves more than its partial states cost.
+double PrefixPacking::best_in_tile(int ancestors, double weight, bool at_root) {
+  double extended = 0, shared = weight * entry_.pass + entry_.item;
+  for (Branch& b : branches_) {
+    const double begin  = b.begin_us + b.count * b.queries * cost_->state();
+    const double extend = b.child < 0                 ? b.begin_us + weight * b.slope - (at_root ? b.states : 0)
+                          : ancestors + 1 < max_nodes ? us(b.child, ancestors + 1)
+                                                      : std::numeric_limits<double>::infinity();
+    extended += extend, shared += std::min(begin, extend);
+    b.begins = begin < extend ? b.count : 0;
+  }
+  if (shared < extended) return shared;
+  for (Branch& b : branches_) b.begins = 0;
+  return extended;
 }
 
 /// Returns the cost of the gathered node's branches and entry if its entries begin `ancestors` nodes above it and read
 /// `weight` tokens up to its end. Sets Branch::begins.
 double PrefixPacking::best(int ancestors, double weight, bool at_root) {
+  if (in_tile_) return best_in_tile(ancestors, weight, at_root);
   double extended = 0;  // cost without an entry of the node
   int queries = 0, units = 0, total = 0;
   bool same = true;

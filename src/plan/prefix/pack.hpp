@@ -53,6 +53,7 @@ class PrefixPacking {
   double plain_group_us(const PrefixForest::Group& g, double weight) const;
   void gather(int node);
   double best(int ancestors, double weight, bool at_root);
+  double best_in_tile(int ancestors, double weight, bool at_root);
   double try_subsets(double weight, double extended, int queries);
   double try_totals(double weight, double extended, int queries);
   double try_in_order(double weight, double extended, int queries);
@@ -66,6 +67,11 @@ class PrefixPacking {
   const CostModel* cost_      = nullptr;
   std::vector<double> weight_, path_, us_;  ///< path_: weight from the root
   std::vector<Branch> branches_;
+  /// Of the gathered node: whether entries of all its subsets cost the same, and that cost.
+  bool in_tile_ = false;
+  struct {
+    double pass = 0, item = 0;
+  } entry_;
   std::vector<Branch*> open_;  ///< branches that a new entry makes cheaper
   std::vector<std::uint64_t> taken_;
   std::vector<Visit> visits_;

@@ -7,7 +7,6 @@ bool PrefixPlanner::plan(const BatchPages& pages, const char* who) {
   planned_ = packed_ = false;
   list_.clear();
   require_batch_pages(who, pages);
-  planned_   = true;
   page_size_ = pages.page_size;
   members_.clear();
   for (int b = 0; b < pages.batch; ++b) {
@@ -15,11 +14,16 @@ bool PrefixPlanner::plan(const BatchPages& pages, const char* who) {
     const PageRow row = n > 0 ? pages.row(b) : PageRow{};
     members_.push_back({pages.sequence(b), pages.query_begin(b), n, n > 0 ? row[0] : -1, n > 0 ? row[n - 1] : -1});
   }
-  if (!forest_.build(pages)) return false;
+  packed_  = forest_.build(pages) && pack(pages);
+  planned_ = true;  // not if memory ran out before
+  return packed_;
+}
+
+/// Writes the list if it pays.
+bool PrefixPlanner::pack(const BatchPages& pages) {
   packing_.choose(pages, forest_, cost_);
   if (packing_.packed_us() >= packing_.plain_us()) return false;
   packing_.write(list_);
-  packed_ = true;
   entry_of_.clear();
   for (int b = 0; b < pages.batch; ++b)
     entry_of_.resize(entry_of_.size() + static_cast<std::size_t>(pages.num_queries(b)), b);

@@ -47,6 +47,8 @@ class PrefixPlanner {
     int pages;        ///< that could be shared
     int first, last;  ///< ids of the first and the last of them
   };
+  bool pack(const BatchPages& pages);
+
   bool planned_ = false, packed_ = false;
   int page_size_ = 0;
   std::vector<Member> members_;  ///< the batch of the last plan
