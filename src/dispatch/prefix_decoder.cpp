@@ -79,6 +79,8 @@ PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const Cache
                                          const DecodeOptions<MemorySpace>& options, const PrefixOptions& prefix)
     : page_size(kv.paged ? kv.page_size() : 0), state_type(prefix.state_type) {
   check_bounds(prefix);
+  require(!options.checked,
+          "pagoda::PrefixDecoder: checked is true; allowed: false (pagoda::check examines the tables)");
   plain             = std::make_unique<Plan<ExecutionSpace>>(make_plan(exec, kv, options, {}));
   bounds            = bounds_of(prefix, options, plain->schedule(), wide_rows);
   const Schedule& s = plain->schedule();
