@@ -104,7 +104,7 @@ TYPED_TEST(Checked, GoodTablesAreRightWithoutFaults) {
   for (const int unused : {-1, INT_MIN, INT_MAX, 123456})
     for (const Layout layout : layouts)
       for (const bool ragged : {false, true}) {
-        const Sample<T> sample({.lengths = {30, 40, 0, 700}, .head_dim = 32, .query_lens = {2, 1, 3, 0}});
+        const Sample<T> sample({.lengths = {30, 40, 0, 700}, .head_dim = 32, .query_lens = {2, 1, 3, 1}});
         Hostile<Space, T> h(sample, {.layout = layout, .indirect = ragged, .unused_page = unused});
         const auto plan = h.scene.plan();
         EXPECT_EQ(fault_count(h.scene.exec(), plan), 0) << "before the first decode";
