@@ -65,6 +65,16 @@ void add_row_lengths(std::vector<Case>& cases, DType type, std::initializer_list
   cases.push_back(c);
 }
 
+/// Without and with examination of the tables: its cost.
+void add_checked(std::vector<Case>& cases) {
+  for (const auto& [batch, length] : {std::pair(1, 512), {1, 65536}, {32, 1024}})
+    for (const bool checked : {false, true}) {
+      Case c    = uniform(DType::fp16, grouped, batch, length, 16);
+      c.checked = checked;
+      cases.push_back(c);
+    }
+}
+
 /// Removes cases that occur earlier in the list.
 std::vector<Case> unique(std::vector<Case> cases) {
   std::set<std::string> seen;
@@ -169,6 +179,7 @@ std::vector<Case> device_cases() {
     cases.push_back(uniform(DType::fp32, {1, 1}, 1, length, 0, length == 2097152 ? Bar::streamed : Bar::none));
   add_row_lengths(cases, DType::fp16, {33, 40, 48, 72, 80, 96, 100, 112, 120, 128});
   for (const DType type : {DType::fp32, DType::fp8_e4m3, DType::int8}) add_row_lengths(cases, type, {100, 112, 128});
+  add_checked(cases);
   return unique(std::move(cases));
 }
 
@@ -182,7 +193,8 @@ std::vector<Case> host_cases() {
     for (const Heads heads : {grouped, all, few}) cases.push_back(uniform(type, heads, 32, 1024, 16));
   for (const int length : {4096, 65536, 1048576}) cases.push_back(uniform(DType::fp32, {1, 1}, 1, length, 0));
   for (const DType type : {DType::fp32, DType::fp16}) add_row_lengths(cases, type, {72, 80, 100, 112, 120, 128});
-  return cases;
+  add_checked(cases);
+  return unique(std::move(cases));
 }
 
 std::vector<Case> of_types(std::vector<Case> cases, const std::vector<DType>& types) {

@@ -55,7 +55,8 @@ Plan<Exec> make_plan(const Exec& exec, const Case& c, const auto& caches, const 
                  .max_query_len    = c.num_q_tokens,
                  .cu_seqlens_q     = cu_seqlens_q(c),
                  .max_query_tokens = c.query_begin(c.batch()),
-                 .backend          = backend});
+                 .backend          = backend,
+                 .checked          = c.checked});
   });
 }
 

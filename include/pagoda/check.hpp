@@ -59,7 +59,7 @@ void check(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Q
   static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename KV::memory_space>::accessible,
                 "the cache must lie in memory that the execution space can read");
   const detail::Schedule& schedule = plan.schedule();
-  const int* const cu_seqlens_q    = schedule.options.cu_seqlens_q;
+  const int* const cu_seqlens_q    = plan.options().cu_seqlens_q.data();
   const int entries                = schedule.bounds.cu_seqlens_entries;
   detail::require(kv.batch() < entries || !cu_seqlens_q, "pagoda::check: the cache's batch is ", kv.batch(),
                   "; allowed: fewer than the ", entries, " entries of the plan's cu_seqlens_q");

@@ -63,10 +63,10 @@ constexpr void check_decode_views() {
 /// that do not see the token do not change. A score of +infinity makes its row NaN, a score of -infinity gives its
 /// token no weight, and an infinite value makes out infinite or NaN in its dim.
 ///
-/// Execution: One kernel, asynchronous on exec. Nothing is allocated, copied or fenced, so a decode can be captured in
-/// a graph. seq_lens, page tables and the Views of the options are read when the kernel runs; q, kv, out, lse and the
-/// plan must live until then. out and lse must not overlap each other or anything that is read; this is not checked.
-/// Decodes of different plans may be called from different threads.
+/// Execution: One kernel (three with the option checked), asynchronous on exec. Nothing is allocated, copied or fenced,
+/// so a decode can be captured in a graph. seq_lens, page tables and the Views of the options are read when the kernel
+/// runs; q, kv, out, lse and the plan must live until then. out and lse must not overlap each other or anything that is
+/// read; this is not checked. Decodes of different plans may be called from different threads.
 ///
 /// Throws InvalidArgument if an argument does not fit the plan. On NVIDIA and AMD GPUs, throws std::runtime_error with
 /// the runtime's message if a CUDA or HIP call fails, and what Kokkos throws if it cannot launch. When an exception is

@@ -6,6 +6,7 @@
 #include <pagoda/batch_pages.hpp>
 #include <pagoda/cache_ref.hpp>
 #include <pagoda/check.hpp>
+#include <pagoda/checked.hpp>
 #include <pagoda/decode.hpp>
 #include <pagoda/device_rates.hpp>
 #include <pagoda/entries.hpp>

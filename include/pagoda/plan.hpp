@@ -75,6 +75,13 @@ struct DecodeOptions {
   ///    predecessor does, and the predecessor's writes are not ordered before the decode. Every tuned decode makes this
   ///    call before it lets the kernel behind it start, so decodes may follow each other.
   bool programmatic_launch = false;
+  /// Examines seq_lens, sequence_ids, the page table and cu_seqlens_q on the device in each decode, before the decode
+  /// reads them. A sequence with a fault gets NaN in its rows of out and lse; the other sequences are right, and
+  /// nothing outside of the cache is read. faults() and fault_count() report them (checked.hpp). Costs two more
+  /// kernels. The arrays must not change while the decode runs. Caches of later decodes have at most as many sequences
+  /// as the one that the plan was made with, or max_batch if that is more. Not with entries, programmatic_launch or
+  /// PrefixDecoder.
+  bool checked = false;
 };
 
 namespace detail {

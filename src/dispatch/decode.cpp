@@ -5,13 +5,17 @@
 
 #include "src/base/checks.hpp"
 #include "src/base/spaces.hpp"
+#include "src/dispatch/checked.hpp"
 #include "src/dispatch/plan_memory.hpp"
 #include "src/plan/backend.hpp"
 #include "src/plan/bounds.hpp"
 #include "src/plan/cache_rows.hpp"
 
+#include <Kokkos_Profiling_ScopedRegion.hpp>
+
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 namespace pagoda::detail {
 
@@ -101,6 +105,8 @@ void check_batch(const Schedule& s, const Problem& p) {
             " (or cu_seqlens_q in the plan's options)");
   }
   check_rows(who, s, p, kv.batch);
+  require(!s.checked.on || kv.num_sequences <= s.checked.max_sequences, who, ": the cache has ", kv.num_sequences,
+          " sequences; allowed: up to those the checked plan was made for, ", s.checked.max_sequences);
 }
 
 void check_list(const Schedule& s, const Problem& p) {
@@ -140,6 +146,9 @@ void launch(const char* who, const ExecutionSpace& exec, const Plan<ExecutionSpa
   const auto list                   = backends<ExecutionSpace>();
   const auto run                    = [&](int index) -> const char* {
     const Backend<ExecutionSpace>& backend = *list[index];
+    std::optional<Kokkos::Profiling::ScopedRegion> region;  // its destructor also runs when a launch throws
+    if (Kokkos::Tools::profileLibraryLoaded())
+      region.emplace(concat("Pagoda::decode[", backend.name(), ",", name_of(s.shape.kv_type), "]"));
     if (backend.needs_all_multiprocessors() && !enough_multiprocessors)
       return "exec may use fewer multiprocessors than the plan counts on";
     return backend.decode(exec, plan, problem, plan.memory().data() + persistent_offset(s, index));
@@ -161,7 +170,11 @@ void check_decode(const Plan<ExecutionSpace>& plan, const Problem& problem) {
 template <class ExecutionSpace>
 void decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem) {
   check_batch(plan.schedule(), problem);
-  if (problem.q.extent[0] > 0) launch("pagoda::decode", exec, plan, problem);
+  if (problem.q.extent[0] == 0) return;
+  if (!plan.schedule().checked.on) return launch("pagoda::decode", exec, plan, problem);
+  plan.memory().enter(exec, plan.schedule().multiprocessors);
+  launch("pagoda::decode", exec, plan, examine_tables(exec, plan, problem));
+  poison_faulty(exec, plan, problem);
 }
 
 template <class ExecutionSpace>

@@ -4,14 +4,17 @@
 
 #include "src/base/spaces.hpp"
 #include "src/base/warnings.hpp"
+#include "src/dispatch/checked.hpp"
 #include "src/dispatch/plan_memory.hpp"
 #include "src/plan/backend.hpp"
 #include "src/plan/workspace.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <iostream>
 #include <memory>
+#include <utility>
 
 namespace pagoda::detail {
 
@@ -42,7 +45,7 @@ template <class ExecutionSpace>
 Plan<ExecutionSpace> make_plan(const ExecutionSpace& exec, const CacheRef& kv,
                                const DecodeOptions<typename ExecutionSpace::memory_space>& options,
                                typename Plan<ExecutionSpace>::Workspace workspace) {
-  const Schedule schedule = make_schedule(exec, kv, options);
+  Schedule schedule       = make_schedule(exec, kv, options);
   const std::size_t bytes = schedule.workspace.bytes;
   if (!workspace.data()) {
     workspace = typename Plan<ExecutionSpace>::Workspace(
@@ -53,9 +56,17 @@ Plan<ExecutionSpace> make_plan(const ExecutionSpace& exec, const CacheRef& kv,
   require(reinterpret_cast<std::uintptr_t>(workspace.data()) % workspace_alignment == 0,
           "pagoda::plan: workspace is at address ", workspace.data(), "; allowed: aligned to ", workspace_alignment,
           " bytes");
-  const Plan<ExecutionSpace> plan(schedule, options, workspace,
-                                  std::make_shared<PlanMemory<ExecutionSpace>>(exec, schedule.persistent.bytes));
+  if (options.checked) {
+    schedule.checked = {true, std::max(kv.num_sequences, schedule.bounds.max_batch), schedule.options.cu_seqlens_q};
+    schedule.persistent.checked = schedule.persistent.bytes;
+    schedule.persistent.bytes += checked_bytes(schedule);
+  }
+  auto memory = std::make_shared<PlanMemory<ExecutionSpace>>(exec, schedule.persistent.bytes);
+  if (schedule.checked.on && schedule.options.cu_seqlens_q)
+    schedule.options.cu_seqlens_q = CheckedArrays(schedule, memory->data()).cu_seqlens_q;
+  const Plan<ExecutionSpace> plan(schedule, options, workspace, std::move(memory));
   prepare_backends(exec, plan);
+  if (schedule.checked.on) prepare_checked(exec, plan);
   plan.memory().initialized_by(exec);
   warn_once_if_slow(schedule);
   return plan;

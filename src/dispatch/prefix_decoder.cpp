@@ -82,6 +82,8 @@ PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const Cache
   require(options.entries.max_entries == 0, "pagoda::PrefixDecoder: options.entries.max_entries is ",
           options.entries.max_entries,
           "; allowed: 0. The decoder makes its own lists, whose bounds are in PrefixOptions");
+  require(!options.checked,
+          "pagoda::PrefixDecoder: checked is true; allowed: false (pagoda::check examines the tables)");
   plain             = std::make_unique<Plan<ExecutionSpace>>(make_plan(exec, kv, options, {}));
   bounds            = bounds_of(prefix, options, plain->schedule(), wide_rows);
   const Schedule& s = plain->schedule();

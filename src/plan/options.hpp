@@ -67,6 +67,13 @@ void check_options(const DecodeOptions<MemorySpace>& o, DType kv_type) {
       e.max_entries == 0 || o.window_left < 0, "pagoda::plan: window_left is ", o.window_left,
       " in a plan for lists of entries; allowed: -1 (none): a window would hide a part of an entry from some of its "
       "query tokens");
+  require(!o.checked || e.max_entries == 0,
+          "pagoda::plan: checked is true in a plan for lists of entries; allowed: "
+          "false (pagoda::check examines a list)");
+  require(
+      !o.checked || !o.programmatic_launch,
+      "pagoda::plan: checked is true with programmatic_launch; allowed: one of them (a checked decode reads what the "
+      "kernel before it wrote)");
   const std::size_t heads = static_cast<std::size_t>(o.num_q_heads);
   require(!o.alibi_slopes.data() || o.alibi_slopes.extent(0) == heads, "pagoda::plan: alibi_slopes has ",
           o.alibi_slopes.extent(0), " entries; allowed: num_q_heads = ", o.num_q_heads);

@@ -3,6 +3,7 @@
 #include "tests/support/watch.hpp"
 
 #include <optional>
+#include <stdexcept>
 
 namespace pagoda::test {
 namespace {
@@ -146,6 +147,52 @@ TYPED_TEST(KokkosTools, KernelsRunWhereTheyAreTold) {
     EXPECT_FALSE(devices.empty());
     for (const std::uint32_t device : devices) EXPECT_EQ(device, Kokkos::Tools::Experimental::device_id(exec));
     EXPECT_TRUE(scene.right());
+  }
+}
+
+/// The regions of Kokkos Tools that are open, and all that were opened. Launches throw on request. One at a time.
+class Regions {
+ public:
+  explicit Regions(bool launches_throw) : before_(Kokkos::Tools::Experimental::get_callbacks()) {
+    namespace tools = Kokkos::Tools::Experimental;
+    open            = 0, opened().clear();
+    tools::set_push_region_callback([](const char* name) { ++open, opened().push_back(name); });
+    tools::set_pop_region_callback([] { --open; });
+    if (launches_throw)
+      tools::set_begin_parallel_for_callback(
+          [](const char*, std::uint32_t, std::uint64_t*) { throw std::runtime_error("the launch fails"); });
+  }
+  ~Regions() { Kokkos::Tools::Experimental::set_callbacks(before_); }
+  Regions(const Regions&)            = delete;
+  Regions& operator=(const Regions&) = delete;
+
+  static Strings& opened() {
+    static Strings names;
+    return names;
+  }
+  static inline int open = 0;
+
+ private:
+  Kokkos::Tools::Experimental::EventSet before_;
+};
+
+TYPED_TEST(KokkosTools, DecodesAreRegions) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  const Sample<T> sample(busy_shape());
+  Scene<Space, T> scene(sample, {.layout = Layout::paged});
+  const auto plan        = scene.plan();
+  const std::string name = detail::concat("Pagoda::decode[", plan.backend(), ",", name_of(dtype_v<T>), "]");
+  for (const bool launches_throw : {false, true}) {
+    {
+      const Regions regions(launches_throw);
+      if (launches_throw)
+        EXPECT_THROW(scene.decode(plan), std::runtime_error);
+      else
+        scene.decode(plan);
+    }
+    EXPECT_EQ(Regions::opened(), Strings{name});
+    EXPECT_EQ(Regions::open, 0) << "launches throw: " << launches_throw;
   }
 }
 

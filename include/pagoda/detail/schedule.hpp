@@ -89,10 +89,18 @@ struct WorkspaceLayout {
   std::size_t states = 0, values = 0, bytes = 0;
 };
 
+/// The arrays that a decode of a checked plan examines before the decode reads them (src/dispatch/checked.hpp).
+struct CheckedTables {
+  bool on                 = false;
+  int max_sequences       = 0;        ///< bound on the cache's num_sequences
+  const int* cu_seqlens_q = nullptr;  ///< the caller's; AttentionOptions has the plan's copy
+};
+
 /// Byte offsets of the memory that the plan owns, and its size. Backends keep there what persists between decodes:
 /// `last` is the part of the last backend of the list, `chosen` that of the plan's backend.
 struct PersistentLayout {
   std::size_t last = 0, chosen = 0, bytes = 0;
+  std::size_t checked = 0;  ///< the arrays of a checked plan
 };
 
 /// The backend of a plan. A decode that it does not support goes to the last backend of the list.
@@ -116,6 +124,7 @@ struct Schedule {
   WorkspaceLayout workspace{};
   PersistentLayout persistent{};
   BackendChoice backend{};
+  CheckedTables checked{};
 };
 
 /// One line of text: Plan::describe().
