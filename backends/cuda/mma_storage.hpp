@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/e4m3_bits.hpp"
+#include "src/kernel/e4m3_bits.hpp"
 #include "backends/cuda/primitives.hpp"
 
 #include <pagoda/types.hpp>

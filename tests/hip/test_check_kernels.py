@@ -11,9 +11,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import check_kernels as c
 
-PLAIN = "_ZN12_GLOBAL__N_111mfma_decodeILN6pagoda6detail3hip8MfmaTypeE0ELi128ELi1EEEvNS_4ArgsE"
-LIBRARY = "_ZN6pagoda6detail12DecodeKernelIN6Kokkos3HIPENS0_12MfmaFragmentINS_6half_tELi128ELi1ELb0EEELb{}EEE"
-ROW = c.Planned(dim_tile=128, row_tiles=1, token_blocks=1, waves_per_simd=2, general_waves_per_simd=1)
+PLAIN = (
+    "_ZN12_GLOBAL__N_113matrix_decodeIN6pagoda6detail3hip7Plain16ILNS3_10MatrixTypeE0EEELi128ELi1ELb0EEEvNS_4ArgsE"
+)
+INT8 = "_ZN12_GLOBAL__N_113matrix_decodeIN6pagoda6detail3hip10StoredInt8ELi128ELi1ELb{}EEEvNS_4ArgsE"
+LIBRARY = (
+    "_ZN6pagoda6detail12DecodeKernelIN6Kokkos3HIPENS0_14MatrixFragmentINS0_3hip4CdnaE{}Li128ELi1ELb0EEELb{}EEE"
+)
+ROW = c.Planned(
+    lanes=64, bits=16, key_dims=128, value_dims=128, row_tiles=1, token_blocks=1, waves_per_simd=2,
+    general_waves_per_simd=1,
+)  # fmt: skip
 
 NOTES = f"""
 amdhsa.kernels:
@@ -76,7 +84,8 @@ class Reading(unittest.TestCase):
 
 class Faults(unittest.TestCase):
     def test_kernels_as_planned(self) -> None:
-        self.assertEqual([], faults(kernel(), kernel(LIBRARY.format(0)), kernel(LIBRARY.format(1), vgpr_count=432)))
+        self.assertEqual([], faults(kernel(), *(kernel(LIBRARY.format("NS_6half_tE", i), vgpr_count=n) for i, n in ((0, 108), (1, 432)))),
+        )
 
     def test_scratch(self) -> None:
         self.assertIn("16 bytes of scratch memory", faults(kernel(private_segment_fixed_size=16))[0])
@@ -104,7 +113,7 @@ class Faults(unittest.TestCase):
         self.assertIn("no loop over tiles", faults(straight)[0])
 
     def test_no_kernel(self) -> None:
-        self.assertEqual(["there is no kernel for 128 dims and 16 rows"], faults())
+        self.assertEqual(["there is no kernel for 16 bits, 128 dims and 16 rows"], faults())
         self.assertIn("the tuning has no such row", faults(kernel(PLAIN.replace("Li128", "Li96")))[0])
 
 

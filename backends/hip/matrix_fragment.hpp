@@ -2,7 +2,8 @@
 #pragma once
 
 #include "backends/hip/lanes.hpp"
-#include "backends/hip/mfma_tile.hpp"
+#include "backends/hip/matrix_storage.hpp"
+#include "backends/hip/matrix_tile.hpp"
 #include "backends/hip/tile_cursor.hpp"
 #include "backends/hip/tuning.hpp"
 #include "src/base/arithmetic.hpp"
@@ -23,28 +24,44 @@
 
 namespace pagoda::detail {
 
-/// The fragment for matrix instructions of CDNA, fp16 and bf16. The arithmetic is that of hip::MfmaTile; this class
-/// finds the rows and brings queries and results. Keys of the next tile are loaded when the scores are complete, values
-/// when the output is.
+/// How caches of T are stored: see matrix_storage.hpp.
+template <class T>
+struct MatrixStorageOf;
+template <>
+struct MatrixStorageOf<half_t> : std::type_identity<hip::Plain16<hip::MatrixType::fp16>> {};
+template <>
+struct MatrixStorageOf<bfloat16_t> : std::type_identity<hip::Plain16<hip::MatrixType::bf16>> {};
+template <>
+struct MatrixStorageOf<fp8_e4m3_t> : std::type_identity<hip::StoredE4m3> {};
+template <>
+struct MatrixStorageOf<fp8_e5m2_t> : std::type_identity<hip::StoredE5m2> {};
+template <>
+struct MatrixStorageOf<std::int8_t> : std::type_identity<hip::StoredInt8> {};
+template <>
+struct MatrixStorageOf<int4x2_t> : std::type_identity<hip::StoredInt4> {};
+
+/// The fragment for matrix instructions of CDNA and RDNA. The arithmetic is that of hip::MatrixTile; this class finds
+/// the rows and brings queries, scales and results. With tuning.loads_ahead, keys of the next tile are loaded when the
+/// scores are complete, values when the output is.
 ///
-///  - If queries are of another type, they are rounded to the cache's type, and their rounding errors are multiplied
-///    too.
+///  - If queries are of another type, they are rounded to the type that is multiplied, and their rounding errors are
+///    multiplied too.
 ///  - If query rows see different tokens, a value that is not finite must not reach the rows that do not see it, and 0
 ///    times it is NaN. Tiles with such values are multiplied row by row.
 ///
-/// DimTile: 64, 128 or 256, the largest head dim; dims beyond the actual ones are zeros. AnyQuery: queries of types
-/// other than the cache's, and score options.
-template <class T, int DimTile, int RowTiles = 1, bool AnyQuery = false>
-class MfmaFragment : public FragmentDefaults<T> {
-  static constexpr hip::MfmaTuning tuning = hip::mfma_tuning(DimTile, RowTiles);
-  static constexpr auto type              = std::is_same_v<T, half_t> ? hip::MfmaType::fp16 : hip::MfmaType::bf16;
-  using Tile                              = hip::MfmaTile<type, DimTile, RowTiles, tuning.token_blocks>;
-  using Queries                           = typename Tile::Queries;
-  static_assert(std::is_same_v<T, half_t> || std::is_same_v<T, bfloat16_t>);
+/// DimTile: the largest dim of keys, as in hip::MatrixTuning; dims beyond the actual ones are zeros. AnyQuery: queries
+/// of types other than those of the products, and score options.
+template <class Arch, class T, int DimTile, int RowTiles = 1, bool AnyQuery = false>
+class MatrixFragment : public FragmentDefaults<T> {
+  using Storage                             = typename MatrixStorageOf<T>::type;
+  static constexpr hip::MatrixTuning tuning = hip::matrix_tuning(Arch::lanes, Storage::bits, DimTile, RowTiles);
+  using Tile    = hip::MatrixTile<Arch, Storage, DimTile, tuning.value_dims, RowTiles, tuning.token_blocks>;
+  using Queries = typename Tile::Queries;
+  using Number  = std::conditional_t<Storage::type == hip::MatrixType::fp16, half_t, bfloat16_t>;  ///< multiplied
 
  public:
   template <bool General>
-  using Instance = MfmaFragment<T, DimTile, RowTiles, General>;
+  using Instance = MatrixFragment<Arch, T, DimTile, RowTiles, General>;
   using Acc      = float;
   using Member   = typename Kokkos::TeamPolicy<Kokkos::HIP>::member_type;
 
@@ -53,22 +70,25 @@ class MfmaFragment : public FragmentDefaults<T> {
   static constexpr int tile_tokens            = Tile::tokens;
   static constexpr int part_rows              = tuning.part_rows;
   static constexpr int waves_per_simd         = AnyQuery ? tuning.general_waves_per_simd : tuning.waves_per_simd;
+  static constexpr int wave_lanes             = Arch::lanes;
   static constexpr int scratch_alignment      = 16;
   static constexpr bool any_query             = AnyQuery;
-  static constexpr DType probability_type     = dtype_v<T>;
+  static constexpr DType probability_type     = dtype_v<Number>;
+  static constexpr DType query_type           = dtype_v<Number>;
   static constexpr int row_alignment          = 16;
   static constexpr std::int64_t max_row_units = (std::int64_t(1) << 32) - 1;
 
   static bool can_run(const FragmentShape& s) {
-    return s.dense_dims && s.row_alignment >= row_alignment && s.head_dim <= DimTile && s.head_dim_v <= DimTile &&
-           s.head_dim % chunk_dims == 0 && s.head_dim_v % chunk_dims == 0 && s.row_units <= max_row_units;
+    return s.dense_dims && s.row_alignment >= row_alignment && s.head_dim <= DimTile &&
+           s.head_dim_v <= tuning.value_dims && s.head_dim % chunk_dims == 0 && s.head_dim_v % chunk_dims == 0 &&
+           s.row_units <= max_row_units;
   }
   /// Queries of other types and, after the last tile, the states of the workers.
   static constexpr std::size_t scratch_bytes(int, int, int workers, int) {
     return greatest<std::size_t>(std::size_t(workers) * worker_bytes, AnyQuery ? 2 * query_bytes : 0);
   }
 
-  KOKKOS_FUNCTION MfmaFragment(const Member& team, const KernelArgsOf<T>& args, char* memory)
+  KOKKOS_FUNCTION MatrixFragment(const Member& team, const KernelArgsOf<T>& args, char* memory)
       : team_(team), args_(args), memory_(memory), lane_(hip::Lanes::lane(team)), tile_(lane_) {}
 
   KOKKOS_FUNCTION int lane_row(int j) const { return 16 * j + tile_.column(); }
@@ -79,11 +99,11 @@ class MfmaFragment : public FragmentDefaults<T> {
     const int u = hip::uniform(first), end = hip::uniform(last);
     step_ = hip::uniform(step);
     cursor_.begin(where, lane_, step_);
-    const int kv_head = hip::uniform(where.kv_head);
-    keys_             = source(args_.k, args_.k_units, kv_head, args_.head_dim, 16);
-    values_           = source(args_.v, args_.v_units, kv_head, args_.head_dim_v, sizeof(typename Tile::ValueWords));
-    more_             = u < end;
-    if (!more_) return;
+    kv_head_ = hip::uniform(where.kv_head);
+    keys_    = source(args_.k, args_.k_units, args_.head_dim, DimTile, 16);
+    values_  = source(args_.v, args_.v_units, args_.head_dim_v, tuning.value_dims, 4 * Tile::value_words);
+    more_    = u < end;
+    if (!more_ || !tuning.loads_ahead) return;
     cursor_.advance(where, u, end);
     load_keys();
     load_values();
@@ -94,13 +114,14 @@ class MfmaFragment : public FragmentDefaults<T> {
     scale_ = scale;
     if (!AnyQuery || args_.wide_queries) {
       for_each_chunk([&](int n, int s) {
-        const int r = lane_row(n), d = chunk_dims * tile_.key_chunk(s);
-        const bool none       = !rows_of.valid(r) || d >= args_.head_dim;
-        const T* const from   = static_cast<const T*>(args_.q.data) + (none ? 0 : rows_of.query_offset(r) + d);
-        const hip::Words4 got = hip::load_global<hip::Words4>(reinterpret_cast<const char*>(from));
+        const int r = lane_row(n), d = tile_.query_dim(s);
+        const bool none          = !rows_of.valid(r) || d >= args_.head_dim;
+        const Number* const from = static_cast<const Number*>(args_.q.data) + (none ? 0 : rows_of.query_offset(r) + d);
+        const hip::Words4 got    = hip::load_global<hip::Words4>(reinterpret_cast<const char*>(from));
         PAGODA_UNROLL_ALL
         for (int w = 0; w < 4; ++w) q_.at[n][s][w] = none ? 0 : got[w];
       });
+      Tile::order_queries(q_);
     } else if constexpr (AnyQuery) {
       convert_queries(rows_of);
     }
@@ -110,12 +131,23 @@ class MfmaFragment : public FragmentDefaults<T> {
   KOKKOS_FUNCTION void multiply_keys(const Where& where, int first, int last) {
     const int u = hip::uniform(first), end = hip::uniform(last);
     more_ = static_cast<unsigned>(u) + static_cast<unsigned>(step_) < static_cast<unsigned>(end);
-    if (more_) cursor_.advance(where, u + step_, end);
+    if constexpr (!tuning.loads_ahead) {
+      cursor_.advance(where, u, end);
+      load_keys();
+    }
+    if (tuning.loads_ahead && more_) cursor_.advance(where, u + step_, end);
     if (args_.head_dim < DimTile) tile_.clear_keys(args_.head_dim / chunk_dims);
     tile_.multiply_keys(q_);
     if constexpr (AnyQuery)
-      if (args_.q.type != dtype_v<T>) tile_.add_key_products(staged_queries(query_bytes));  // loaded again: registers
-    if (more_) load_keys();
+      if (args_.q.type != query_type) tile_.add_key_products(staged_queries(query_bytes));  // loaded again: registers
+    if constexpr (FragmentDefaults<T>::scaled)
+      if (args_.k_scale.per_token()) tile_.scale_scores(key_scale_);
+    if constexpr (tuning.loads_ahead) {
+      if (more_) load_keys();
+    } else {
+      hip::keep_order();  // or both would occupy registers
+      load_values();
+    }
     tile_.finish_scores(scale_, end - u);
   }
 
@@ -123,7 +155,11 @@ class MfmaFragment : public FragmentDefaults<T> {
   KOKKOS_FUNCTION void for_each_score(int count, const Change& change) {
     tile_.for_each_score(count, change);
   }
-  KOKKOS_FUNCTION void softmax(bool hides) { tile_.softmax(AnyQuery && hides); }
+  KOKKOS_FUNCTION void softmax(bool hides) {
+    if constexpr (FragmentDefaults<T>::scaled)
+      if (args_.v_scale.per_token()) return tile_.softmax_scaled(AnyQuery && hides, value_scale_);
+    tile_.softmax(AnyQuery && hides);
+  }
 
   template <class Where>
   KOKKOS_FUNCTION void multiply_values(const Where&, int, int, bool hides) {
@@ -132,7 +168,7 @@ class MfmaFragment : public FragmentDefaults<T> {
     } else {
       tile_.multiply_values();
     }
-    if (more_) load_values();
+    if (tuning.loads_ahead && more_) load_values();
   }
 
   /// Team-wide: the states of all workers, for rows from `first` on.
@@ -146,12 +182,16 @@ class MfmaFragment : public FragmentDefaults<T> {
       if (r < 0 || r >= part_rows) continue;
       float* const row = reinterpret_cast<float*>(mine) + r * value_stride;
       PAGODA_UNROLL_ALL
-      for (int h = 0; h < Tile::value_loads; ++h)
-        for (int i = 0; i < 4; ++i)
+      for (int h = 0; h < Tile::value_loads; ++h) {
+        PAGODA_UNROLL_ALL
+        for (int i = 0; i < Tile::sums; ++i) {
+          float* const at = row + Tile::value_dim(h, tile_.sum_row(i));
+          PAGODA_UNROLL_ALL
           for (int j = 0; j < Tile::value_dims; j += 4)
-            *reinterpret_cast<Pack<float, 4>*>(row + Tile::value_dim(h, 4 * tile_.group() + i) +
-                                               j) = {{tile_.output(n, h, i, j), tile_.output(n, h, i, j + 1),
-                                                      tile_.output(n, h, i, j + 2), tile_.output(n, h, i, j + 3)}};
+            *reinterpret_cast<Pack<float, 4>*>(at + j) = {{tile_.output(n, h, i, j), tile_.output(n, h, i, j + 1),
+                                                           tile_.output(n, h, i, j + 2), tile_.output(n, h, i, j + 3)}};
+        }
+      }
       if (tile_.group() == 0) reinterpret_cast<RowState<float>*>(mine + states_at)[r] = {tile_.most(n), tile_.sum(n)};
     }
     team_.team_barrier();
@@ -160,11 +200,11 @@ class MfmaFragment : public FragmentDefaults<T> {
   }
 
  private:
-  static constexpr int chunk_dims   = 8;  ///< dims in 16 bytes
-  static constexpr int value_stride = DimTile + 4;
+  static constexpr int chunk_dims   = Tile::chunk_dims;
+  static constexpr int value_stride = tuning.value_dims + 4;
   static constexpr int states_at    = part_rows * value_stride * static_cast<int>(sizeof(float));
   static constexpr int worker_bytes = states_at + part_rows * static_cast<int>(sizeof(RowState<float>));
-  static constexpr int query_bytes  = rows * DimTile * static_cast<int>(sizeof(T));
+  static constexpr int query_bytes  = rows * DimTile * static_cast<int>(sizeof(Number));
   static_assert(worker_bytes % 16 == 0);
 
   /// Rows of keys or values of a kv head.
@@ -174,18 +214,18 @@ class MfmaFragment : public FragmentDefaults<T> {
     std::uint32_t page_units, token;  ///< distances of pages and tokens in units
     std::uint32_t token_bytes;        ///< the same in bytes, if it is small
     std::uint32_t last_load;          ///< bytes from the start of a row to the last that a lane loads
-    bool full;                        ///< rows have DimTile dims
+    bool full;                        ///< rows have as many dims as the tile
   };
-  KOKKOS_FORCEINLINE_FUNCTION Source source(const void* base, const RowSteps& steps, int kv_head, int dims,
+  KOKKOS_FORCEINLINE_FUNCTION Source source(const void* base, const RowSteps& steps, int dims, int dim_tile,
                                             int load_bytes) const {
     const std::uint64_t unit = args_.row_unit;
-    return {static_cast<const char*>(base) + kv_head * (steps.head * unit),
+    return {static_cast<const char*>(base) + kv_head_ * (steps.head * unit),
             steps.page * unit,
             steps.page,
             steps.token,
             steps.token * args_.row_unit,
-            static_cast<std::uint32_t>(dims * int(sizeof(T)) - load_bytes),
-            dims == DimTile};
+            static_cast<std::uint32_t>(row_bytes(dims) - load_bytes),
+            dims == dim_tile};
   }
 
   /// Calls load(address), where address(token, at) is the address of byte lane_at + at of the row of token lane_token +
@@ -211,43 +251,54 @@ class MfmaFragment : public FragmentDefaults<T> {
     }
   }
   KOKKOS_FORCEINLINE_FUNCTION void load_keys() {
-    load_rows(keys_, tile_.column(), 16 * tile_.key_chunk(0),
-              [&](const auto& address) { tile_.load_keys([&](int b, int s) { return address(16 * b, 64 * s); }); });
+    load_rows(keys_, tile_.key_token(), 16 * tile_.key_chunk(0), [&](const auto& address) {
+      tile_.load_keys([&](int b, int s) { return address(16 * b, 16 * Arch::operand_groups * s); });
+    });
+    if constexpr (FragmentDefaults<T>::scaled)
+      if (args_.k_scale.per_token()) key_scale_ = scale_of_lane(args_.k_scale);
   }
   KOKKOS_FORCEINLINE_FUNCTION void load_values() {
-    constexpr int bytes = static_cast<int>(sizeof(T));
-    load_rows(values_, 4 * tile_.group(), bytes * Tile::value_dim(0, tile_.column()), [&](const auto& address) {
-      tile_.load_values([&](int b, int i, int h) { return address(16 * b + i, bytes * Tile::value_dim(h, 0)); });
+    load_rows(values_, tile_.value_token(), row_bytes(Tile::value_dim(0, tile_.column())), [&](const auto& address) {
+      tile_.load_values([&](int b, int i, int h) { return address(16 * b + i, row_bytes(Tile::value_dim(h, 0))); });
     });
+    if constexpr (FragmentDefaults<T>::scaled)
+      if (args_.v_scale.per_token()) value_scale_ = scale_of_lane(args_.v_scale);
+  }
+  KOKKOS_FUNCTION static constexpr int row_bytes(int dims) { return dims * Storage::bits / 8; }
+  /// The scale of token lane % tile_tokens.
+  template <class Scales>
+  KOKKOS_FORCEINLINE_FUNCTION float scale_of_lane(const Scales& scales) const {
+    const PagePlace place = cursor_.place_of_lane();
+    return scales.of_token(scales.offset(place.page, place.slot), kv_head_);
   }
 
   /// Team-wide: rounds queries of any type and strides, and stores them and their rounding errors in scratch.
   template <class Rows>
   KOKKOS_FORCEINLINE_FUNCTION void convert_queries(const Rows& rows_of) {
-    const int threads = team_.team_size() * 64, thread = team_.team_rank() * 64 + lane_;
+    const int threads = team_.team_size() * Arch::lanes, thread = team_.team_rank() * Arch::lanes + lane_;
     PAGODA_UNROLL(1)
     for (int i = thread; i < rows * DimTile; i += threads) {
       const int r = i / DimTile, d = i % DimTile;
       const float x      = d < args_.head_dim ? rows_of.template load_query<float>(r, d) : 0.0f;
-      const auto rounded = T(x);
-      T* const at        = reinterpret_cast<T*>(memory_) + i;
+      const auto rounded = Number(x);
+      Number* const at   = reinterpret_cast<Number*>(memory_) + i;
       at[0]              = rounded;
-      at[rows * DimTile] = T(x - static_cast<float>(rounded));
+      at[rows * DimTile] = Number(x - static_cast<float>(rounded));
     }
     team_.team_barrier();
     q_ = staged_queries(0);
   }
   /// The lane's operands of the queries, or of their rounding errors, which lie query_bytes behind them.
   KOKKOS_FORCEINLINE_FUNCTION Queries staged_queries(int part) const {
-    const char* const rows_at = memory_ + hip::settle(part + tile_.column() * DimTile * int(sizeof(T)));
+    const char* const rows_at = memory_ + hip::settle(part + 2 * (tile_.column() * DimTile));
     Queries q;
     PAGODA_UNROLL_ALL
     for (int n = 0; n < RowTiles; ++n) {
       PAGODA_UNROLL_ALL
-      for (int s = 0; s < Tile::key_loads; ++s)
-        q.at[n][s] = *reinterpret_cast<const hip::Words4*>(rows_at + 16 * n * DimTile * int(sizeof(T)) +
-                                                           16 * tile_.key_chunk(s));
+      for (int s = 0; s < Tile::query_loads; ++s)
+        q.at[n][s] = *reinterpret_cast<const hip::Words4*>(rows_at + 2 * (16 * n * DimTile + tile_.query_dim(s)));
     }
+    Tile::order_queries(q);
     return q;
   }
   template <class F>
@@ -255,7 +306,7 @@ class MfmaFragment : public FragmentDefaults<T> {
     PAGODA_UNROLL_ALL
     for (int n = 0; n < RowTiles; ++n) {
       PAGODA_UNROLL_ALL
-      for (int s = 0; s < Tile::key_loads; ++s) f(n, s);
+      for (int s = 0; s < Tile::query_loads; ++s) f(n, s);
     }
   }
 
@@ -264,11 +315,12 @@ class MfmaFragment : public FragmentDefaults<T> {
   char* memory_;
   int lane_;
   Tile tile_;
-  hip::TileCursor<tile_tokens> cursor_;
+  hip::TileCursor<Arch::lanes, tile_tokens> cursor_;
   Source keys_{}, values_{};
-  int step_    = 0;
-  bool more_   = false;  ///< there is a tile to load
-  float scale_ = 1;
+  int step_ = 0, kv_head_ = 0;
+  bool more_                        = false;  ///< there is a tile to load
+  float scale_                      = 1;
+  [[maybe_unused]] float key_scale_ = 1, value_scale_ = 1;  ///< of token lane % tile_tokens, if tokens have scales
   Queries q_;
 };
 
