@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <variant>
 
 namespace pagoda::detail {
 
@@ -83,9 +84,9 @@ class MatrixFragment : public FragmentDefaults<T> {
            s.head_dim_v <= tuning.value_dims && s.head_dim % chunk_dims == 0 && s.head_dim_v % chunk_dims == 0 &&
            s.row_units <= max_row_units;
   }
-  /// Queries of other types and, after the last tile, the states of the workers.
+  /// Queries that are not in registers and, after the last tile, the states of the workers.
   static constexpr std::size_t scratch_bytes(int, int, int workers, int) {
-    return greatest<std::size_t>(std::size_t(workers) * worker_bytes, AnyQuery ? 2 * query_bytes : 0);
+    return greatest<std::size_t>(std::size_t(workers) * worker_bytes, staged_queries_bytes);
   }
 
   KOKKOS_FUNCTION MatrixFragment(const Member& team, const KernelArgsOf<T>& args, char* memory)
@@ -112,18 +113,21 @@ class MatrixFragment : public FragmentDefaults<T> {
   template <class Rows>
   KOKKOS_FUNCTION void load_queries(const Rows& rows_of, float scale) {
     scale_ = scale;
-    if (!AnyQuery || args_.wide_queries) {
-      for_each_chunk([&](int n, int s) {
-        const int r = lane_row(n), d = tile_.query_dim(s);
-        const bool none          = !rows_of.valid(r) || d >= args_.head_dim;
-        const Number* const from = static_cast<const Number*>(args_.q.data) + (none ? 0 : rows_of.query_offset(r) + d);
-        const hip::Words4 got    = hip::load_global<hip::Words4>(reinterpret_cast<const char*>(from));
+    if constexpr (AnyQuery)
+      if (!args_.wide_queries) return convert_queries(rows_of);
+    if constexpr (holds_queries) {
+      PAGODA_UNROLL_ALL
+      for (int n = 0; n < RowTiles; ++n) {
         PAGODA_UNROLL_ALL
-        for (int w = 0; w < 4; ++w) q_.at[n][s][w] = none ? 0 : got[w];
-      });
+        for (int s = 0; s < Tile::query_loads; ++s)
+          q_.at[n][s] = load_query_dims(rows_of, lane_row(n), tile_.query_dim(s));
+      }
       Tile::order_queries(q_);
-    } else if constexpr (AnyQuery) {
-      convert_queries(rows_of);
+    } else {
+      for_shares(rows * DimTile / 8, [&](int i) {
+        reinterpret_cast<hip::Words4*>(memory_)[i] = load_query_dims(rows_of, 8 * i / DimTile, 8 * i % DimTile);
+      });
+      team_.team_barrier();
     }
   }
 
@@ -137,7 +141,11 @@ class MatrixFragment : public FragmentDefaults<T> {
     }
     if (tuning.loads_ahead && more_) cursor_.advance(where, u + step_, end);
     if (args_.head_dim < DimTile) tile_.clear_keys(args_.head_dim / chunk_dims);
-    tile_.multiply_keys(q_);
+    if constexpr (holds_queries) {
+      tile_.multiply_keys(q_);
+    } else {
+      tile_.multiply_keys(staged_queries(0));
+    }
     if constexpr (AnyQuery)
       if (args_.q.type != query_type) tile_.add_key_products(staged_queries(query_bytes));  // loaded again: registers
     if constexpr (FragmentDefaults<T>::scaled)
@@ -206,6 +214,9 @@ class MatrixFragment : public FragmentDefaults<T> {
   static constexpr int worker_bytes = states_at + part_rows * static_cast<int>(sizeof(RowState<float>));
   static constexpr int query_bytes  = rows * DimTile * static_cast<int>(sizeof(Number));
   static_assert(worker_bytes % 16 == 0);
+  /// Queries are in registers, otherwise in LDS: read for each tile, which takes less time than its bytes from memory.
+  static constexpr bool holds_queries       = tuning.loads_ahead;
+  static constexpr int staged_queries_bytes = (AnyQuery ? 2 : holds_queries ? 0 : 1) * query_bytes;
 
   /// Rows of keys or values of a kv head.
   struct Source {
@@ -275,18 +286,33 @@ class MatrixFragment : public FragmentDefaults<T> {
   /// Team-wide: rounds queries of any type and strides, and stores them and their rounding errors in scratch.
   template <class Rows>
   KOKKOS_FORCEINLINE_FUNCTION void convert_queries(const Rows& rows_of) {
-    const int threads = team_.team_size() * Arch::lanes, thread = team_.team_rank() * Arch::lanes + lane_;
-    PAGODA_UNROLL(1)
-    for (int i = thread; i < rows * DimTile; i += threads) {
+    for_shares(rows * DimTile, [&](int i) {
       const int r = i / DimTile, d = i % DimTile;
       const float x      = d < args_.head_dim ? rows_of.template load_query<float>(r, d) : 0.0f;
       const auto rounded = Number(x);
       Number* const at   = reinterpret_cast<Number*>(memory_) + i;
       at[0]              = rounded;
       at[rows * DimTile] = Number(x - static_cast<float>(rounded));
-    }
+    });
     team_.team_barrier();
-    q_ = staged_queries(0);
+    if constexpr (holds_queries) q_ = staged_queries(0);
+  }
+  /// Calls f(i) for the thread's share of 0 .. count.
+  template <class F>
+  KOKKOS_FORCEINLINE_FUNCTION void for_shares(int count, const F& f) const {
+    const int threads = team_.team_size() * Arch::lanes;
+    PAGODA_UNROLL(1)
+    for (int i = team_.team_rank() * Arch::lanes + lane_; i < count; i += threads) f(i);
+  }
+  /// 8 dims of query row r, or zeros beyond the last row and dim.
+  template <class Rows>
+  KOKKOS_FORCEINLINE_FUNCTION hip::Words4 load_query_dims(const Rows& rows_of, int r, int d) const {
+    const bool none          = !rows_of.valid(r) || d >= args_.head_dim;
+    const Number* const from = static_cast<const Number*>(args_.q.data) + (none ? 0 : rows_of.query_offset(r) + d);
+    hip::Words4 got          = hip::load_global<hip::Words4>(reinterpret_cast<const char*>(from));
+    PAGODA_UNROLL_ALL
+    for (int w = 0; w < 4; ++w) got[w] = none ? 0 : got[w];
+    return got;
   }
   /// The lane's operands of the queries, or of their rounding errors, which lie query_bytes behind them.
   KOKKOS_FORCEINLINE_FUNCTION Queries staged_queries(int part) const {
@@ -301,15 +327,6 @@ class MatrixFragment : public FragmentDefaults<T> {
     Tile::order_queries(q);
     return q;
   }
-  template <class F>
-  KOKKOS_FORCEINLINE_FUNCTION static void for_each_chunk(const F& f) {
-    PAGODA_UNROLL_ALL
-    for (int n = 0; n < RowTiles; ++n) {
-      PAGODA_UNROLL_ALL
-      for (int s = 0; s < Tile::query_loads; ++s) f(n, s);
-    }
-  }
-
   const Member& team_;
   const KernelArgsOf<T>& args_;
   char* memory_;
@@ -321,7 +338,7 @@ class MatrixFragment : public FragmentDefaults<T> {
   bool more_                        = false;  ///< there is a tile to load
   float scale_                      = 1;
   [[maybe_unused]] float key_scale_ = 1, value_scale_ = 1;  ///< of token lane % tile_tokens, if tokens have scales
-  Queries q_;
+  std::conditional_t<holds_queries, Queries, std::monostate> q_;
 };
 
 }  // namespace pagoda::detail

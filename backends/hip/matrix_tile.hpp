@@ -244,10 +244,18 @@ class MatrixTile {
     constexpr std::uint32_t exponent = type == MatrixType::fp16 ? 0x7c007c00u : 0x7f807f80u;
     constexpr std::uint32_t one      = type == MatrixType::fp16 ? 0x04000400u : 0x00800080u;
     std::uint32_t ones               = 0;
-    for_each_value([&](int, int, Operand a) {
+    PAGODA_UNROLL_ALL
+    for (const auto& block : values_) {
       PAGODA_UNROLL_ALL
-      for (int w = 0; w < words; ++w) ones |= (a[w] & exponent) + one;
-    });
+      for (const auto& token : block)
+        for (const ValueWords& load : token)
+          for (int w = 0; w < value_words; ++w) {
+            std::uint32_t x[per_half];
+            Storage::expand(load[w], x);
+            PAGODA_UNROLL_ALL
+            for (const std::uint32_t halves : x) ones |= (halves & exponent) + one;
+          }
+    }
     return !any_lane((ones & 0x80008000u) != 0);
   }
 

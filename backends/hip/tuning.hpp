@@ -15,7 +15,7 @@ struct MatrixTuning {
   /// loads in flight on a compute unit would hide the latency; on RX 7900 XTX, 6 KB.
   int waves_per_simd, general_waves_per_simd;
   /// Keys and values of the next tile are loaded while this one is multiplied. Otherwise they are loaded when they are
-  /// needed, one after the other to the same registers, and other waves hide the latency.
+  /// needed, one after the other to the same registers, queries lie in LDS, and other waves hide the latency.
   bool loads_ahead;
 };
 
@@ -27,8 +27,8 @@ inline constexpr MatrixTuning matrix_tunings[] = {
     {64, 8, 64, 64, 1, 2, 16, 2, 1, true},    {64, 8, 128, 128, 1, 2, 8, 2, 1, true},
     {64, 8, 128, 128, 2, 2, 8, 2, 1, true},   {64, 8, 256, 256, 1, 1, 4, 2, 1, true},
     {64, 4, 128, 128, 1, 2, 8, 2, 1, true},   {64, 4, 128, 128, 2, 2, 8, 2, 1, true},
-    {64, 4, 256, 256, 1, 1, 4, 2, 1, true},   {32, 16, 64, 64, 1, 2, 16, 5, 4, false},
-    {32, 16, 128, 128, 1, 1, 8, 5, 4, false}, {32, 8, 64, 64, 1, 2, 16, 6, 4, false},
+    {64, 4, 256, 256, 1, 1, 4, 2, 1, true},   {32, 16, 64, 64, 1, 1, 16, 5, 4, false},
+    {32, 16, 128, 128, 1, 1, 8, 5, 4, false}, {32, 8, 64, 64, 1, 1, 16, 6, 4, false},
     {32, 8, 128, 128, 1, 1, 8, 5, 4, false},  {32, 4, 128, 128, 1, 1, 8, 5, 4, false},
 };
 

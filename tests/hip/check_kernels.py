@@ -7,8 +7,9 @@ PROGRAM is tests/hip/planned.cpp. It prints the rows of the tuning. OBJECTs are 
 matrix_decode (matrix_decode.hip), or with the library's kernels of MatrixFragment. Every kernel must have no scratch
 memory and registers for the planned waves, load rows in as few loads as the tuning plans (keys in 16 bytes), and multiply
 by the planned number of matrix instructions. The loop over tiles of matrix_decode must have these loads and products and
-no LDS. --counts prints the instructions of that loop by class. DIR has llvm-readelf, llvm-objdump, llvm-objcopy and
-clang-offload-bundler.
+no LDS. --counts prints the instructions of that loop by class and, for each card of this architecture, the cycles in which
+a SIMD issues them and the cycles in which the memory delivers the tile to it. DIR has llvm-readelf, llvm-objdump,
+llvm-objcopy and clang-offload-bundler.
 """
 
 from __future__ import annotations
@@ -78,6 +79,10 @@ class Planned:
         return self.bits, self.key_dims, self.row_tiles
 
     @property
+    def tile_bytes(self) -> int:
+        return 2 * self.token_blocks * (self.key_dims + self.value_dims) * self.bits
+
+    @property
     def products(self) -> int:
         """Matrix instructions of a tile: for scores and for values."""
         return self.token_blocks * self.row_tiles * (self.key_dims + self.value_dims) // 16
@@ -88,6 +93,26 @@ class Planned:
         size = min(16, self.value_dims // 16 * self.bits // 8)  # bytes
         values = self.token_blocks * 16 // machine.groups * (self.value_dims // 16 * self.bits // 8 // size)
         return Counter({machine.loads[16]: keys}) + Counter({machine.loads[size]: values})
+
+
+@dataclass(frozen=True)
+class Card:
+    """A line of backends/hip/cards.hpp."""
+
+    card: str
+    target: str
+    simds: int  #: of all compute units
+    mhz: int
+    bytes_per_us: float
+    vector_cycles: int
+    transcendental_cycles: int
+    matrix_cycles: int
+
+    def prediction(self, classes: Counter[str], tile_bytes: int) -> str:
+        issued = classes["matrix"] * self.matrix_cycles + classes["transcendental"] * self.transcendental_cycles
+        issued += (classes["vector"] + classes["memory"] + classes["lanes"]) * self.vector_cycles
+        read = tile_bytes * self.simds * self.mhz / self.bytes_per_us
+        return f"{self.card}: {issued} cycles issued, {read:.0f} of the bytes, ratio {issued / read:.2f}"
 
 
 @dataclass
@@ -128,7 +153,7 @@ def parse_notes(text: str) -> dict[str, dict[str, int]]:
     kernels: dict[str, dict[str, int]] = {}
     numbers: dict[str, int] = {}
     for line in text.splitlines():
-        if match := re.match(r"(  - |    )\.(\w+):\s+(\S+)$", line):
+        if match := re.match(r"(  - |    )\.(\w+):\s*(\S*)$", line):
             if match[1] == "  - ":
                 numbers = {}
             if match[2] == "name":
@@ -206,7 +231,7 @@ def class_of(name: str) -> str:
 
 
 def check(
-    kernels: Iterable[Kernel], rows: list[Planned], counts: bool, machine: Machine = CDNA
+    kernels: Iterable[Kernel], rows: list[Planned], counts: bool, machine: Machine = CDNA, cards: Iterable[Card] = ()
 ) -> tuple[list[str], list[str]]:
     """Faults, and lines of the report. A row of the tuning for a type of the kernels, without a kernel, is a fault."""
     found: list[str] = []
@@ -235,6 +260,8 @@ def check(
         if plain and counts:
             classes = Counter(class_of(i.name) for i in kernel.loop())
             line += f"; a tile: {', '.join(f'{n} {name}' for name, n in sorted(classes.items()))}"
+            for card in cards:
+                line += f"; {card.prediction(classes, planned.tile_bytes)}"
         report.append(line)
     types = {bits for bits, _, _ in seen}
     found += [
@@ -271,9 +298,11 @@ def main() -> int:
     parser.add_argument("--tools", type=Path, default=Path("/usr/lib/llvm-21/bin"))
     parser.add_argument("--counts", action="store_true")
     args = parser.parse_args()
-    rows = [Planned(**json.loads(line)) for line in output_of(args.planned).splitlines()]
+    lines = [json.loads(line) for line in output_of(args.planned).splitlines()]
+    rows = [Planned(**line) for line in lines if "card" not in line]
+    cards = [Card(**line) for line in lines if line.get("target") == args.arch]
     kernels = [kernel for file in args.objects for kernel in kernels_of(file, args.arch, args.tools)]
-    found, report = check(kernels, rows, args.counts, machine_of(args.arch))
+    found, report = check(kernels, rows, args.counts, machine_of(args.arch), cards)
     for line in found or report:
         print(f"{args.arch}, {line}")
     return 1 if found else 0
