@@ -3,8 +3,8 @@
 
 #include <cstdio>
 
-/// Prints a line of JSON for each row of the tuning of MatrixFragment, which check_kernels.py compares the kernels with,
-/// and for each card, which it predicts times for.
+/// Prints a line of JSON for each row of the tuning of MatrixFragment, which check_kernels.py compares the kernels
+/// with, and for each card, which it predicts times for.
 int main() {
   for (const auto& t : pagoda::detail::hip::matrix_tunings)
     std::printf(R"({"lanes": %d, "bits": %d, "key_dims": %d, "value_dims": %d, "row_tiles": %d, "token_blocks": %d, )"
