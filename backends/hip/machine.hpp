@@ -58,13 +58,13 @@ struct HipMachine::Choose<T> {
   using type   = std::conditional_t<dims_per_element_v<T> == 1, typename Prepend<Long, Matrix<64>>::type, Long>;
 #else
   template <int DimTile, int RowTiles = 1>
-  using Matrix = MatrixFragment<hip::Cdna, T, DimTile, RowTiles>;
-  using Long   = typename Prepend<PortableFragments<T>, Matrix<128>, Matrix<256>, Matrix<128, 2>>::type;
-  using Bytes  = typename Prepend<Long, Matrix<64>>::type;
-  using Plain  = typename Prepend<PortableFragments<T>, Matrix<64>, Matrix<128>, Matrix<256>, Matrix<64, 2>,
-                                  Matrix<128, 2>, Matrix<576>>::type;
+  using Matrix  = MatrixFragment<hip::Cdna, T, DimTile, RowTiles>;
+  using Nibbles = typename Prepend<PortableFragments<T>, Matrix<128>, Matrix<256>>::type;
+  using Bytes   = typename Prepend<PortableFragments<T>, Matrix<64>, Matrix<128>, Matrix<256>, Matrix<128, 2>>::type;
+  using Plain   = typename Prepend<PortableFragments<T>, Matrix<64>, Matrix<128>, Matrix<256>, Matrix<64, 2>,
+                                   Matrix<128, 2>, Matrix<576>>::type;
   using type =
-      std::conditional_t<is_quantized_v<T>, std::conditional_t<dims_per_element_v<T> == 1, Bytes, Long>, Plain>;
+      std::conditional_t<is_quantized_v<T>, std::conditional_t<dims_per_element_v<T> == 1, Bytes, Nibbles>, Plain>;
 #endif
 };
 #endif

@@ -147,7 +147,8 @@ class MatrixFragment : public FragmentDefaults<T> {
       tile_.multiply_keys(staged_queries(0));
     }
     if constexpr (AnyQuery)
-      if (args_.q.type != query_type) tile_.add_key_products(staged_queries(query_bytes));  // loaded again: registers
+      if (args_.q.type != query_type)
+        hip::keep_order(), tile_.add_key_products(staged_queries(query_bytes));  // loaded again: registers
     if constexpr (FragmentDefaults<T>::scaled)
       if (args_.k_scale.per_token()) tile_.scale_scores(key_scale_);
     if constexpr (tuning.loads_ahead) {

@@ -233,6 +233,7 @@ class MatrixTile {
         for_each_value([&](int b, int j, Operand a) {
           const Sums sum = Arch::template multiply<type>(a & seen[b], weights_[b][n], Sums{});
           if (column_ == r) out_[n][j] += sum;
+          keep_order();  // operands made ahead would occupy registers
         });
       }
     }

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import unittest
 from pathlib import Path
@@ -89,6 +90,24 @@ class Faults(unittest.TestCase):
 
     def test_scratch(self) -> None:
         self.assertIn("16 bytes of scratch memory", faults(kernel(private_segment_fixed_size=16))[0])
+
+    def test_planned_scratch(self) -> None:
+        row = dataclasses.replace(ROW, general_scratch=16)
+        plain, general = (
+            kernel(LIBRARY.format("NS_6half_tE", i), vgpr_count=108, private_segment_fixed_size=16) for i in (0, 1)
+        )
+        self.assertEqual([], c.check([general], [row], counts=False)[0])
+        self.assertIn("16 bytes of scratch memory; planned are 0", c.check([plain], [row], counts=False)[0][0])
+
+    def test_rdna(self) -> None:
+        row = dataclasses.replace(ROW, lanes=32)
+        body = ["global_load_b128"] * 32 + ["v_wmma_f32_16x16x16_f16"] * 16
+        code = lines(body + ["s_cbranch_scc1"])
+        code[-1] = dataclasses.replace(code[-1], operands=str(65536 - len(code)))
+        found = c.check(
+            [c.Kernel(PLAIN, {"vgpr_count": 264, "private_segment_fixed_size": 0}, code)], [row], False, c.RDNA3
+        )
+        self.assertEqual([], found[0])
 
     def test_registers(self) -> None:
         self.assertEqual([], faults(kernel(vgpr_count=256)))
