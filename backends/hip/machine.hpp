@@ -60,7 +60,7 @@ struct HipMachine::Choose<T> {
   template <int DimTile, int RowTiles = 1>
   using Matrix  = MatrixFragment<hip::Cdna, T, DimTile, RowTiles>;
   using Nibbles = typename Prepend<PortableFragments<T>, Matrix<128>, Matrix<256>>::type;
-  using Bytes   = typename Prepend<PortableFragments<T>, Matrix<64>, Matrix<128>, Matrix<256>, Matrix<128, 2>>::type;
+  using Bytes   = typename Prepend<Nibbles, Matrix<64>>::type;
   using Plain   = typename Prepend<PortableFragments<T>, Matrix<64>, Matrix<128>, Matrix<256>, Matrix<64, 2>,
                                    Matrix<128, 2>, Matrix<576>>::type;
   using type =
