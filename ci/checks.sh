@@ -9,8 +9,8 @@
 #                                cycle (ci/folders.py); the API pages build
 #   cuda                         the CUDA sources compile for A100, A40 and H100 without spills, and the number of blocks
 #                                that the tuning of the hand-tuned kernels assumes fits (needs nvcc)
-#   hip                          the library compiles for MI300, and the kernels with matrix instructions for MI250 and
-#                                MI300 have the registers, loads and products that the tuning plans
+#   hip                          the library compiles for MI300, and the kernels with matrix instructions for MI250, MI300
+#                                and RX 7900 have the registers, loads and products that the tuning plans
 #   demo                         ci/demo.sh runs
 #   asan-ubsan tsan              the tests that can show such errors, in builds with sanitizers (asan also with bounds checks)
 #   fuzz                         fuzzers of decode problems, pools and the C interface, about a minute

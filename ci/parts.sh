@@ -146,28 +146,34 @@ check_cuda() {
   python3 -B tests/tuned/check_resources.py "$made/planned" --objects "${kernels[@]}" --need "${need[@]}"
 }
 
-# Inspects the kernels of MfmaFragment, compiled without Kokkos, for MI250 and MI300. Then compiles all of the library in
-# one data type, by hipcc for MI300, or for the presets that PAGODA_HIP_PRESETS names (hip-mi250, hip-mi300, hip-rx7900;
-# each takes some minutes), and inspects its kernels too. Nothing is linked or run: ci/hip-kokkos is Kokkos' headers with
-# HIP turned on. ci/gpu.sh does the rest on a machine with such a GPU.
+# Inspects the kernels of MatrixFragment, compiled without Kokkos, for MI250, MI300 and RX 7900. Then compiles all of the
+# library in two data types, by hipcc for MI300, or for the presets that PAGODA_HIP_PRESETS names (hip-mi250, hip-mi300,
+# hip-rx7900; each takes some minutes), and inspects its kernels too. Nothing is linked or run: ci/hip-kokkos is Kokkos'
+# headers with HIP turned on. ci/gpu.sh does the rest on a machine with such a GPU.
 check_hip() {
-  local preset arch made=$builds/hip-kernels
+  local preset arch type made=$builds/hip-kernels
   mkdir -p "$made"
   "${in_root[@]}" python3 -B tests/hip/test_check_kernels.py
   "${in_root[@]}" g++ -std=c++20 -I. -o "$made/planned" tests/hip/planned.cpp
-  for arch in gfx90a gfx942; do
-    "${in_root[@]}" hipcc -std=c++20 -O3 -Wall -Wextra -Werror -I. --offload-arch=$arch -c -o "$made/mfma_$arch.o" \
-      tests/hip/mfma_decode.hip
-    inspect_hip $arch "$made/mfma_$arch.o" --counts
+  for arch in gfx90a gfx942 gfx1100; do
+    local define=()
+    [ $arch != gfx1100 ] || define=(-DPAGODA_RDNA3)
+    "${in_root[@]}" hipcc -std=c++20 -O3 -Wall -Wextra -Werror -I. "${define[@]}" --offload-arch=$arch -c \
+      -o "$made/matrix_$arch.o" tests/hip/matrix_decode.hip
+    inspect_hip $arch "$made/matrix_$arch.o" --counts
   done
   for preset in ${PAGODA_HIP_PRESETS:-hip-mi300}; do
-    "${in_root[@]}" cmake --preset "$preset" -B "$builds/$preset" -DKokkos_DIR="$top/ci/hip-kokkos" \
-      -DPAGODA_WERROR=ON -DPAGODA_TYPES=fp16 -DPAGODA_BUILD_TESTS=OFF -DPAGODA_BUILD_BENCH=OFF
-    "${in_root[@]}" cmake --build "$builds/$preset"
     case $preset in
-      hip-mi250) inspect_hip gfx90a "$builds/$preset/src/CMakeFiles/pagoda.dir/dispatch/generic_fp16.cpp.o" ;;
-      hip-mi300) inspect_hip gfx942 "$builds/$preset/src/CMakeFiles/pagoda.dir/dispatch/generic_fp16.cpp.o" ;;
+      hip-mi250) arch=gfx90a ;;
+      hip-mi300) arch=gfx942 ;;
+      *) arch=gfx1100 ;;
     esac
+    "${in_root[@]}" cmake --preset "$preset" -B "$builds/$preset" -DKokkos_DIR="$top/ci/hip-kokkos" \
+      -DPAGODA_WERROR=ON "-DPAGODA_TYPES=fp16;int8" -DPAGODA_BUILD_TESTS=OFF -DPAGODA_BUILD_BENCH=OFF
+    "${in_root[@]}" cmake --build "$builds/$preset"
+    for type in fp16 int8; do
+      inspect_hip $arch "$builds/$preset/src/CMakeFiles/pagoda.dir/dispatch/generic_$type.cpp.o"
+    done
   done
 }
 

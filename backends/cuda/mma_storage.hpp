@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/e4m3_bits.hpp"
 #include "backends/cuda/primitives.hpp"
+#include "src/kernel/e4m3_bits.hpp"
 
 #include <pagoda/types.hpp>
 

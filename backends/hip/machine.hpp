@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backends/hip/lanes.hpp"
-#include "backends/hip/mfma_fragment.hpp"
+#include "backends/hip/matrix_fragment.hpp"
 #include "backends/hip/stream.hpp"
 #include "src/kernel/fragment_list.hpp"
 #include "src/kernel/simt_machine.hpp"
@@ -28,7 +28,9 @@ struct HipMachine : SimtMachine<Kokkos::HIP, HipMachine>, hip::Lanes {
   static auto policy_of(const Kokkos::HIP& exec, int league, int workers, std::size_t scratch) {
     if constexpr (requires { Fragment::waves_per_simd; }) {
       // Clang reads the second number of the bounds as waves of a SIMD.
-      using Bounded = Kokkos::TeamPolicy<Kokkos::HIP, Kokkos::LaunchBounds<max_workers * 64, Fragment::waves_per_simd>>;
+      using Bounded =
+          Kokkos::TeamPolicy<Kokkos::HIP,
+                             Kokkos::LaunchBounds<max_workers * Fragment::wave_lanes, Fragment::waves_per_simd>>;
       return light(Bounded(exec, league, workers, lanes())
                        .set_scratch_size(scratch_level, Kokkos::PerTeam(static_cast<int>(scratch))));
     } else {
@@ -43,13 +45,27 @@ struct HipMachine : SimtMachine<Kokkos::HIP, HipMachine>, hip::Lanes {
   }
 };
 
-#if defined(KOKKOS_ARCH_AMD_GFX90A) || defined(KOKKOS_ARCH_AMD_GFX942)
-// Matrix instructions of CDNA 2 and 3.
+#if defined(KOKKOS_ARCH_AMD_GFX90A) || defined(KOKKOS_ARCH_AMD_GFX942) || defined(KOKKOS_ARCH_AMD_GFX1100)
+// Matrix instructions of 16-bit numbers: CDNA 2 and 3, RDNA 3. Quantized elements become fp16 first. The fragments are
+// rows of hip::matrix_tunings.
 template <class T>
-  requires(std::is_same_v<T, half_t> || std::is_same_v<T, bfloat16_t>)
+  requires(size_of(dtype_v<T>) <= 2 && block_dims_v<T> == 0)
 struct HipMachine::Choose<T> {
-  using type = typename Prepend<PortableFragments<T>, MfmaFragment<T, 64>, MfmaFragment<T, 128>, MfmaFragment<T, 256>,
-                                MfmaFragment<T, 64, 2>, MfmaFragment<T, 128, 2>>::type;
+#if defined(KOKKOS_ARCH_AMD_GFX1100)
+  template <int DimTile>
+  using Matrix = MatrixFragment<hip::Rdna3, T, DimTile>;
+  using Long   = typename Prepend<PortableFragments<T>, Matrix<128>>::type;
+  using type   = std::conditional_t<dims_per_element_v<T> == 1, typename Prepend<Long, Matrix<64>>::type, Long>;
+#else
+  template <int DimTile, int RowTiles = 1>
+  using Matrix  = MatrixFragment<hip::Cdna, T, DimTile, RowTiles>;
+  using Nibbles = typename Prepend<PortableFragments<T>, Matrix<128>, Matrix<256>>::type;
+  using Bytes   = typename Prepend<Nibbles, Matrix<64>>::type;
+  using Plain   = typename Prepend<PortableFragments<T>, Matrix<64>, Matrix<128>, Matrix<256>, Matrix<64, 2>,
+                                   Matrix<128, 2>, Matrix<576>>::type;
+  using type =
+      std::conditional_t<is_quantized_v<T>, std::conditional_t<dims_per_element_v<T> == 1, Bytes, Nibbles>, Plain>;
+#endif
 };
 #endif
 

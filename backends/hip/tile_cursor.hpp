@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/hip/mfma.hpp"
+#include "backends/hip/matrix.hpp"
 #include "src/base/arithmetic.hpp"
 #include "src/kernel/rows.hpp"
 
@@ -12,20 +12,21 @@
 namespace pagoda::detail::hip {
 
 /// Finds the tiles of tokens of one wave, in turn. If tiles lie within pages, each lane holds the page of one tile:
-/// pages are loaded once for 64 tiles, and addresses are scalars. Otherwise each lane holds the place of one token, and
-/// places are loaded once for 64 tokens. u, step and end must be scalars: see uniform().
+/// pages are loaded once for as many tiles as there are lanes, and addresses are scalars. Otherwise each lane holds the
+/// place of one token, and places are loaded once for that many tokens. u, step and end must be scalars: see uniform().
 ///
 /// The wave waits for these loads at once. If a load were left in flight in one branch, the compiler would wait for it
 /// wherever its registers are used again, and so for keys and values too.
-template <int TileTokens>
+template <int Lanes, int TileTokens>
 class TileCursor {
  public:
+  static_assert(TileTokens <= Lanes);
   /// Tiles begin at u, u + step and so on before end.
   template <class Where>
   KOKKOS_FUNCTION void begin(const Where& where, int lane, int step) {
     lane_ = lane, step_ = step, tile_ = 0;
     by_tile_ = where.in_pages(TileTokens) && where.args.near_tokens;
-    at_once_ = by_tile_ ? 64 : 64 / TileTokens;
+    at_once_ = by_tile_ ? Lanes : Lanes / TileTokens;
   }
 
   /// Advances to the tile that begins at u.

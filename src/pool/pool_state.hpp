@@ -115,6 +115,7 @@ struct PoolState {
   const char* always_plain(const DecodeOptions<MemorySpace>& with) const {
     if (table.shape().contiguous) return "the cache is contiguous";
     if (options.share_prefixes == SharePrefixes::never) return "PoolOptions::share_prefixes is never";
+    if (with.checked) return "the plan is checked, and lists are not";
     if (with.cu_seqlens_q.data()) return "cu_seqlens_q is in device memory, and the pool plans on the host";
     return nullptr;
   }

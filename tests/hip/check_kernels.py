@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares what the tuning of MfmaFragment assumes with the compiled kernels, without a GPU.
+"""Compares what the tuning of MatrixFragment assumes with the compiled kernels, without a GPU.
 
     check_kernels.py --planned PROGRAM --arch gfx942 [--tools DIR] [--counts] OBJECT...
 
 PROGRAM is tests/hip/planned.cpp. It prints the rows of the tuning. OBJECTs are HIP object files or programs with kernels
-mfma_decode (mfma_decode.hip), or with the library's kernels of MfmaFragment. Every kernel must have no scratch memory
-and registers for the planned waves, load rows in loads of 16 bytes (values of 64 dims: 8), and multiply by the planned
-number of matrix instructions. The loop over tiles of mfma_decode must have these loads and products and no LDS. --counts
-prints the instructions of that loop by class. DIR has llvm-readelf, llvm-objdump, llvm-objcopy and clang-offload-bundler.
+matrix_decode (matrix_decode.hip), or with the library's kernels of MatrixFragment. Every kernel must have no scratch
+memory (those with options: no more than planned) and registers for the planned waves, load rows in as few loads as the tuning plans (keys in 16 bytes), and multiply
+by the planned number of matrix instructions. The loop over tiles of matrix_decode must have these loads and products and
+no LDS. --counts prints the instructions of that loop by class and, for each card of this architecture, the cycles in which
+a SIMD issues them and the cycles in which the memory delivers the tile to it. DIR has llvm-readelf, llvm-objdump,
+llvm-objcopy and clang-offload-bundler.
 """
 
 from __future__ import annotations
@@ -23,36 +25,95 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Iterable
 
-REGISTERS = 512  #: of a lane, for all waves of a SIMD: CDNA 2 and 3, vector and accumulation registers together
-REGISTERS_UNIT = 8
+
+@dataclass(frozen=True)
+class Machine:
+    """What an architecture has, and how it spells its instructions."""
+
+    lanes: int  #: of a wave
+    registers: int  #: of a lane, for all waves of a SIMD; on CDNA vector and accumulation registers together
+    registers_unit: int
+    groups: int  #: of 16 lanes that hold different elements of an operand
+    product: str
+    loads: dict[int, str]  #: by bytes
+
+
+CDNA = Machine(
+    64, 512, 8, 4, "v_mfma_f32_16x16x16", {4: "global_load_dword", 8: "global_load_dwordx2", 16: "global_load_dwordx4"}
+)
+RDNA3 = Machine(
+    32, 1536, 24, 1, "v_wmma_f32_16x16x16", {4: "global_load_b32", 8: "global_load_b64", 16: "global_load_b128"}
+)
+
+
+def machine_of(arch: str) -> Machine:
+    return RDNA3 if arch.startswith("gfx11") else CDNA
+
 
 # Names of kernels: the numbers are DimTile and RowTiles; the library's general kernels end differently.
-PLAIN = re.compile(r"mfma_decodeI.*?MfmaTypeE\dELi(\d+)ELi(\d+)E")
-LIBRARY = re.compile(r"DecodeKernel.*?MfmaFragmentI.*?ELi(\d+)ELi(\d+)ELb0EEELb([01])E")
+PLAIN = re.compile(r"matrix_decodeI.*?(Plain16ILN\w*?MatrixTypeE\d|Stored\w+?E?L)\w*?i(\d+)ELi(\d+)ELb([01])E")
+LIBRARY = re.compile(r"DecodeKernel.*?MatrixFragmentI\w*?(?:Cdna|Rdna3)E(\w*?)Li(\d+)ELi(\d+)ELb0EEELb([01])E")
+TYPES = (
+    ("MatrixTypeE0", "fp16"), ("MatrixTypeE1", "bf16"), ("E4m3", "fp8_e4m3"), ("E5m2", "fp8_e5m2"), ("Int8", "int8"),
+    ("Int4", "int4"), ("half_t", "fp16"), ("bfloat16_t", "bf16"), ("fp8_e4m3_t", "fp8_e4m3"), ("fp8_e5m2_t", "fp8_e5m2"),
+    ("int4x2_t", "int4"), ("a", "int8"),
+)  # fmt: skip
+BITS = {"fp16": 16, "bf16": 16, "fp8_e4m3": 8, "fp8_e5m2": 8, "int8": 8, "int4": 4}
 
 
 @dataclass(frozen=True)
 class Planned:
     """A row of the tuning."""
 
-    dim_tile: int
+    lanes: int
+    bits: int
+    key_dims: int
+    value_dims: int
     row_tiles: int
     token_blocks: int
     waves_per_simd: int
     general_waves_per_simd: int
+    general_scratch: int = 0
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        return self.bits, self.key_dims, self.row_tiles
+
+    @property
+    def tile_bytes(self) -> int:
+        return 2 * self.token_blocks * (self.key_dims + self.value_dims) * self.bits
 
     @property
     def products(self) -> int:
         """Matrix instructions of a tile: for scores and for values."""
-        return 2 * self.token_blocks * self.row_tiles * self.dim_tile // 16
+        return self.token_blocks * self.row_tiles * (self.key_dims + self.value_dims) // 16
 
-    @property
-    def loads(self) -> Counter[str]:
+    def loads(self, machine: Machine) -> Counter[str]:
         """Loads of a tile: for keys and for values."""
-        keys, rows = self.token_blocks * self.dim_tile // 32, 4 * self.token_blocks
-        if self.dim_tile == 64:
-            return Counter(global_load_dwordx4=keys, global_load_dwordx2=rows)
-        return Counter(global_load_dwordx4=keys + rows * (self.dim_tile // 128))
+        keys = self.token_blocks * self.key_dims * self.bits // (128 * machine.groups)
+        size = min(16, self.value_dims // 16 * self.bits // 8)  # bytes
+        values = self.token_blocks * 16 // machine.groups * (self.value_dims // 16 * self.bits // 8 // size)
+        return Counter({machine.loads[16]: keys}) + Counter({machine.loads[size]: values})
+
+
+@dataclass(frozen=True)
+class Card:
+    """A line of backends/hip/cards.hpp."""
+
+    card: str
+    target: str
+    simds: int  #: of all compute units
+    mhz: int
+    bytes_per_us: float
+    vector_cycles: int
+    transcendental_cycles: int
+    matrix_cycles: int
+
+    def prediction(self, classes: Counter[str], tile_bytes: int) -> str:
+        issued = classes["matrix"] * self.matrix_cycles + classes["transcendental"] * self.transcendental_cycles
+        issued += (classes["vector"] + classes["memory"] + classes["lanes"]) * self.vector_cycles
+        read = tile_bytes * self.simds * self.mhz / self.bytes_per_us
+        return f"{self.card}: {issued} cycles issued, {read:.0f} of the bytes, ratio {issued / read:.2f}"
 
 
 @dataclass
@@ -82,7 +143,7 @@ class Kernel:
                 continue
             body = [i for i in self.code if last.target <= i.address <= last.address]
             names = {i.name for i in body}
-            if any(n.startswith("v_mfma") for n in names) and any(n.startswith("global_load") for n in names):
+            if any(n.startswith(("v_mfma", "v_wmma")) for n in names) and any(n.startswith("global_load") for n in names):
                 if not found or len(body) < len(found):
                     found = body
         return found
@@ -93,7 +154,7 @@ def parse_notes(text: str) -> dict[str, dict[str, int]]:
     kernels: dict[str, dict[str, int]] = {}
     numbers: dict[str, int] = {}
     for line in text.splitlines():
-        if match := re.match(r"(  - |    )\.(\w+):\s+(\S+)$", line):
+        if match := re.match(r"(  - |    )\.(\w+):\s*(\S*)$", line):
             if match[1] == "  - ":
                 numbers = {}
             if match[2] == "name":
@@ -119,35 +180,36 @@ def lacks(got: Counter[str], wanted: Counter[str]) -> list[str]:
     return [f"{got[name]} {name} of {count}" for name, count in wanted.items() if got[name] < count]
 
 
-def faults(kernel: Kernel, planned: Planned, general: bool) -> Iterable[str]:
+def faults(kernel: Kernel, planned: Planned, general: bool, machine: Machine) -> Iterable[str]:
     notes, names = kernel.notes, Counter(i.name for i in kernel.code)
-    if notes.get("private_segment_fixed_size", 0):
-        yield f"{notes['private_segment_fixed_size']} bytes of scratch memory"
+    scratch, allowed = notes.get("private_segment_fixed_size", 0), planned.general_scratch if general else 0
+    if scratch > allowed:
+        yield f"{scratch} bytes of scratch memory; planned are {allowed}"
     waves = planned.general_waves_per_simd if general else planned.waves_per_simd
-    registers = -(-notes["vgpr_count"] // REGISTERS_UNIT) * REGISTERS_UNIT
-    if registers * waves > REGISTERS:
-        yield f"{waves} waves of a SIMD are planned, {REGISTERS // registers} fit ({registers} registers)"
-    products = sum(count for name, count in names.items() if name.startswith("v_mfma_f32_16x16x16"))
+    registers = -(-notes["vgpr_count"] // machine.registers_unit) * machine.registers_unit
+    if registers * waves > machine.registers:
+        yield f"{waves} waves of a SIMD are planned, {machine.registers // registers} fit ({registers} registers)"
+    products = sum(count for name, count in names.items() if name.startswith(machine.product))
     if products < planned.products:
         yield f"{products} matrix instructions; a tile needs {planned.products}"
-    for fault in lacks(names, planned.loads):
+    for fault in lacks(names, planned.loads(machine)):
         yield fault
-    if flat := sum(count for name, count in names.items() if name.startswith("flat_load_dwordx")):
+    if flat := sum(count for name, count in names.items() if re.match("flat_load_(dwordx|b64|b128)", name)):
         yield f"{flat} flat loads"
 
 
-def loop_faults(kernel: Kernel, planned: Planned) -> Iterable[str]:
+def loop_faults(kernel: Kernel, planned: Planned, machine: Machine) -> Iterable[str]:
     loop = kernel.loop()
     names = Counter(i.name for i in loop)
     if not loop:
         yield "no loop over tiles"
         return
-    products = sum(count for name, count in names.items() if name.startswith("v_mfma_f32_16x16x16"))
+    products = sum(count for name, count in names.items() if name.startswith(machine.product))
     if products != planned.products:
         yield f"{products} matrix instructions in the loop; planned are {planned.products}"
     loads = Counter({name: count for name, count in names.items() if name.startswith("global_load")})
-    if loads != planned.loads:
-        yield f"loads in the loop are {dict(loads)}; planned are {dict(planned.loads)}"
+    if loads != planned.loads(machine):
+        yield f"loads in the loop are {dict(loads)}; planned are {dict(planned.loads(machine))}"
     # Lanes exchange maxima by ds_bpermute, which does not access LDS, when a running maximum rises.
     lds = [name for name in names if name.startswith("ds_") and name != "ds_bpermute_b32"]
     if lds or kernel.notes.get("group_segment_fixed_size", 0):
@@ -155,7 +217,7 @@ def loop_faults(kernel: Kernel, planned: Planned) -> Iterable[str]:
 
 
 def class_of(name: str) -> str:
-    if name.startswith("v_mfma"):
+    if name.startswith(("v_mfma", "v_wmma")):
         return "matrix"
     if name.startswith(("v_exp", "v_log", "v_rcp")):
         return "transcendental"
@@ -165,42 +227,49 @@ def class_of(name: str) -> str:
         return "memory"
     if name.startswith("ds_"):
         return "lanes"
-    if name in ("s_waitcnt", "s_nop"):
+    if name.startswith(("s_waitcnt", "s_nop", "s_delay_alu")):
         return "waits"
     return "scalar"
 
 
-def check(kernels: Iterable[Kernel], rows: list[Planned], counts: bool) -> tuple[list[str], list[str]]:
-    """Faults, and lines of the report. A row of the tuning without a kernel is a fault."""
+def check(
+    kernels: Iterable[Kernel], rows: list[Planned], counts: bool, machine: Machine = CDNA, cards: Iterable[Card] = ()
+) -> tuple[list[str], list[str]]:
+    """Faults, and lines of the report. A row of the tuning for a type of the kernels, without a kernel, is a fault."""
     found: list[str] = []
     report: list[str] = []
-    seen: set[tuple[int, int]] = set()
+    seen: set[tuple[int, int, int]] = set()
     for kernel in kernels:
         plain, library = PLAIN.search(kernel.name), LIBRARY.search(kernel.name)
         match = plain or library
         if match is None:
             continue
-        dims, row_tiles = int(match[1]), int(match[2])
-        general = library is not None and library[3] == "1"
-        planned = next((r for r in rows if (r.dim_tile, r.row_tiles) == (dims, row_tiles)), None)
-        what = f"{'bf16' if 'MfmaTypeE1' in kernel.name or 'bfloat' in kernel.name else 'fp16'}, {dims} dims, "
-        what += f"{16 * row_tiles} rows{', general' if general else ''}"
+        name = next(name for part, name in TYPES if part in match[1])
+        dims, row_tiles, last = int(match[2]), int(match[3]), match[4] == "1"
+        general, scaled = library is not None and last, plain is not None and last
+        key = BITS[name], dims, row_tiles
+        planned = next((r for r in rows if r.lanes == machine.lanes and r.key == key), None)
+        what = f"{name}, {dims} dims, {16 * row_tiles} rows"
+        what += ", general" if general else ", scales of tokens" if scaled else ""
         if planned is None:
             found.append(f"{what}: the tuning has no such row")
             continue
-        seen.add((dims, row_tiles))
-        found += [f"{what}: {fault}" for fault in faults(kernel, planned, general)]
-        if plain:
-            found += [f"{what}: {fault}" for fault in loop_faults(kernel, planned)]
+        seen.add(key)
+        found += [f"{what}: {fault}" for fault in faults(kernel, planned, general, machine)]
+        if plain and not scaled:
+            found += [f"{what}: {fault}" for fault in loop_faults(kernel, planned, machine)]
         line = f"{what}: {kernel.notes['vgpr_count']} registers"
         if plain and counts:
             classes = Counter(class_of(i.name) for i in kernel.loop())
             line += f"; a tile: {', '.join(f'{n} {name}' for name, n in sorted(classes.items()))}"
+            for card in cards:
+                line += f"; {card.prediction(classes, planned.tile_bytes)}"
         report.append(line)
+    types = {bits for bits, _, _ in seen}
     found += [
-        f"there is no kernel for {r.dim_tile} dims and {16 * r.row_tiles} rows"
+        f"there is no kernel for {r.bits} bits, {r.key_dims} dims and {16 * r.row_tiles} rows"
         for r in rows
-        if (r.dim_tile, r.row_tiles) not in seen
+        if r.lanes == machine.lanes and r.key not in seen and (r.bits in types or not types)
     ]
     return found, report
 
@@ -231,9 +300,11 @@ def main() -> int:
     parser.add_argument("--tools", type=Path, default=Path("/usr/lib/llvm-21/bin"))
     parser.add_argument("--counts", action="store_true")
     args = parser.parse_args()
-    rows = [Planned(**json.loads(line)) for line in output_of(args.planned).splitlines()]
+    lines = [json.loads(line) for line in output_of(args.planned).splitlines()]
+    rows = [Planned(**line) for line in lines if "card" not in line]
+    cards = [Card(**line) for line in lines if line.get("target") == args.arch]
     kernels = [kernel for file in args.objects for kernel in kernels_of(file, args.arch, args.tools)]
-    found, report = check(kernels, rows, args.counts)
+    found, report = check(kernels, rows, args.counts, machine_of(args.arch), cards)
     for line in found or report:
         print(f"{args.arch}, {line}")
     return 1 if found else 0

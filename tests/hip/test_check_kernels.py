@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import unittest
 from pathlib import Path
@@ -11,9 +12,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import check_kernels as c
 
-PLAIN = "_ZN12_GLOBAL__N_111mfma_decodeILN6pagoda6detail3hip8MfmaTypeE0ELi128ELi1EEEvNS_4ArgsE"
-LIBRARY = "_ZN6pagoda6detail12DecodeKernelIN6Kokkos3HIPENS0_12MfmaFragmentINS_6half_tELi128ELi1ELb0EEELb{}EEE"
-ROW = c.Planned(dim_tile=128, row_tiles=1, token_blocks=1, waves_per_simd=2, general_waves_per_simd=1)
+PLAIN = (
+    "_ZN12_GLOBAL__N_113matrix_decodeIN6pagoda6detail3hip7Plain16ILNS3_10MatrixTypeE0EEELi128ELi1ELb0EEEvNS_4ArgsE"
+)
+INT8 = "_ZN12_GLOBAL__N_113matrix_decodeIN6pagoda6detail3hip10StoredInt8ELi128ELi1ELb{}EEEvNS_4ArgsE"
+LIBRARY = (
+    "_ZN6pagoda6detail12DecodeKernelIN6Kokkos3HIPENS0_14MatrixFragmentINS0_3hip4CdnaE{}Li128ELi1ELb0EEELb{}EEE"
+)
+ROW = c.Planned(
+    lanes=64, bits=16, key_dims=128, value_dims=128, row_tiles=1, token_blocks=1, waves_per_simd=2,
+    general_waves_per_simd=1,
+)  # fmt: skip
 
 NOTES = f"""
 amdhsa.kernels:
@@ -76,10 +85,29 @@ class Reading(unittest.TestCase):
 
 class Faults(unittest.TestCase):
     def test_kernels_as_planned(self) -> None:
-        self.assertEqual([], faults(kernel(), kernel(LIBRARY.format(0)), kernel(LIBRARY.format(1), vgpr_count=432)))
+        self.assertEqual([], faults(kernel(), *(kernel(LIBRARY.format("NS_6half_tE", i), vgpr_count=n) for i, n in ((0, 108), (1, 432)))),
+        )
 
     def test_scratch(self) -> None:
         self.assertIn("16 bytes of scratch memory", faults(kernel(private_segment_fixed_size=16))[0])
+
+    def test_planned_scratch(self) -> None:
+        row = dataclasses.replace(ROW, general_scratch=16)
+        plain, general = (
+            kernel(LIBRARY.format("NS_6half_tE", i), vgpr_count=108, private_segment_fixed_size=16) for i in (0, 1)
+        )
+        self.assertEqual([], c.check([general], [row], counts=False)[0])
+        self.assertIn("16 bytes of scratch memory; planned are 0", c.check([plain], [row], counts=False)[0][0])
+
+    def test_rdna(self) -> None:
+        row = dataclasses.replace(ROW, lanes=32)
+        body = ["global_load_b128"] * 32 + ["v_wmma_f32_16x16x16_f16"] * 16
+        code = lines(body + ["s_cbranch_scc1"])
+        code[-1] = dataclasses.replace(code[-1], operands=str(65536 - len(code)))
+        found = c.check(
+            [c.Kernel(PLAIN, {"vgpr_count": 264, "private_segment_fixed_size": 0}, code)], [row], False, c.RDNA3
+        )
+        self.assertEqual([], found[0])
 
     def test_registers(self) -> None:
         self.assertEqual([], faults(kernel(vgpr_count=256)))
@@ -104,7 +132,7 @@ class Faults(unittest.TestCase):
         self.assertIn("no loop over tiles", faults(straight)[0])
 
     def test_no_kernel(self) -> None:
-        self.assertEqual(["there is no kernel for 128 dims and 16 rows"], faults())
+        self.assertEqual(["there is no kernel for 16 bits, 128 dims and 16 rows"], faults())
         self.assertIn("the tuning has no such row", faults(kernel(PLAIN.replace("Li128", "Li96")))[0])
 
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // e4m3 numbers converted for matrix instructions, all codes, against the type's own conversion.
-#include "backends/cuda/e4m3_bits.hpp"
+#include "src/kernel/e4m3_bits.hpp"
 
 #include <pagoda/types.hpp>
 

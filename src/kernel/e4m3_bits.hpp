@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <Kokkos_Core.hpp>
+#include "src/base/anywhere.hpp"
 
 #include <cstdint>
 
@@ -14,7 +14,7 @@ namespace pagoda::detail {
 /// bias is 15 instead of 7. This also holds for subnormal numbers. NaN is the code with all bits set. It is the only
 /// code for which adding one unit in the last place carries into the upper bit of the exponent; that bit makes the
 /// result a NaN.
-KOKKOS_INLINE_FUNCTION constexpr std::uint32_t e4m3_pair_over_256(std::uint32_t codes) {
+PAGODA_ANYWHERE constexpr std::uint32_t e4m3_pair_over_256(std::uint32_t codes) {
   const std::uint32_t halves = (codes & 0x80008000u) | ((codes >> 1) & 0x3f803f80u);
   return halves | ((halves + 0x00800080u) & 0x40004000u);
 }

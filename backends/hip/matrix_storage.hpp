@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/hip/matrix.hpp"
+#include "src/base/unroll.hpp"
+#include "src/kernel/e4m3_bits.hpp"
+
+#include <cstdint>
+
+/// Storage types of caches, as MatrixTile multiplies them. Elements of quantized types become fp16 in registers, all of
+/// them exactly. The order of dims within a product is the same for keys and queries, and the order of outputs is
+/// undone at the end, so no element moves between lanes.
+///
+/// type         of the operands
+/// bits         of an element
+/// per_half     elements in 16 bits
+/// floating     there are elements that are not finite
+/// expand(w, x) word e of x has element e of the lower half of w, and element e of its upper half
+namespace pagoda::detail::hip {
+
+using Halves2 = _Float16 __attribute__((ext_vector_type(2)));
+
+template <MatrixType Type>
+struct Plain16 {
+  static constexpr MatrixType type = Type;
+  static constexpr int bits = 16, per_half = 1;
+  static constexpr bool floating = true;
+  PAGODA_HIP_FUNCTION static void expand(std::uint32_t w, std::uint32_t (&x)[1]) { x[0] = w; }
+};
+
+/// Types whose elements become fp16.
+template <int Bits, bool Floating>
+struct ExpandedToFp16 {
+  static constexpr MatrixType type = MatrixType::fp16;
+  static constexpr int bits = Bits, per_half = 16 / Bits;
+  static constexpr bool floating = Floating;
+  /// Subtracts `offset` from both halves.
+  PAGODA_HIP_FUNCTION static std::uint32_t subtract(std::uint32_t halves, std::uint32_t offset) {
+    return __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(Halves2, halves) - __builtin_bit_cast(Halves2, offset));
+  }
+};
+
+struct StoredE4m3 : ExpandedToFp16<8, true> {
+  PAGODA_HIP_FUNCTION static void expand(std::uint32_t w, std::uint32_t (&x)[2]) {
+    x[0] = times_256(e4m3_pair_over_256(w << 8)), x[1] = times_256(e4m3_pair_over_256(w));
+  }
+
+ private:
+  PAGODA_HIP_FUNCTION static std::uint32_t times_256(std::uint32_t halves) {
+    return __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(Halves2, halves) * static_cast<_Float16>(256));
+  }
+};
+
+/// An e5m2 number is the upper half of an fp16 number.
+struct StoredE5m2 : ExpandedToFp16<8, true> {
+  PAGODA_HIP_FUNCTION static void expand(std::uint32_t w, std::uint32_t (&x)[2]) {
+    x[0] = w << 8 & 0xff00ff00u, x[1] = w & 0xff00ff00u;
+  }
+};
+
+/// Puts n + 128 into the mantissa of 1024, and subtracts 1024 + 128.
+struct StoredInt8 : ExpandedToFp16<8, false> {
+  PAGODA_HIP_FUNCTION static void expand(std::uint32_t w, std::uint32_t (&x)[2]) {
+    constexpr std::uint32_t offset = 0x64806480u;
+    x[0]                           = subtract((w & 0x00ff00ffu) ^ offset, offset);
+    x[1]                           = subtract((w >> 8 & 0x00ff00ffu) ^ offset, offset);
+  }
+};
+
+/// Puts n + 8 into the mantissa of 1024, and subtracts 1024 + 8.
+struct StoredInt4 : ExpandedToFp16<4, false> {
+  PAGODA_HIP_FUNCTION static void expand(std::uint32_t w, std::uint32_t (&x)[4]) {
+    constexpr std::uint32_t offset = 0x64086408u;
+    PAGODA_UNROLL_ALL
+    for (int e = 0; e < 4; ++e) x[e] = subtract((w >> 4 * e & 0x000f000fu) ^ offset, offset);
+  }
+};
+
+}  // namespace pagoda::detail::hip

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/scene.hpp"
+
+/// Quantized caches with each kind of scales.
+namespace pagoda::test {
+namespace {
+
+template <class Param>
+struct SmallQuantized : testing::Test {};
+TYPED_TEST_SUITE(SmallQuantized, SpacesAndQuantizedTypes, Names);
+
+TYPED_TEST(SmallQuantized, HeadDims) {
+  for (const int dim : {64, 128, 256})
+    for (const Scales scales : {Scales::per_head, Scales::per_token_and_head})
+      expect_right<typename TypeParam::space, typename TypeParam::type>(
+          {.lengths = {0, 1, 33, 65}, .num_q_heads = 4, .head_dim = dim, .k_scales = scales, .v_scales = scales},
+          {{.layout = Layout::paged}});
+}
+
+TYPED_TEST(SmallQuantized, ManyRows) {
+  for (const DType q : {DType::fp16, DType::fp32})
+    expect_right<typename TypeParam::space, typename TypeParam::type>(
+        {.lengths = {40, 5}, .num_q_heads = 24, .num_kv_heads = 1, .head_dim = 128, .q_type = q},
+        {{.layout = Layout::paged}});
+}
+
+TYPED_TEST(SmallQuantized, QueryTokensAndOptions) {
+  expect_right<typename TypeParam::space, typename TypeParam::type>(
+      {.lengths = {50, 7}, .head_dim = 128, .query_lens = {3, 2}, .window_left = 20, .logit_soft_cap = 7},
+      {{.layout = Layout::paged, .page_size = 5}});
+}
+
+}  // namespace
+}  // namespace pagoda::test
