@@ -93,6 +93,7 @@ TYPED_TEST(PoolSharedDecode, ReasonsOfPlainDecodes) {
   const bool is_fp64     = is_paged<TypeParam> && !Self::can_pack;
   expect({.num_q_heads = 2, .window_left = 9},
          is_fp64 ? fp64 : "a sliding window hides different tokens from different sequences");
+  expect({.num_q_heads = 2, .checked = true}, "the plan is checked, and lists are not");
   const std::vector<int> offsets{0, 1, 2, 3, 4};
   expect({.num_q_heads = 2, .max_batch = 4, .cu_seqlens_q = on_device(d.exec, offsets)},
          "cu_seqlens_q is in device memory, and the pool plans on the host");
