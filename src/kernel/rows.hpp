@@ -60,6 +60,36 @@ struct ItemRows {
   }
 };
 
+/// A query row in memory.
+struct QueryRow {
+  const void* data    = nullptr;  ///< null: a row of zeros
+  DType type          = {};
+  std::int64_t at     = 0;  ///< index of dim 0
+  std::int64_t stride = 1;  ///< distance of two dims, in elements
+
+  /// Loads dims d .. d + n. The type is checked once for all dims.
+  template <class Acc>
+  void load(int d, int n, Acc* to) const {
+    const auto convert = [&](const auto* from) {
+      for (int i = 0; i < n; ++i) to[i] = static_cast<Acc>(from[at + (d + i) * stride]);
+    };
+    if (!data) {
+      for (int i = 0; i < n; ++i) to[i] = Acc(0);
+      return;
+    }
+    switch (type) {
+      case DType::fp64:
+        return convert(static_cast<const double*>(data));
+      case DType::fp32:
+        return convert(static_cast<const float*>(data));
+      case DType::fp16:
+        return convert(static_cast<const half_t*>(data));
+      default:
+        return convert(static_cast<const bfloat16_t*>(data));
+    }
+  }
+};
+
 /// The query rows of a tile. Row r is a pair of query token and q head, counted over the query tokens of an entry and
 /// the heads of a group. The query tokens of a batch entry are adjacent rows of q. Those of a list's entry are any
 /// rows, and their results may be partial states. General: as in DecodeKernel.
@@ -132,6 +162,11 @@ struct TileRows {
       default:
         return convert(static_cast<const bfloat16_t*>(args.q.data));
     }
+  }
+  /// Row r in memory. For hosts.
+  QueryRow query_row(int r) const {
+    if (!valid(r)) return {};
+    return {args.q.data, args.q.type, std::int64_t(query_offset(r)), args.q.stride2};
   }
   /// Stores dims d + step q .. d + step q + 4 of an output row, for all q. Dims beyond the last are skipped.
   template <int Quads, class Acc>
