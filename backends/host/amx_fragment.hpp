@@ -28,6 +28,7 @@ struct AmxCode {
   static void multiply_keys(Tile& tile);
   static void softmax(Tile& tile);
   static void multiply_values(Tile& tile);
+  static bool repeats(Tile& tile);
   static void finish(Tile& tile);
 };
 
@@ -92,14 +93,17 @@ class AmxFragment : public FragmentDefaults<T> {
     for (int n = 0; n < count; ++n)
       for (int r = 0; r < R; ++r) change(r, n, s[n * Tile::columns + r]);
   }
-  void softmax(bool hides) {
-    tile_.hides = hides;
+  void softmax(bool) {
     if (ends_set()) Code::softmax(tile_);
   }
   template <class Where>
   void multiply_values(const Where&, int, int, bool) {
     if (ends_set()) Code::multiply_values(tile_);
   }
+  /// Products with zeros assume that keys and values are finite: a NaN or an infinity in a key reaches the scores of the
+  /// other heads of the set, and one in a value reaches rows that do not see the token, and the dim beside it. If a
+  /// result is NaN, the tiles are processed again, the scores of each head alone, and such values without tiles.
+  bool repeats() { return Code::repeats(tile_); }
   /// States of all heads.
   StateArray<Acc> finish() {
     Code::finish(tile_);

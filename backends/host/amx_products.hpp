@@ -172,29 +172,18 @@ struct Products {
     t.used_halves() == 2 ? score_heads<true>(t, first, end, to) : score_heads<false>(t, first, end, to);
   }
 
-  /// Multiplies the scores by their factors. Returns whether one is NaN.
-  static bool scale_scores(Tile& t) {
-    const __m512 factor = _mm512_loadu_ps(t.factor + t.set() * columns);
-    __mmask16 nan       = 0;
-    for (int n = 0; n < t.count; ++n) {
-      const __m512 s = _mm512_mul_ps(_mm512_load_ps(t.scores + n * columns), factor);
-      nan |= _mm512_cmp_ps_mask(s, s, _CMP_UNORD_Q);
-      _mm512_store_ps(t.scores + n * columns, s);
-    }
-    return nan != 0;
-  }
-
   static void multiply_keys(Tile& t) {
     configure(t);
     const int first = t.first_head(), end = first + t.heads_of_set();
-    score_any(t, first, end, t.scores);
-    if (scale_scores(t) && end - first > 1) [[unlikely]]
-      score_apart(t, first, end);
+    t.careful ? score_apart(t, first, end) : score_any(t, first, end, t.scores);
+    const __m512 factor = _mm512_loadu_ps(t.factor + t.set() * columns);
+    for (int n = 0; n < t.count; ++n)
+      _mm512_store_ps(t.scores + n * columns, _mm512_mul_ps(_mm512_load_ps(t.scores + n * columns), factor));
     for (int n = t.count; n < t.used_halves() * Tile::half_tokens; ++n)
       _mm512_store_ps(t.scores + n * columns, _mm512_set1_ps(-Tile::infinity));
   }
 
-  /// Scores of each head alone. A NaN or infinity in a key, times the zeros in the columns of other heads, is NaN.
+  /// Scores of each head alone.
   [[gnu::noinline]] static void score_apart(Tile& t, int first, int end) {
     alignas(64) float one[Tile::tile_tokens * columns];
     for (int h = first; h < end; ++h) {
@@ -203,7 +192,6 @@ struct Products {
       for (int n = 0; n < t.count; ++n)
         _mm512_mask_store_ps(t.scores + n * columns, own, _mm512_load_ps(one + n * columns));
     }
-    scale_scores(t);
   }
 
   // ---- softmax
@@ -275,7 +263,7 @@ struct Products {
   static void multiply_values(Tile& t) {
     const int first = t.first_head(), end = first + t.heads_of_set();
     for (int h = first; h < end; ++h) {
-      const std::uint32_t apart = t.hides ? hidden_and_not_finite(t, h) : 0;
+      const std::uint32_t apart = t.careful ? not_finite(t, h) : 0;
       t.used_halves() == 2 ? weigh_values<true>(t, h, apart) : weigh_values<false>(t, h, apart);
       if (apart != 0) [[unlikely]]
         add_apart(t, h, apart);
@@ -346,17 +334,13 @@ struct Products {
   }
   static bool is_hidden(const Tile& t, int n, int column) { return t.scores[n * columns + column] == -Tile::infinity; }
 
-  /// The tokens that some row of the head does not see and whose value has a NaN or an infinity: a bit for each.
-  [[gnu::noinline]] static std::uint32_t hidden_and_not_finite(const Tile& t, int h) {
-    const int column   = (h - t.first_head()) * R;
-    std::uint32_t bits = 0;
+  /// The tokens whose value has a NaN or an infinity: a bit for each.
+  [[gnu::noinline]] static std::uint32_t not_finite(const Tile& t, int h) {
+    const __m512i whole = _mm512_set1_epi16(0x7f80);
+    std::uint32_t bits  = 0;
     for (int n = 0; n < t.count; ++n) {
-      bool hidden = false;
-      for (int r = 0; r < R; ++r) hidden = hidden || is_hidden(t, n, column + r);
-      if (!hidden) continue;
-      const T* const v    = value_of(t, n, h);
-      const __m512i whole = _mm512_set1_epi16(0x7f80);
-      __mmask32 bad       = 0;
+      const T* const v = value_of(t, n, h);
+      __mmask32 bad    = 0;
       for (int d = 0; d < t.head_dim_v; d += Tile::chunk_dims)
         bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(_mm512_loadu_si512(v + d), whole), whole);
       bits |= static_cast<std::uint32_t>(bad != 0) << n;
@@ -380,6 +364,25 @@ struct Products {
         for (int d = 0; d < dims; ++d) o[d % 2 * (dims / 2) + d / 2] += p * static_cast<float>(v[d]);
       }
     }
+  }
+
+  /// Whether a sum or an output is NaN, and the tiles have not been processed carefully yet. Then nothing is kept of what
+  /// was processed.
+  static bool repeats(Tile& t) {
+    if (t.careful) return false;
+    __mmask16 nan = 0;
+    for (int i = 0; i < t.sets_of(t.heads) * columns; i += 16) nan |= nan_of(t.sum + i);
+    for (int i = 0; i < t.heads * R * t.head_dim_v; i += 16) nan |= nan_of(t.output + i);
+    if (nan == 0) [[likely]]
+      return false;
+    t.careful = true;
+    t.next    = 0;
+    t.clear();
+    return true;
+  }
+  static __mmask16 nan_of(const float* at) {
+    const __m512 x = _mm512_loadu_ps(at);
+    return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
   }
 
   /// Stores the states and puts even and odd dims in order.

@@ -50,8 +50,9 @@ struct AmxTile {
   int count     = 0;  ///< tokens of the tile
   int next      = 0;  ///< tokens of the next tile
   int parts;          ///< bfloat16 numbers whose sum is an element of a query
-  bool entered  = false;
-  bool hides    = false;
+  bool entered  = false;  ///< the tile registers are configured
+  /// Zeros of one row times a NaN or an infinity of another would be NaN: see AmxFragment::repeats.
+  bool careful  = false;
   Half* here    = half_;
   Half* ahead   = half_ + halves;
   int num_runs  = 0;
@@ -91,9 +92,14 @@ struct AmxTile {
     take(weights, 2 * tile_tokens * columns);
     take(copies, tile_tokens * std::max(head_dim, head_dim_v));
     take(states, heads * R);
+    std::fill(factor, factor + sets_of(heads) * columns, 0.0f);
+    clear();
+  }
+  /// No token has been processed.
+  void clear() {
     std::fill(output, output + std::size_t(heads) * R * head_dim_v, 0.0f);
     std::fill(most, most + sets_of(heads) * columns, -infinity);
-    std::fill(sum, sum + 2 * sets_of(heads) * columns, 0.0f);
+    std::fill(sum, sum + sets_of(heads) * columns, 0.0f);
   }
   AmxTile(const AmxTile&)            = delete;
   AmxTile& operator=(const AmxTile&) = delete;
