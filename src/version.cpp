@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pagoda/version.hpp>
 
+#include "backends/host/isa.hpp"
 #include "pagoda_enabled_types.hpp"
 #include "src/base/spaces.hpp"
 
@@ -21,7 +22,8 @@ std::string configuration_text() {
 #undef PAGODA_NAME
   text += "; Kokkos " + std::to_string(KOKKOS_VERSION_MAJOR) + "." + std::to_string(KOKKOS_VERSION_MINOR) + "." +
           std::to_string(KOKKOS_VERSION_PATCH);
-  text += std::string("; host instructions of the build machine: ") + (PAGODA_IS_NATIVE ? "yes" : "no");
+  text += "; host instructions: " + std::string(detail::name_of(detail::best_host_isa())) + " of " +
+          detail::host_isas() + "; all host code for the build machine: " + (PAGODA_IS_NATIVE ? "yes" : "no");
 #if defined(PAGODA_DEBUG_BOUNDS)
   text += "; bounds checks: yes";
 #else

@@ -3,8 +3,8 @@
 
 #include <pagoda/types.hpp>
 
-#include "backends/host/amx.hpp"
 #include "backends/host/amx_tile.hpp"
+#include "backends/host/isa.hpp"
 #include "src/kernel/fragment.hpp"
 #include "src/kernel/join.hpp"
 #include "src/kernel/rows.hpp"
@@ -30,6 +30,7 @@ struct AmxCode {
   static void multiply_values(Tile& tile);
   static bool repeats(Tile& tile);
   static void finish(Tile& tile);
+  static void store_row(const StateArray<float>& from, int n, int r, float factor, int dims, const OutputRow& to);
 };
 
 /// The fragment for processors with Intel AMX: tile registers of 16 rows of 64 bytes. Interface: PortableFragment.
@@ -52,6 +53,8 @@ class AmxFragment : public FragmentDefaults<T> {
   using Instance                   = AmxFragment;
   static constexpr bool any_query  = true;
   static constexpr bool many_heads = true;
+  static constexpr bool has_isa    = true;
+  static constexpr bool joins_rows = true;
   static constexpr int rows        = R;
   static constexpr int lane_rows   = R;
   static constexpr int tile_tokens = Tile::tile_tokens;
@@ -62,7 +65,7 @@ class AmxFragment : public FragmentDefaults<T> {
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
   static constexpr int row_alignment          = 1;
   static bool can_run(const FragmentShape& s) {
-    return s.dense_dims && s.head_dim % Tile::chunk_dims == 0 && s.head_dim_v % Tile::chunk_dims == 0 && amx_usable();
+    return s.dense_dims && s.head_dim % Tile::chunk_dims == 0 && s.head_dim_v % Tile::chunk_dims == 0 && host_isa() == HostIsa::amx;
   }
   static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int, int heads) {
     return Tile::scratch_bytes(head_dim, head_dim_v, heads);
@@ -108,6 +111,9 @@ class AmxFragment : public FragmentDefaults<T> {
   StateArray<Acc> finish() {
     Code::finish(tile_);
     return {tile_.states, tile_.output, tile_.head_dim_v, 0, 0, R, R * tile_.head_dim_v};
+  }
+  void store_row(const StateArray<Acc>& from, int n, int r, Acc factor, const OutputRow& to) {
+    Code::store_row(from, n, r, factor, tile_.head_dim_v, to);
   }
 
  private:

@@ -1,30 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <immintrin.h>
+#include "backends/host/simd_target.hpp"
 
 #include <cstdint>
 
 /// The instructions of AMX as functions. Inline assembly, because the intrinsics of GCC 12 do not name the memory that
 /// they read. The assembler alone must know the instructions.
-///
-/// Code with vectors of AVX-512 lies between PAGODA_AMX_BEGIN and PAGODA_AMX_END, which give its functions the target
-/// attribute. Functions of other headers, which are included before, keep the compiler's flags: otherwise a program could
-/// run an inline function on a processor that lacks its instructions.
-#define PAGODA_AMX_TARGET "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq"
-#define PAGODA_AMX_PRAGMA(...) _Pragma(#__VA_ARGS__)
-#if defined(__clang__)
-#define PAGODA_AMX_PUSH(target_of) \
-  PAGODA_AMX_PRAGMA(clang attribute push(__attribute__((target(target_of))), apply_to = function))
-#define PAGODA_AMX_END _Pragma("clang attribute pop")
-#else
-#define PAGODA_AMX_PUSH(target_of) _Pragma("GCC push_options") PAGODA_AMX_PRAGMA(GCC target(target_of))
-#define PAGODA_AMX_END _Pragma("GCC pop_options")
-#endif
-#define PAGODA_AMX_BEGIN PAGODA_AMX_PUSH(PAGODA_AMX_TARGET)
-
-PAGODA_AMX_BEGIN
-namespace pagoda::detail::amx {
+PAGODA_ISA_BEGIN
+namespace pagoda::detail::PAGODA_ISA {
 
 /// The operand of ldtilecfg.
 struct alignas(64) TileShapes {
@@ -99,5 +83,5 @@ template <int Sum, int A, int B>
   return _mm512_scalef_ps(p, whole);
 }
 
-}  // namespace pagoda::detail::amx
-PAGODA_AMX_END
+}  // namespace pagoda::detail::PAGODA_ISA
+PAGODA_ISA_END

@@ -3,12 +3,13 @@
 
 #include "backends/host/amx_fragment.hpp"
 #include "backends/host/amx_instructions.hpp"
+#include "backends/host/simd_output.hpp"
 
 #include <cstdint>
 #include <cstring>
 
-PAGODA_AMX_BEGIN
-namespace pagoda::detail::amx {
+PAGODA_ISA_BEGIN
+namespace pagoda::detail::PAGODA_ISA {
 
 /// What AmxCode does. Tile registers: 0 and 1 are scores, 2 and 3 operands of 16 rows, 4 and 5 probabilities, 6 and 7
 /// sums of weighted values. With R = 16 the probabilities of half a tile fill two registers, of which 0 and 1 are the
@@ -409,5 +410,5 @@ struct Products {
   }
 };
 
-}  // namespace pagoda::detail::amx
-PAGODA_AMX_END
+}  // namespace pagoda::detail::PAGODA_ISA
+PAGODA_ISA_END

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/host/isa.hpp"
 #if defined(__NVCC__)
 #include "src/kernel/array_vec.hpp"
 #else
@@ -11,7 +12,8 @@
 #include "backends/host/simd_fragment.hpp"
 #endif
 #endif
-#if defined(PAGODA_HAS_AMX_CODE)
+#if PAGODA_HOST_AMX && defined(PAGODA_SIMD_FRAGMENT)
+#define PAGODA_AMX_FRAGMENT
 #include "backends/host/amx_fragment.hpp"
 #endif
 #endif
@@ -49,7 +51,7 @@ struct HostMachine : MachineDefaults<ExecutionSpace>, OneLane {
   using Vec = ArrayVec<Acc, W>;
 #else
   template <class Acc, int W>
-  using Vec = SimdVec<Acc, W>;
+  using Vec = plain::SimdVec<Acc, W>;
 #endif
 
   /// In NHD order rows of one head lie about a page of memory apart, and hardware prefetchers do not cross pages. This
@@ -67,11 +69,10 @@ struct HostMachine : MachineDefaults<ExecutionSpace>, OneLane {
   /// Bounds the length of a float32 running sum, and with it the rounding (about eps * sqrt(tiles)).
   static constexpr int max_split_tokens = 4096;
 
-  static constexpr int walked_bytes = 8192;  ///< see SimdFragment
-  /// Prefetches into the second-level cache. The first-level cache has few miss registers, and loads would wait for
-  /// them. Always inlined: GCC removes calls of a function that only prefetches.
-  [[gnu::always_inline]] static void prefetch_line(const void* line) { __builtin_prefetch(line, 0, 2); }
-  [[gnu::always_inline]] static void prefetch_near(const void* line) { __builtin_prefetch(line, 0, 3); }
+  static MachineIsa isa() {
+    const HostIsa isa = host_isa();
+    return {static_cast<int>(isa), name_of(isa)};
+  }
 
 #if defined(PAGODA_SIMD_FRAGMENT)
   template <class T, int R>
@@ -83,7 +84,7 @@ struct HostMachine : MachineDefaults<ExecutionSpace>, OneLane {
   template <class T>
   using VectorFragments = FragmentList<WideFragment<T, 1>, WideFragment<T, 4>, WideFragment<T, 8>,
                                        PortableFragment<HostMachine, T, 4, false>>;
-#if defined(PAGODA_HAS_AMX_CODE)
+#if defined(PAGODA_AMX_FRAGMENT)
   /// A type that tile registers do not multiply has no AmxFragment.
   template <class T>
   struct ChooseFragments {

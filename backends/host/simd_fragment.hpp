@@ -3,16 +3,11 @@
 
 #include <pagoda/types.hpp>
 
-#include "backends/host/simd_rows.hpp"
-#include "backends/host/simd_score_trees.hpp"
-#include "backends/host/simd_vec.hpp"
+#include "backends/host/isa.hpp"
+#include "backends/host/simd_tile.hpp"
+#include "pagoda_enabled_isas.hpp"
 #include "src/kernel/fragment.hpp"
-#include "src/kernel/join.hpp"
-#include "src/kernel/rows.hpp"
 
-#include <Kokkos_Core.hpp>
-
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -20,361 +15,105 @@
 
 namespace pagoda::detail {
 
-/// The fragment for host threads with vector registers. It takes dense rows (dims side by side) of any length at
-/// any address: if the dims do not fill the last vector, it reads only those that exist. Interface: PortableFragment.
-/// Each vector of keys or values is loaded and converted once for all R rows:
-///   - Scores: the kernel computes as many (token, row) products at once as a vector has lanes, each in a register of
-///   its
-///     own. A transposing tree adds them up into one vector of scores, in memory order. With enough registers the
-///     products are computed in two halves, and the tree of one half is interleaved with the products of the other:
-///     products alone saturate the multiply-add units, and a tree alone leaves them idle.
-///   - Values: the outputs of all rows for a few vectors of dims stay in registers for all tokens of a tile.
+/// Makes the tile of an instruction set at `object`, of sizeof(SimdTile<T, R>) bytes. Defined in a translation unit of
+/// the instruction set (simd_tiles.cpp.in).
+#define PAGODA_DECLARE(isa)                                                           \
+  namespace isa {                                                                     \
+  template <class T, int R>                                                           \
+  SimdTile<T, R>* make_tile(void* object, const KernelArgsOf<T>& args, char* memory); \
+  }
+PAGODA_FOR_EACH_HOST_ISA(PAGODA_DECLARE)
+#undef PAGODA_DECLARE
+
+/// Whether the instruction set has code of its own for tiles of T. Otherwise they use the code of the one before it.
+template <class T>
+constexpr bool has_tiles(HostIsa isa) {
+  return isa != HostIsa::amx && (isa != HostIsa::avx512_bf16 || std::is_same_v<T, bfloat16_t>);
+}
+
+template <class T, int R>
+SimdTile<T, R>* make_simd_tile(HostIsa isa, void* object, const KernelArgsOf<T>& args, char* memory) {
+  auto* make = &plain::make_tile<T, R>;
+#define PAGODA_CHOOSE(name)                  \
+  if constexpr (has_tiles<T>(HostIsa::name)) \
+    if (isa == HostIsa::amx ? HostIsa::name <= HostIsa::avx512 : isa >= HostIsa::name) make = &name::make_tile<T, R>;
+  PAGODA_FOR_EACH_HOST_ISA(PAGODA_CHOOSE)
+#undef PAGODA_CHOOSE
+  return make(object, args, memory);
+}
+
+/// The fragment for host threads with vector registers. It takes dense rows (dims side by side) of any length at any
+/// address. Interface: PortableFragment. How it multiplies, in the instructions that the plan has chosen
+/// (KernelArgs::isa): SimdProducts.
 ///
 /// The fragment can process several kv heads of the same tokens together (`heads`, select). In NHD order the rows
 /// of all heads of a token are adjacent, and only processing them together reads memory sequentially (bench/NOTES.md).
 template <class Machine, class T, int R>
-class SimdFragment : public SimdRows<Machine, T, R> {
-  using Base = SimdRows<Machine, T, R>;
-  using Base::args_;
-  using Base::blocks_stride;
-  using Base::convert_blocks;
-  using Base::correction_;
-  using Base::count_;
-  using Base::head_dim_;
-  using Base::head_dim_v_;
-  using Base::head_elements_;
-  using Base::heads_;
-  using Base::hidden_;
-  using Base::infinity;
-  using Base::k_blocks_;
-  using Base::k_scale_;
-  using Base::k_scale_at_;
-  using Base::line_dims;
-  using Base::line_up;
-  using Base::max_;
-  using Base::o_;
-  using Base::paired;
-  using Base::pairs_;
-  using Base::per_element;
-  using Base::q_;
-  using Base::rows_;
-  using Base::s_;
-  using Base::scale_;
-  using Base::score_width;
-  using Base::states_;
-  using Base::sum_;
-  using Base::turn;
-  using Base::unit;
-  using Base::unit_rows;
-  using Base::unit_tokens;
-  using Base::units;
-  using Base::v_blocks_;
-  using Base::v_scale_;
-  using Base::v_scale_at_;
-  using Base::value_block;
-  using Base::value_stride_;
-  using Base::vector_rows;
-  using Base::vector_tokens;
-  using Base::vectors;
-  using Base::width;
-  using typename Base::ScoreVec;
-  using typename Base::Vec;
-
+class SimdFragment : public FragmentDefaults<T> {
  public:
-  using Base::Base;
-  using Base::block_dims;
-  using Base::rows;
-  using Base::scaled;
-  using Base::select;
-  using Base::tile_tokens;
-  using typename Base::Acc;
-  using typename Base::Member;
-
+  using Tile   = SimdTile<T, R>;
+  using Acc    = typename Tile::Acc;
+  using Member = typename Machine::Member;
   template <bool>
   using Instance                   = SimdFragment;
   static constexpr bool any_query  = true;
   static constexpr bool many_heads = true;
+  static constexpr bool has_isa    = true;
+  static constexpr bool joins_rows = true;
+  static constexpr int rows        = R;
   static constexpr int lane_rows   = R;
+  static constexpr int tile_tokens = Tile::tile_tokens;
   /// Limit on the bytes of keys for each token of heads that are processed together. It keeps this tile and the
   /// next, keys and values, in a second-level cache of 1 MB.
-  static constexpr int walked_bytes           = Machine::walked_bytes;
+  static constexpr int walked_bytes           = 8192;
   static constexpr int scratch_alignment      = 64;
   static constexpr DType probability_type     = dtype_v<Acc>;
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
   static constexpr int row_alignment          = 1;
   static bool can_run(const FragmentShape& s) { return s.dense_dims; }
+  static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int, int heads) {
+    return Tile::scratch_bytes(head_dim, head_dim_v, heads);
+  }
+
+  SimdFragment(const Member&, const KernelArgsOf<T>& args, char* memory)
+      : tile_(*make_simd_tile<T, R>(HostIsa(args.isa), object_, args, memory)) {
+    static_assert(Machine::max_workers == 1, "a worker is alone in its team: nothing is joined at the end");
+  }
+  SimdFragment(const SimdFragment&)            = delete;
+  SimdFragment& operator=(const SimdFragment&) = delete;
 
   static constexpr int lane_row(int j) { return j; }
 
+  void select(int head) { tile_.select(head); }
   template <class Rows>
   void load_queries(const Rows& rows_of, Acc scale) {
-    scale_           = scale;
-    const int length = pairs_ ? 2 * width : width;  // dims in a vector of queries
-    for (int r = 0; r < R; ++r)
-      for (int d = 0; d < head_dim_; d += length) {
-        Acc x[2 * width] = {};  // zeros beyond the last dim
-        rows_of.load_query_dims(r, d, std::min(length, head_dim_ - d), x);
-        const int at = (d / length * R + r) * length;
-        if (pairs_) {
-          for (int i = 0; i < 2 * width; ++i)
-            reinterpret_cast<bfloat16_t*>(q_)[at + i] = bfloat16_t(static_cast<float>(x[i]));
-        } else {
-          for (int i = 0; i < width; ++i) q_[at + i] = x[i] * scale;
-        }
-      }
+    for (int r = 0; r < R; ++r) tile_.load_query(r, rows_of.query_row(r), scale);
   }
-
-  /// Scores of the selected head for the tokens that locate has found.
+  template <class Where>
+  void locate(const Where& where, int u, int end) {
+    tile_.locate(where, u, end);
+  }
   template <class Where>
   void multiply_keys(const Where&, int, int) {
-    line_up();
-    if constexpr (block_dims > 0) {
-      convert_blocks(args_.k_blocks, k_scale_at_, head_dim_, k_blocks_);
-      convert_blocks(args_.v_blocks, v_scale_at_, head_dim_v_, v_blocks_);
-    }
-    if constexpr (paired)
-      if (pairs_) head_dim_ % (2 * width) == 0 ? score_tile<true, false>() : score_tile<true, true>();
-    if (!pairs_) head_dim_ % width == 0 ? score_tile<false, false>() : score_tile<false, true>();
-    if constexpr (scaled)
-      if (args_.k_scale.per_token()) weigh(k_scale_);
-    for (int i = count_ * R; i < vectors() * score_width; ++i) s_[i] = -infinity;
+    tile_.multiply_keys();
   }
-
   template <class Change>
   void for_each_score(int count, const Change& change) {
-    for (int n = 0; n < count; ++n)
-      for (int r = 0; r < R; ++r) change(r, turn(n, count), s_[n * R + r]);
+    tile_.for_each_score(count, change);
   }
-
-  /// The same as in PortableFragment, with vectors throughout. Each lane keeps a running maximum and sum. The lanes
-  /// of a row hold the same maximum; their sums are added at the end.
-  void softmax(bool hides) {
-    if (hides) note_hidden();
-    const int n    = vectors();
-    auto most      = ScoreVec::load(max_);
-    const auto old = most;
-    for (int i = 0; i < n; ++i) most.raise_to(ScoreVec::load(s_ + i * score_width));
-    raise_to_turned<score_width / 2>(most);
-    most.store(max_);
-    const ScoreVec base   = most.finite_or_zero();  // no token seen yet: every exponent is -infinity
-    const auto correction = ScoreVec::exp2_difference(old, base);
-    correction.store(correction_);
-    auto total = ScoreVec::all(0);
-    for (int i = 0; i < n; ++i) {
-      const auto p = ScoreVec::exp2_difference(ScoreVec::load(s_ + i * score_width), base);
-      p.store(s_ + i * score_width);
-      total += p;
-    }
-    total.add_product(correction, ScoreVec::load(sum_));
-    total.store(sum_);
-  }
-
+  void softmax(bool hides) { tile_.softmax(hides); }
   template <class Where>
   void multiply_values(const Where&, int, int, bool hides) {
-    if constexpr (scaled)
-      if (args_.v_scale.per_token()) weigh(v_scale_);  // after the softmax has summed the probabilities
-    if (!hides) return values_from<value_block>(0);
-    for (int d = 0; d < head_dim_v_; d += width) value_block_at<1, true, true>(d);
+    tile_.multiply_values(hides);
   }
-
-  /// States of all heads.
-  StateArray<Acc> finish() {
-    for (int h = 0; h < heads_; ++h) {
-      select(h);
-      for (int r = 0; r < R; ++r) {
-        Acc sum = 0;
-        for (int j = r; j < score_width; j += R) sum += sum_[j];
-        states_[h * R + r] = {max_[r], sum};
-      }
-    }
-    select(0);
-    return {states_, o_, value_stride_, 0, 0, R, head_elements_};
+  StateArray<Acc> finish() { return tile_.finish(); }
+  void store_row(const StateArray<Acc>& from, int n, int r, Acc factor, const OutputRow& to) {
+    tile_.store_row(from, n, r, factor, to);
   }
 
  private:
-  /// Records hidden tokens before the softmax. A token that a row does not see has a score of -infinity.
-  [[gnu::noinline]] void note_hidden() {
-    for (int r = 0; r < R; ++r) {
-      hidden_[r] = 0;
-      for (int n = 0; n < count_; ++n) hidden_[r] |= static_cast<std::uint32_t>(s_[n * R + r] == -infinity) << n;
-    }
-  }
-
-  /// Multiplies the tile's scores or probabilities by the scales of their tokens. Scores behind the tile's tokens
-  /// are not used.
-  void weigh(const Acc* scales) {
-    for (int n = 0; n < count_; n += width) weigh_from<0>(s_ + n * R, Vec::load(scales + n));
-  }
-  template <int Token>
-  static void weigh_from(Acc* scores, const Vec& scales) {
-    if constexpr (Token < width) {
-      auto s = ScoreVec::load(scores + Token * R);
-      s.multiply(scales.template spread<score_width, R, Token>());
-      s.store(scores + Token * R);
-      weigh_from<Token + score_width / R>(scores, scales);
-    }
-  }
-
-  template <bool Pairs>
-  using Trees = ScoreTrees<Acc, width, units, unit_rows, vector_rows, Pairs>;
-
-  /// Part: the dims do not fill the last vector.
-  template <bool Pairs, bool Part>
-  [[gnu::noinline, gnu::flatten]] void score_tile() {
-    Trees<Pairs> trees;
-    trees.scale = Vec::all(scale_), trees.first = Vec::all(0), trees.to = s_;
-    for_constants<unit>([&](auto i) { trees.sum[i] = Vec::all(0); });
-    for (int n = 0; n < count_; n += vector_tokens)
-      for (int r = 0; r < R; r += vector_rows) {
-        score_unit<0, Part>(n, r, trees);
-        if constexpr (units > 1) score_unit<1, Part>(n, r, trees);
-      }
-    if constexpr (units > 1) trees.template step<units - 1, 0, unit>();
-  }
-
-  /// Computes the products of unit number Unit, for the vector of scores of tokens from n on and rows from r on.
-  template <int Unit, bool Part, bool Pairs>
-  void score_unit(int n, int r, Trees<Pairs>& trees) {
-    constexpr int dims        = Pairs ? 2 * width : width;
-    const T* const* const key = rows_->key + n;
-    const UnitRows of{key, key + (n + vector_tokens < count_ ? vector_tokens : 0),
-                      q_ + (r + (unit_rows < vector_rows ? Unit * unit_rows : 0)) * width,
-                      k_blocks_ + n * blocks_stride(head_dim_)};
-    Vec sum[unit];
-    for_constants<unit>([&](auto i) { sum[i] = Vec::all(0); });
-    constexpr int before = units > 1 ? 1 - Unit : 0;  // unit whose tree is interleaved
-    int d                = 0;
-    if constexpr (units > 1) {
-      if ((Part ? padded(head_dim_, dims) : head_dim_) >= unit * width) {
-        add_beside<Unit, 0, Part>(of, sum, trees);
-        d = unit * width;
-      } else {
-        trees.template step<before, 0, unit>();
-      }
-    }
-    for (; d < head_dim_ - (Part ? dims : 0); d += dims) add_products<Unit, Pairs, false>(of, d, sum);
-    if constexpr (Part)
-      if (d < head_dim_) add_products<Unit, Pairs, true>(of, d, sum);
-    for_constants<unit>([&](auto i) { trees.sum[i] = sum[i]; });
-    if constexpr (Unit == 0) trees.to = s_ + n * R + r;
-    if constexpr (units == 1) trees.template step<0, 0, unit>();
-  }
-
-  struct UnitRows {
-    const T* const* key;   ///< rows of the vector's tokens; see Rows
-    const T* const* near;  ///< rows of the next vector's tokens
-    const Acc* q;
-    const Acc* blocks;  ///< block scales of the vector's tokens
-  };
-
-  template <int Unit, int Step, bool Part, bool Pairs>
-  void add_beside(const UnitRows& of, Vec* sum, Trees<Pairs>& trees) {
-    constexpr int next = Step + (Pairs ? 2 : 1);
-    if constexpr (Step < unit) {
-      add_products<Unit, Pairs, Part && next >= unit>(of, Step * width, sum);
-      trees.template step<1 - Unit, Step, next>();
-      add_beside<Unit, next, Part>(of, sum, trees);
-    }
-  }
-
-  /// Part: there may be fewer dims than a vector has.
-  template <int Unit, bool Pairs, bool Part>
-  void add_products(const UnitRows& of, int d, Vec* sum) {
-    constexpr int dims  = Pairs ? 2 * width : width;
-    constexpr int first = unit_rows < vector_rows ? 0 : Unit * unit_tokens;
-    // Prefetches into the first-level cache: otherwise the latency of the second level would be exposed.
-    if constexpr (first > 0 || Unit == 0)
-      if (d % line_dims == 0)
-        for (int t = 0; t < unit_tokens; ++t) Machine::prefetch_near(of.near[first + t] + d / per_element);
-    // Each unit of a vector issues its part of the vector's prefetches.
-    for (int t = vector_tokens * Unit / units; t < vector_tokens * (Unit + 1) / units; ++t)
-      Base::template prefetch_dims<dims>(of.key[tile_tokens + t] + d / per_element, d);
-    Vec x[unit_tokens];
-    for_constants<unit_tokens>([&](auto t) {
-      const T* const key = of.key[first + t] + d / per_element;
-      if constexpr (Part && Pairs) {
-        x[t] = Vec::load_bits_of_part(key, std::min(head_dim_ - d, dims));
-      } else if constexpr (Part) {
-        x[t] = Vec::load_part(key, std::min(head_dim_ - d, dims));
-      } else if constexpr (Pairs) {
-        x[t] = Vec::load(reinterpret_cast<const Acc*>(key));
-      } else {
-        x[t] = Vec::load(key);
-      }
-      if constexpr (block_dims > 0)
-        x[t].multiply(Vec::all(of.blocks[(first + t) * blocks_stride(head_dim_) + d / block_dims]));
-      x[t].keep();
-    });
-    for_constants<unit_rows>([&](auto r) {
-      auto y = Vec::load(of.q + (d / dims * R + r) * width);
-      y.keep();
-      for_constants<unit_tokens>([&](auto t) {
-        Vec& s = sum[t * unit_rows + r];
-        if constexpr (Pairs) {
-          s.add_pairs(x[t], y);
-        } else {
-          s.add_product(x[t], y);
-        }
-      });
-    });
-  }
-
-  /// Sets every lane of `most` to the maximum over the lanes of its row.
-  template <int H>
-  static void raise_to_turned(ScoreVec& most) {
-    if constexpr (H >= R) {
-      most.raise_to(most.template turned<H>());
-      raise_to_turned<H / 2>(most);
-    }
-  }
-
-  /// Outputs from dim d on, B vectors at a time.
-  template <int B>
-  void values_from(int d) {
-    for (; d + B * width <= head_dim_v_; d += B * width) value_block_at<B, false, false>(d);
-    if (d < head_dim_v_ && padded(head_dim_v_, width) == d + B * width) return value_block_at<B, true, false>(d);
-    if constexpr (B > 1) values_from<B / 2>(d);
-  }
-
-  /// Part: the dims may not fill the last vector. Hiding: some rows do not see all tokens of the tile. Hidden
-  /// tokens are skipped: their probability is 0, but 0 times a NaN value is NaN.
-  template <int B, bool Part, bool Hiding>
-  [[gnu::noinline, gnu::flatten]] void value_block_at(int d) {
-    const T* const* row = rows_->value;
-    const int stride = value_stride_, count = count_;
-    const Acc* p = s_;
-    Vec sum[R * B];
-    for_constants<R * B>([&](auto i) { sum[i] = Vec::all(0); });
-    for (int n = 0; n < count; ++n, ++row) {
-      const int at = d / per_element;
-      Base::template prefetch_dims<B * width>(row[tile_tokens] + at, d);
-      Vec x[B];
-      constexpr int whole = Part ? B - 1 : B;
-      for_constants<whole>([&](auto b) { x[b] = Vec::load(*row + at + b * width / per_element); });
-      if constexpr (Part)
-        x[whole] =
-            Vec::load_part(*row + at + whole * width / per_element, std::min(head_dim_v_ - d - whole * width, width));
-      if constexpr (block_dims > 0) {
-        const Acc* const scale = v_blocks_ + n * blocks_stride(head_dim_v_);
-        for_constants<B>([&](auto b) { x[b].multiply(Vec::all(scale[(d + b * width) / block_dims])); });
-      }
-      if constexpr (Hiding) {
-        for_constants<R>([&](auto r) {
-          if ((hidden_[r] >> n & 1u) == 0)
-            for_constants<B>([&](auto b) { sum[r * B + b].add_product_at(p + r, x[b]); });
-        });
-      } else {
-        for_constants<R * B>([&](auto i) { sum[i].add_product_at(p + i / B, x[i % B]); });
-      }
-      p += R;
-    }
-    // A tile is summed separately and then added, so rounding grows with the number of tiles, not of tokens.
-    for_constants<R * B>([&](auto i) {
-      Acc* const o = o_ + i / B * stride + d + i % B * width;
-      sum[i].add_product_at(correction_ + i / B, Vec::load(o));
-      sum[i].store(o);
-    });
-  }
+  alignas(Tile) std::byte object_[sizeof(Tile)];
+  Tile& tile_;
 };
 
 }  // namespace pagoda::detail

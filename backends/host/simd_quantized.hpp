@@ -3,17 +3,19 @@
 
 #include <pagoda/types.hpp>
 
+#include "backends/host/simd_target.hpp"
+
 #include <cstdint>
 #include <cstring>
 
-/// Loads rows of quantized caches as vectors of floats, one register at a time, on machines with instructions for
-/// it (AVX-512, or AVX2 with F16C). Both 8-bit formats convert through fp16. E5M2 is the upper byte of an fp16 number.
-/// E4M3, moved to the exponent and mantissa of fp16, is the number divided by 2^8, subnormal numbers included.
-#if defined(__AVX512BW__) && defined(__AVX512VL__)
+/// Loads rows of quantized caches as vectors of floats, one register at a time, with AVX-512, or AVX2 with F16C. Both
+/// 8-bit formats convert through fp16. E5M2 is the upper byte of an fp16 number. E4M3, moved to the exponent and
+/// mantissa of fp16, is the number divided by 2^8, subnormal numbers included.
+#if defined(PAGODA_ISA_AVX512)
 #define PAGODA_SIMD_QUANTIZED
-#include <immintrin.h>
 
-namespace pagoda::detail {
+PAGODA_ISA_BEGIN
+namespace pagoda::detail::PAGODA_ISA {
 
 inline constexpr int quantized_width = 16;  ///< dims
 
@@ -54,13 +56,14 @@ inline __m512 load_quantized(const E2M1x2* from) {
   return load_from_table(from, _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6));
 }
 
-}  // namespace pagoda::detail
+}  // namespace pagoda::detail::PAGODA_ISA
+PAGODA_ISA_END
 
-#elif defined(__AVX2__) && defined(__F16C__)
+#elif defined(PAGODA_ISA_AVX2)
 #define PAGODA_SIMD_QUANTIZED
-#include <immintrin.h>
 
-namespace pagoda::detail {
+PAGODA_ISA_BEGIN
+namespace pagoda::detail::PAGODA_ISA {
 
 inline constexpr int quantized_width = 8;  ///< dims
 
@@ -105,5 +108,6 @@ inline __m256 load_quantized(const E2M1x2* from) {
   return _mm256_or_ps(_mm256_permutevar8x32_ps(table, which), _mm256_castsi256_ps(sign));
 }
 
-}  // namespace pagoda::detail
+}  // namespace pagoda::detail::PAGODA_ISA
+PAGODA_ISA_END
 #endif

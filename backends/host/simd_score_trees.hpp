@@ -3,7 +3,8 @@
 
 #include "backends/host/simd_vec.hpp"
 
-namespace pagoda::detail {
+PAGODA_ISA_BEGIN
+namespace pagoda::detail::PAGODA_ISA {
 
 /// The trees that add up partial sums into scores. Each level halves the number of vectors. The tree of one unit
 /// has all levels except the one that joins two units.
@@ -48,4 +49,5 @@ struct ScoreTrees {
   }
 };
 
-}  // namespace pagoda::detail
+}  // namespace pagoda::detail::PAGODA_ISA
+PAGODA_ISA_END

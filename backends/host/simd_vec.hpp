@@ -4,6 +4,7 @@
 #include <pagoda/types.hpp>
 
 #include "backends/host/simd_quantized.hpp"
+#include "backends/host/simd_target.hpp"
 
 #include <bit>
 #include <cmath>
@@ -13,27 +14,13 @@
 #include <type_traits>
 #include <utility>
 
-#if defined(__F16C__) || defined(__AVX512F__)
-#include <immintrin.h>
-#endif
-
-namespace pagoda::detail {
-
-/// Bytes of a vector register, and how many there are.
-#if defined(__AVX512F__)
-inline constexpr int simd_bytes = 64, simd_registers = 32;
-#elif defined(__AVX2__)
-inline constexpr int simd_bytes = 32, simd_registers = 16;
-#elif defined(__aarch64__)
-inline constexpr int simd_bytes = 16, simd_registers = 32;
-#else
-inline constexpr int simd_bytes = 16, simd_registers = 16;
-#endif
+PAGODA_ISA_BEGIN
+namespace pagoda::detail::PAGODA_ISA {
 
 /// f(0), f(1) ... f(N - 1), each with a constant: loops over arrays of registers, which GCC 12 would keep in memory.
 template <int N, class F>
 [[gnu::always_inline]] inline void for_constants(const F& f) {
-  [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+  [&]<int... I>(std::integer_sequence<int, I...>) PAGODA_ISA_CODE __attribute__((always_inline)) {
     (f(std::integral_constant<int, I>{}), ...);
   }(std::make_integer_sequence<int, N>{});
 }
@@ -42,7 +29,7 @@ template <int N, class F>
 /// there.
 template <class T, int N>
 [[gnu::always_inline]] inline void copy_part(const T* from, int count, T (&to)[N]) {
-#if defined(__AVX512BW__) && defined(__AVX512VL__)
+#if defined(PAGODA_ISA_AVX512)
   constexpr int bytes      = N * int(sizeof(T));
   const std::uint64_t mask = ~std::uint64_t(0) >> (64 - count * int(sizeof(T)));  // count is at least 1
   if constexpr (bytes == 64) {
@@ -62,7 +49,7 @@ template <class T, int N>
   // Copies halves of the rest: a copy of constant size is one load and one store.
   std::memset(static_cast<void*>(to), 0, sizeof(to));
   static_assert(std::has_single_bit(unsigned(N)));
-  for_constants<std::bit_width(unsigned(N))>([&](auto i) {
+  for_constants<std::bit_width(unsigned(N))>([&](auto i) PAGODA_ISA_CODE {
     constexpr int step = N >> i;
     if ((count & step) != 0) {
       const int at = step == N ? 0 : count & (N - 2 * step);  // what the larger steps have copied
@@ -79,8 +66,8 @@ struct RegisterType {
 template <class Element, int W>
 using RegisterOf = typename RegisterType<Element, W>::type;
 
-/// W numbers in vector registers, with the vector extension of GCC and Clang. The target flags determine whether
-/// the compiler uses SSE, AVX2, AVX-512 or NEON. Interface: ArrayVec.
+/// W numbers in vector registers, with the vector extension of GCC and Clang, in the instructions of
+/// simd_target.hpp. Interface: ArrayVec.
 template <class Acc, int W>
 struct SimdVec {
   using Register = RegisterOf<Acc, W>;
@@ -100,7 +87,7 @@ struct SimdVec {
     if constexpr (std::is_same_v<T, Acc>) {
       std::memcpy(&r.v, from, sizeof(r.v));
     } else if constexpr (std::is_same_v<T, bfloat16_t> && std::is_same_v<Acc, float>) {
-#if defined(__AVX512BW__)
+#if defined(PAGODA_ISA_AVX512)
       if constexpr (W == 16) return load_bfloat16(from);
 #endif
       Bits16 bits;
@@ -134,13 +121,31 @@ struct SimdVec {
     return r;
   }
   void store(Acc* to) const { std::memcpy(to, &v, sizeof(v)); }
+  /// Stores W numbers of another type, each rounded to nearest even.
+  template <class T>
+  void store_as(T* to) const {
+    if constexpr (std::is_same_v<T, Acc>) {
+      store(to);
+    } else if constexpr (std::is_same_v<T, bfloat16_t> && std::is_same_v<Acc, float>) {
+      Bits32 bits;
+      std::memcpy(&bits, &v, sizeof(bits));
+      const Bits32 upper   = bits >> 16;
+      const Bits32 rounded = (bits + 0x7fffu + (upper & 1u)) >> 16;
+      const Bits16 kept = __builtin_convertvector((bits & 0x7fffffffu) > 0x7f800000u ? upper | 0x40u : rounded, Bits16);
+      std::memcpy(static_cast<void*>(to), &kept, sizeof(kept));
+    } else if constexpr (std::is_same_v<T, half_t> && std::is_same_v<Acc, float>) {
+      store_half(to);
+    } else {
+      for (int j = 0; j < W; ++j) to[j] = static_cast<T>(v[j]);
+    }
+  }
 
   SimdVec& operator+=(const SimdVec& b) {
     v += b.v;
     return *this;
   }
   void add_product(const SimdVec& x, const SimdVec& y) {
-#if defined(__AVX512F__)
+#if defined(PAGODA_ISA_AVX512)
     // Inline assembly updates sums in place: GCC 12 chooses other forms, which copy and spill sums.
     if constexpr (std::is_same_v<Register, RegisterOf<float, 16>>) {
       Register sum = v;
@@ -154,7 +159,7 @@ struct SimdVec {
   void add_product(Acc x, const SimdVec& y) { v += x * y.v; }
   /// Like add_product, with x in memory. A load unit broadcasts it at no cost, so each product loads it again.
   void add_product_at(const Acc* x, const SimdVec& y) {
-#if defined(__AVX512F__)
+#if defined(PAGODA_ISA_AVX512)
     if constexpr (std::is_same_v<Register, RegisterOf<float, 16>>) {
       Register sum = v;
       asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(y.v), "m"(*x));
@@ -165,7 +170,7 @@ struct SimdVec {
     v += *x * y.v;
   }
   void multiply(const SimdVec& x) { v *= x.v; }
-#if defined(__AVX512BF16__)
+#if defined(PAGODA_ISA_BF16)
   /// x and y hold pairs of bfloat16 numbers. Adds the exact products of each pair to one lane.
   void add_pairs(const SimdVec& x, const SimdVec& y) {
     Register sum = v;
@@ -189,7 +194,7 @@ struct SimdVec {
 
   /// Keeps a vector that is used several times in a register. Otherwise GCC reloads it for each use.
   void keep() {
-#if defined(__AVX512F__)
+#if defined(PAGODA_ISA_AVX512)
     if constexpr (sizeof(v) == simd_bytes) {
       Register kept = v;
       asm volatile("" : "+v"(kept));
@@ -249,7 +254,7 @@ struct SimdVec {
   template <int G, int... J>
   static SimdVec halves_added(const SimdVec& a, const SimdVec& b, std::integer_sequence<int, J...>) {
     const Register moved = __builtin_shufflevector(a.v, b.v, (J % G < G / 2 ? J + G / 2 : W + J - G / 2)...);
-#if defined(__AVX512F__)
+#if defined(PAGODA_ISA_AVX512)
     // Uses the intrinsic: GCC turns most blends into shuffles, which fewer execution units support.
     if constexpr (sizeof(Register) == simd_bytes && std::is_same_v<Acc, float>) {
       constexpr unsigned from_b = (0u | ... | (J % G < G / 2 ? 0u : 1u << J));
@@ -265,7 +270,7 @@ struct SimdVec {
     return {__builtin_shufflevector(a.v, b.v, (J % G < G / 2 ? J : W + J)...) + moved};
   }
 
-#if defined(__AVX512BW__)
+#if defined(PAGODA_ISA_AVX512)
   /// Widens and shifts with one permutation that sets the lower halves to zero.
   static SimdVec load_bfloat16(const bfloat16_t* from) {
     static constexpr std::uint16_t upper[32] = {0, 0, 0, 1, 0, 2,  0, 3,  0, 4,  0, 5,  0, 6,  0, 7,
@@ -279,14 +284,14 @@ struct SimdVec {
 #endif
 
   static void load_half(const half_t* from, SimdVec& r) {
-#if defined(__AVX512F__)
+#if defined(PAGODA_ISA_AVX512)
     if constexpr (W == 16) {
       // The masked form: GCC 12 warns of an uninitialised operand inside the plain one.
       const __m512 x = _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
       std::memcpy(&r.v, &x, sizeof(x));
       return;
     }
-#elif defined(__F16C__)
+#elif defined(PAGODA_ISA_AVX2)
     if constexpr (W % 8 == 0) {
       for (int j = 0; j < W; j += 8) {
         const __m256 x = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + j)));
@@ -296,6 +301,28 @@ struct SimdVec {
     }
 #endif
     for (int j = 0; j < W; ++j) r.v[j] = static_cast<float>(from[j]);
+  }
+
+  void store_half(half_t* to) const {
+#if defined(PAGODA_ISA_AVX512)
+    if constexpr (W == 16) {
+      __m512 x;
+      std::memcpy(&x, &v, sizeof(x));
+      const __m256i half = _mm512_maskz_cvtps_ph(0xffff, x, _MM_FROUND_TO_NEAREST_INT);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), half);
+      return;
+    }
+#elif defined(PAGODA_ISA_AVX2)
+    if constexpr (W % 8 == 0) {
+      for (int j = 0; j < W; j += 8) {
+        __m256 x;
+        std::memcpy(&x, reinterpret_cast<const float*>(&v) + j, sizeof(x));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + j), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+      }
+      return;
+    }
+#endif
+    for (int j = 0; j < W; ++j) to[j] = half_t(v[j]);
   }
 
   template <class T>
@@ -316,7 +343,7 @@ struct SimdVec {
   /// n + f, |f| <= 1/2: a polynomial within 1e-8 of 2^f, and n goes into the exponent.
   static void exp2_nonpositive(
       Register& x) {  // by reference: the ABI of vectors passed by value depends on target flags
-#if defined(__AVX512F__)
+#if defined(PAGODA_ISA_AVX512)
     if constexpr (W == 16) {
       __m512 y;
       std::memcpy(&y, &x, sizeof(y));
@@ -352,4 +379,5 @@ struct SimdVec {
   }
 };
 
-}  // namespace pagoda::detail
+}  // namespace pagoda::detail::PAGODA_ISA
+PAGODA_ISA_END

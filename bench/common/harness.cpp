@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/common/harness.hpp"
 
+#include "backends/host/isa.hpp"
 #include "bench/common/machine.hpp"
 #include "bench/stream/stream_read.hpp"
 
@@ -47,6 +48,7 @@ Context describe_run() {
           {"concurrency", std::to_string(machine.concurrency)},
           {"compiler", build_info::compiler},
           {"cxx_flags", build_info::cxx_flags},
+          {"host_instructions", pagoda::detail::name_of(pagoda::detail::host_isa())},
           {"last_level_cache", std::to_string(StreamReader<Exec>::cache_bytes())},
           {"pages",
            "names end in tokens a page; ids are shuffled over the whole pool, and successive calls read other "

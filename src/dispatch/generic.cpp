@@ -91,6 +91,7 @@ void set_list(AllKernelArgs& a, const Problem& p) {
 
 void set_work(AllKernelArgs& a, const Schedule& s) {
   a.group = Divisor::of(s.shape.group()), a.row_tile = Divisor::of(s.kernel.row_tile);
+  a.isa            = s.kernel.isa;
   a.heads_per_item = s.kernel.heads_per_item, a.head_groups = s.shape.num_kv_heads / s.kernel.heads_per_item;
   const LaunchNumbers n = launch_numbers(s, a.batch, a.options.uniform_query_len);
   a.split               = n.split;

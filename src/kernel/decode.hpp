@@ -155,7 +155,11 @@ struct DecodeKernel {
     StateArray<Acc> from = partials(item.slot + first, 0, 1), to = partials(item.slot + first, 1, 1);
     PAGODA_UNROLL(1)
     for (;;) {
-      join_splits(team, item, from, count, last, to);
+      if constexpr (Fragment::joins_rows) {
+        join_rows(fragment, item, from, count, last, to);
+      } else {
+        join_splits(team, item, from, count, last, to);
+      }
       if (last) return;
       if (!last_to_arrive(team, args.arrived + args.slots + item.slot, groups, notes)) return;
       from  = partials(item.slot, 1, group);
@@ -191,6 +195,27 @@ struct DecodeKernel {
     }
   }
 
+  /// The same as join, on a host whose fragment joins whole rows.
+  void join_rows(Fragment& fragment, const WorkItem& item, const StateArray<Acc>& all, int count, bool last,
+                 const StateArray<Acc>& all_to) const {
+    const EntryView entry = args.template entry<General>(item.batch);
+    for (int h = 0; h < heads(); ++h) {
+      const TileRows<General> rows(args, entry, item, h);
+      const StateArray<Acc> from = all.head(h), to = all_to.head(h);
+      const int count_rows = least(rows.count, int(Fragment::rows));
+      for (int r = 0; r < count_rows; ++r) {
+        RowState<Acc> s = join_row_states<Machine>(from, count, r);
+        if (last) {
+          fragment.store_row(from, count, r, weight_of_row(rows, r, s), rows.output_row(r));
+          if (rows.wants_lse()) rows.store_lse(r, lse_of(s));
+        } else {
+          fragment.store_row(from, count, r, Acc(1), {to.values + r * to.value_stride, dtype_v<Acc>, 0, 1});
+          to.state(0, r) = s;
+        }
+      }
+    }
+  }
+
   /// Joins the states of several teams, with as many loads in flight as registers allow.
   KOKKOS_FORCEINLINE_FUNCTION void join_splits(const Member& team, const WorkItem& item, const StateArray<Acc>& from,
                                                int count, bool last, const StateArray<Acc>& to) const {
@@ -221,8 +246,12 @@ struct DecodeKernel {
       }
     } else {
       const StateArray<Acc> from = fragment.finish();
-      join<Machine::max_workers, 1>(team, noted, from, team.team_size(), noted.num_splits == 1,
-                                    partials(noted.slot + noted.split, 0, 1));
+      const StateArray<Acc> to   = partials(noted.slot + noted.split, 0, 1);
+      if constexpr (Fragment::joins_rows) {
+        join_rows(fragment, noted, from, 1, noted.num_splits == 1, to);
+      } else {
+        join<Machine::max_workers, 1>(team, noted, from, team.team_size(), noted.num_splits == 1, to);
+      }
     }
   }
 
@@ -307,15 +336,14 @@ struct DecodeKernel {
     return notes->last != 0;
   }
 
-  /// Stores dims d + step q .. d + step q + 4 of a finished row, for all q. The lane with dim 0 stores the log-sum-exp.
-  /// A sink counts as a token without a value. A NaN sum is stored as NaN. Only a sum of 0 means that the row sees no
-  /// token.
-  template <int Quads>
-  KOKKOS_FORCEINLINE_FUNCTION void store_row(const TileRows<General>& rows, int r, int d, int step, RowState<Acc> s,
-                                             const Acc (&x)[Quads][4]) const {
-    constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>, log2e = Kokkos::numbers::log2e_v<Acc>;
-    Acc kept        = Acc(1);
-    const bool seen = !(s.sum == Acc(0));
+  /// The factor of the joined values of row r. A sink counts as a token without a value, and becomes part of the state.
+  /// A NaN sum is stored as NaN. Only a sum of 0 means that the row sees no token.
+  KOKKOS_FORCEINLINE_FUNCTION Acc weight_of_row(const TileRows<General>& rows, [[maybe_unused]] int r,
+                                                RowState<Acc>& s) const {
+    [[maybe_unused]] constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>,
+                                   log2e    = Kokkos::numbers::log2e_v<Acc>;
+    Acc kept                                = Acc(1);
+    const bool seen                         = !(s.sum == Acc(0));
     if constexpr (General) {
       const Acc sink = rows.template sink<Acc>(r) * log2e;
       if (!(sink == -infinity)) {
@@ -324,16 +352,27 @@ struct DecodeKernel {
         s              = {most, s.sum * kept + Machine::exp2(sink - most)};
       }
     }
-    const bool any = !(s.sum == Acc(0));
-    Acc weight     = any ? kept * reciprocal(s.sum) : Acc(0);
+    Acc weight = s.sum == Acc(0) ? Acc(0) : kept * reciprocal(s.sum);
     if constexpr (Fragment::scaled)
       if (seen) weight *= args.v_scale.of_head(rows.kv_head());  // a scale that no token uses may be NaN
+    return weight;
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static Acc lse_of(const RowState<Acc>& s) {
+    constexpr Acc infinity = Kokkos::Experimental::infinity_v<Acc>, log2e = Kokkos::numbers::log2e_v<Acc>;
+    return s.sum == Acc(0) ? -infinity : (s.most + Kokkos::log2(s.sum)) * (1 / log2e);
+  }
+
+  /// Stores dims d + step q .. d + step q + 4 of a finished row, for all q. The lane with dim 0 stores the log-sum-exp.
+  template <int Quads>
+  KOKKOS_FORCEINLINE_FUNCTION void store_row(const TileRows<General>& rows, int r, int d, int step, RowState<Acc> s,
+                                             const Acc (&x)[Quads][4]) const {
+    const Acc weight = weight_of_row(rows, r, s);
     Acc out[Quads][4];
     PAGODA_UNROLL_ALL
     for (int q = 0; q < Quads; ++q)
       for (int e = 0; e < 4; ++e) out[q][e] = x[q][e] * weight;
     rows.store_out(r, d, step, out);
-    if (d == 0 && rows.wants_lse()) rows.store_lse(r, any ? (s.most + Kokkos::log2(s.sum)) * (1 / log2e) : -infinity);
+    if (d == 0 && rows.wants_lse()) rows.store_lse(r, lse_of(s));
   }
 };
 

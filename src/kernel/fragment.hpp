@@ -36,6 +36,10 @@ struct FragmentDefaults {
   KOKKOS_FUNCTION static constexpr bool repeats() { return false; }
   /// Values are a prefix of the keys, in the same memory.
   static constexpr bool values_in_keys = false;
+  /// The fragment has code for several instruction sets and takes that of KernelArgs::isa.
+  static constexpr bool has_isa = false;
+  /// The fragment joins the states of a whole row: store_row().
+  static constexpr bool joins_rows = false;
   /// Queries can be loaded and page ids requested before the lengths are known; see begin() and forget_queries().
   static constexpr bool starts_speculatively = false;
   /// Number of splits that are joined at once if a row has many; 0: the machine's join_block.

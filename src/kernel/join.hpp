@@ -42,6 +42,22 @@ struct StateArray {
   }
 };
 
+/// The joined state of n states of row r, on a host. The weight of each replaces its maximum. The joined values are the
+/// sum of the values, each times its weight.
+template <class Machine, class Acc>
+RowState<Acc> join_row_states(const StateArray<Acc>& from, int n, int r) {
+  Acc most = -Kokkos::Experimental::infinity_v<Acc>;
+  for (int j = 0; j < n; ++j) most = greatest(most, from.state(j, r).most);
+  const Acc base = greatest(most, Kokkos::Experimental::finite_min_v<Acc>);  // finite, as in join_states
+  Acc sum        = Acc(0);
+  for (int j = 0; j < n; ++j) {
+    RowState<Acc>& s = from.state(j, r);
+    s.most           = Machine::exp2(s.most - base);
+    sum += s.most * s.sum;
+  }
+  return {most, sum};
+}
+
 /// Joins n states of each of `rows` rows, in order, and calls emit(r, d, step, state, x) with dims d + step q ..
 /// d + step q + 4 of each joined row, for all q of x[Quads][4]. Team-wide, lanes over dims: a row has quads.value
 /// quads, of which a lane takes `Quads` at once. `Block` states are loaded before any is used, so that all loads are in

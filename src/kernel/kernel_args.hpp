@@ -146,6 +146,7 @@ struct KernelArgs {
   std::int64_t v_page, v_token, v_head, v_dim;
   int num_pages;
   int head_groups;  ///< groups of heads_per_item kv heads in an entry
+  int isa;          ///< instruction set of fragments that have several (HostIsa)
   AttentionOptions options;
 
   // Outputs and workspace.

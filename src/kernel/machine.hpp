@@ -58,6 +58,12 @@ concept Stream = requires(const ExecutionSpace& exec, typename S::Event& event) 
   event.synchronize();
 };
 
+/// The instruction set that the fragments of a plan use, on machines that choose one at run time.
+struct MachineIsa {
+  int number       = 0;  ///< KernelArgs::isa
+  const char* name = nullptr;
+};
+
 /// Base of the machines. A machine redefines the members in which it differs.
 template <class ExecutionSpaceType>
 struct MachineDefaults {
@@ -71,6 +77,8 @@ struct MachineDefaults {
   static constexpr int prefetch_distance = 0;
   /// Level of the Kokkos scratch memory of a team.
   static constexpr int scratch_level = 0;
+  /// The instruction set for a plan. Throws InvalidArgument if the environment names one that is not there.
+  static MachineIsa isa() { return {}; }
 
   template <class Acc>
   KOKKOS_FUNCTION static Acc exp2(Acc x) {

@@ -90,6 +90,14 @@ struct QueryRow {
   }
 };
 
+/// An output row, or the values of a partial state, in memory.
+struct OutputRow {
+  void* data;
+  DType type;
+  std::int64_t at;      ///< index of dim 0
+  std::int64_t stride;  ///< distance of two dims, in elements
+};
+
 /// The query rows of a tile. Row r is a pair of query token and q head, counted over the query tokens of an entry and
 /// the heads of a group. The query tokens of a batch entry are adjacent rows of q. Those of a list's entry are any
 /// rows, and their results may be partial states. General: as in DecodeKernel.
@@ -136,33 +144,6 @@ struct TileRows {
     if (!valid(r)) return Acc(0);
     return load_element<Acc>(args.q.data, args.q.type, query_offset(r, d));
   }
-  /// Loads dims d .. d + n of query row r, or zeros if the row is not valid. For hosts: the type is checked once for
-  /// all dims.
-  template <class Acc>
-  void load_query_dims(int r, int d, int n, Acc* to) const {
-    const std::int64_t at = valid(r) ? std::int64_t(query_offset(r, d)) : 0;
-    const auto convert    = [&](const auto* from) {
-      if (args.q.stride2 == 1) {
-        for (int i = 0; i < n; ++i) to[i] = static_cast<Acc>(from[at + i]);
-      } else {
-        for (int i = 0; i < n; ++i) to[i] = static_cast<Acc>(from[at + i * args.q.stride2]);
-      }
-    };
-    if (!valid(r)) {
-      for (int i = 0; i < n; ++i) to[i] = Acc(0);
-      return;
-    }
-    switch (args.q.type) {
-      case DType::fp64:
-        return convert(static_cast<const double*>(args.q.data));
-      case DType::fp32:
-        return convert(static_cast<const float*>(args.q.data));
-      case DType::fp16:
-        return convert(static_cast<const half_t*>(args.q.data));
-      default:
-        return convert(static_cast<const bfloat16_t*>(args.q.data));
-    }
-  }
   /// Row r in memory. For hosts.
   QueryRow query_row(int r) const {
     if (!valid(r)) return {};
@@ -174,6 +155,12 @@ struct TileRows {
     if constexpr (General)
       if (writes_states()) return store_dims(args.list.out, args.list.wide_outputs, state_of(r), r, d, step, x);
     store_dims(args.out, args.wide_outputs, token(r), r, d, step, x);
+  }
+  /// Output row r in memory. For hosts.
+  OutputRow output_row(int r) const {
+    const bool states    = writes_states();
+    const DeviceArray& a = states ? args.list.out : args.out;
+    return {a.data, a.type, offset(a, states ? state_of(r) : token(r), r), a.stride2};
   }
   KOKKOS_FUNCTION bool wants_lse() const { return args.lse.data || writes_states(); }
   template <class Acc>

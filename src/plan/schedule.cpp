@@ -71,6 +71,7 @@ std::string describe(const Schedule& s) {
       p.head_dim_v != p.head_dim ? concat("/", p.head_dim_v) : std::string(), ": ", k.row_tile, " query rows an item, ",
       s.split.num_teams, " teams of ", k.num_workers, k.num_workers == 1 ? " worker, " : " workers, ",
       s.workspace.bytes, " bytes of workspace", size_of(k.probability_type) == 2 ? ", matrix products" : "",
+      k.isa_name ? concat(", instructions ", k.isa_name) : std::string(),
       k.slow_because ? concat(", slow: ", k.slow_because) : std::string(), k.values_in_keys ? ", values in keys" : "",
       k.general ? ", all options" : "", of_lists(s.bounds) ? ", lists of entries" : "",
       s.backend.faster_on ? concat(", faster on ", s.backend.faster_on) : std::string());

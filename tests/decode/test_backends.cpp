@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tests/support/environment.hpp"
 #include "tests/support/refusal.hpp"
 #include "tests/support/scene.hpp"
 
-#include <cstdlib>
 #include <numeric>
 #if defined(KOKKOS_ENABLE_CUDA)
 #include "backends/cuda/tuned/decode.hpp"
@@ -15,21 +15,6 @@
 namespace pagoda::test {
 namespace {
 
-/// Sets PAGODA_BACKEND for its lifetime.
-class Environment {
- public:
-  explicit Environment(const char* value) : before_(std::getenv(name) ? std::getenv(name) : "") {
-    setenv(name, value, 1);
-  }
-  Environment(const Environment&)            = delete;
-  Environment& operator=(const Environment&) = delete;
-  ~Environment() { before_.empty() ? unsetenv(name) : setenv(name, before_.c_str(), 1); }
-
- private:
-  static constexpr const char* name = "PAGODA_BACKEND";
-  std::string before_;
-};
-
 template <class Param>
 struct Backends : testing::Test {};
 TYPED_TEST_SUITE(Backends, Spaces, Names);
@@ -40,7 +25,7 @@ TYPED_TEST(Backends, UnknownNamesAreRefused) {
   scene.options().backend = "fastest";
   expect_refusal([&] { scene.plan(); }, {"backend is \"fastest\"; allowed: \"tuned\", \"generic\""});
   scene.options().backend.clear();
-  const Environment environment("fastest");
+  const Environment environment("PAGODA_BACKEND", "fastest");
   expect_refusal([&] { scene.plan(); }, {"PAGODA_BACKEND in the environment is \"fastest\""});
 }
 
@@ -57,11 +42,11 @@ TYPED_TEST(Backends, GenericCanBeForced) {
   scene.options().backend = "generic";
   expect_generic();
   {
-    const Environment environment("tuned");  // the option has priority
+    const Environment environment("PAGODA_BACKEND", "tuned");  // the option has priority
     expect_generic();
   }
   scene.options().backend.clear();
-  const Environment environment("generic");
+  const Environment environment("PAGODA_BACKEND", "generic");
   expect_generic();
 }
 
@@ -199,7 +184,7 @@ TYPED_TEST(Tuned, OtherQueriesTakeTheGenericKernel) {
   shape.q_type = DType::fp64;
   const Sample<T> sample(shape);
   Scene<Kokkos::Cuda, T> scene(sample);
-  const Environment environment("");
+  const Environment environment("PAGODA_BACKEND", "");
   const auto plan = scene.plan();
   EXPECT_EQ(plan.backend(), "tuned");
   scene.decode(plan);

@@ -194,7 +194,7 @@ void expect_vectors() {
   std::vector<T> row(256 + 1);
   for (int i = 0; i < 256; ++i) row[i + 1] = std::bit_cast<T>(static_cast<std::uint8_t>(i));
   for (int d = 0; d < dims; d += W) {
-    const auto x = detail::SimdVec<float, W>::load(row.data() + 1 + d / dims_per_element_v<T>);
+    const auto x = detail::plain::SimdVec<float, W>::load(row.data() + 1 + d / dims_per_element_v<T>);
     for (int j = 0; j < W; ++j) {
       const auto one = static_cast<float>(detail::stored_dim(row.data() + 1, d + j, 1));
       EXPECT_TRUE(same(x[j], one)) << "dim " << d + j << " became " << x[j] << ", not " << one;

@@ -17,10 +17,10 @@ TEST(Version, NumberIsMadeOfItsParts) {
 
 TEST(Version, ConfigurationNamesWhatWasBuilt) {
   const std::string text = pagoda::configuration();
-  for (const std::string& part :
-       {std::string("Pagoda ") + PAGODA_VERSION_STRING + ";",
-        std::string("spaces: ") + Kokkos::DefaultExecutionSpace::name(),
-        std::string("Kokkos ") + std::to_string(KOKKOS_VERSION_MAJOR) + ".", std::string("bounds checks: ")})
+  for (const std::string& part : {std::string("Pagoda ") + PAGODA_VERSION_STRING + ";",
+                                  std::string("spaces: ") + Kokkos::DefaultExecutionSpace::name(),
+                                  std::string("Kokkos ") + std::to_string(KOKKOS_VERSION_MAJOR) + ".",
+                                  std::string("; host instructions: "), std::string("bounds checks: ")})
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
 #define PAGODA_NAME(name) EXPECT_NE((text + ";").find(" " #name), std::string::npos) << #name << " is not in: " << text;
   PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_NAME)

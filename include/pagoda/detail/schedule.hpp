@@ -66,6 +66,8 @@ struct KernelChoice {
   bool general{};                ///< the instance with all options: several query tokens a sequence, or an option is on
   DType query_type{};            ///< type of queries that the fragment takes without conversion
   DType probability_type{};      ///< type that probabilities are rounded to before they multiply the values
+  int isa{};                     ///< instruction set of fragments that have several (HostIsa)
+  const char* isa_name{};        ///< its name; null: the fragment has one only
   const char* slow_because{};    ///< why the kernel cannot run at full speed; null if it can
 };
 

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+/// The instruction sets that host kernels choose from at run time.
+namespace pagoda::detail {
+
+/// In order of preference: each has the instructions of those before it.
+enum class HostIsa : int {
+  plain,        ///< what the compiler's flags allow
+  avx2,         ///< AVX2, FMA, F16C
+  avx512,       ///< AVX-512 F, BW, VL, DQ
+  avx512_bf16,  ///< AVX-512 BF16: products of bfloat16 pairs
+  amx,          ///< AVX-512 (without pairs), and tile registers of bfloat16: AMX
+};
+inline constexpr HostIsa last_host_isa = HostIsa::amx;
+
+const char* name_of(HostIsa isa);
+
+/// Whether this build has kernels for the instruction set, and the processor and the operating system support it.
+bool has(HostIsa isa);
+
+/// The instruction set for plans on this processor: the last one that it has, but avx512 on a processor where products
+/// of bfloat16 pairs are slower than multiply-adds.
+HostIsa best_host_isa();
+
+/// The instruction set that the environment variable PAGODA_HOST_ISA names, or else the best one. Throws
+/// InvalidArgument if the variable has another name, or names one that this build or this machine lacks.
+HostIsa host_isa();
+
+/// The names of the instruction sets that this build and this machine have, separated by commas.
+std::string host_isas();
+
+}  // namespace pagoda::detail

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/host/isa.hpp"
+#include "pagoda_enabled_isas.hpp"
+#include "tests/support/environment.hpp"
+#include "tests/support/refusal.hpp"
+#include "tests/support/scene.hpp"
+
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// The instruction sets of host kernels: each forced by name, and what the environment may name.
+namespace pagoda::test {
+namespace {
+
+using detail::HostIsa;
+constexpr const char* variable = "PAGODA_HOST_ISA";
+
+const std::vector<HostIsa>& every_isa() {
+  static const std::vector<HostIsa> all = [] {
+    std::vector<HostIsa> v;
+    for (int i = 0; i <= static_cast<int>(detail::last_host_isa); ++i) v.push_back(HostIsa(i));
+    return v;
+  }();
+  return all;
+}
+
+template <class T, HostIsa which>
+struct InIsa {
+  using type                   = T;
+  static constexpr HostIsa isa = which;
+};
+template <class Types>
+struct InEachIsa;
+template <class... On>
+struct InEachIsa<testing::Types<On...>> {
+  using type =
+      typename lists::Join<testing::Types<>, testing::Types<InIsa<typename On::type, HostIsa::plain>,
+                                                            InIsa<typename On::type, HostIsa::avx2>,
+                                                            InIsa<typename On::type, HostIsa::avx512>,
+                                                            InIsa<typename On::type, HostIsa::avx512_bf16>,
+                                                            InIsa<typename On::type, HostIsa::amx>>...>::type;
+};
+struct IsaNames {
+  template <class Param>
+  static std::string GetName(int) {
+    return std::string(name_of(dtype_v<typename Param::type>)) + "_" + name_of(Param::isa);
+  }
+};
+
+template <class Param>
+struct Isa : testing::Test {
+  void SetUp() override {
+    if (!has(Param::isa)) GTEST_SKIP() << "this build or this processor lacks " << name_of(Param::isa);
+  }
+};
+using Lists = InEachIsa<typename lists::Join<lists::Plain::of<Host>, lists::Quantized::of<Host>>::type>::type;
+TYPED_TEST_SUITE(Isa, Lists, IsaNames);
+
+/// Decodes the sample in the instruction set and expects right results.
+template <class Param>
+void expect_right_in(const Shape& shape, const Placement& placement) {
+  using T = typename Param::type;
+  const Environment environment(variable, name_of(Param::isa));
+  const Sample<T> sample(shape);
+  Scene<Host, T> scene(sample, placement);
+  const auto plan = scene.plan();
+#if !defined(KOKKOS_ENABLE_CUDA)  // there nvcc compiles the host's kernels
+  EXPECT_NE((plan.describe() + ",").find(std::string(", instructions ") + name_of(Param::isa) + ","), std::string::npos)
+      << plan.describe();
+#endif
+  scene.decode(plan);
+  EXPECT_TRUE(scene.right()) << describe(sample.shape()) << "; " << describe(placement);
+}
+
+template <class T>
+int whole(int dims) {
+  return dims / dims_per_element_v<T> * dims_per_element_v<T>;
+}
+
+TYPED_TEST(Isa, DimsAndGroups) {
+  using T = typename TypeParam::type;
+  for (const int group : {1, 4, 8})
+    for (const int dim : {7, 34, 64, 100, 128})
+      expect_right_in<TypeParam>({.lengths     = {300, 0, 5},
+                                  .num_q_heads = 2 * group,
+                                  .head_dim    = whole<T>(dim),
+                                  .head_dim_v  = whole<T>(dim == 100 ? 34 : dim)},
+                                 {.layout = Layout::paged});
+}
+
+TYPED_TEST(Isa, HiddenTokens) {
+  using T = typename TypeParam::type;
+  for (const int group : {1, 4})
+    expect_right_in<TypeParam>({.lengths            = {200, 17, 64},
+                                .num_q_heads        = 2 * group,
+                                .head_dim           = whole<T>(50),
+                                .query_lens         = {3, 1, 2},
+                                .window_left        = 40,
+                                .num_initial_tokens = 4},
+                               {.layout = Layout::paged});
+}
+
+TYPED_TEST(Isa, QueriesOfAnyType) {
+  for (const DType type : {DType::fp64, DType::fp32, DType::fp16, DType::bf16})
+    for (const Strides io : {Strides::dense, Strides::left})
+      expect_right_in<TypeParam>({.lengths = {90}, .num_q_heads = 8, .head_dim = 72, .q_type = type}, {.io = io});
+}
+
+TEST(IsaOfPlans, NamesThatAreNotThereAreRefusedAsErrors) {
+  const Sample<AnyType> sample({.lengths = {40}});
+  Scene<Host, AnyType> scene(sample);
+  const std::string allowed = "allowed with this build and processor: " + detail::host_isas() + ", or nothing";
+  for (const char* const name : {"avx1024", "AVX2", "plain,avx2", " "}) {
+    const Environment environment(variable, name);
+    expect_refusal([&] { scene.plan(); },
+                   {(std::string("PAGODA_HOST_ISA in the environment is \"") + name + "\"").c_str(), allowed.c_str()});
+  }
+  for (const HostIsa isa : every_isa()) {
+    const Environment environment(variable, name_of(isa));
+    if (!has(isa)) expect_refusal([&] { scene.plan(); }, {name_of(isa), allowed.c_str()});
+  }
+}
+
+TEST(IsaOfPlans, TheBestIsTakenWithoutAName) {
+  const Environment environment(variable, "");
+  EXPECT_EQ(detail::host_isa(), detail::best_host_isa());
+  EXPECT_TRUE(has(detail::best_host_isa()));
+  EXPECT_TRUE(has(HostIsa::plain));
+}
+
+TEST(IsaOfPlans, APlanKeepsItsInstructions) {
+  const Sample<AnyType> sample({.lengths = {40, 300}});
+  Scene<Host, AnyType> scene(sample);
+  const Environment environment(variable, "plain");
+  const auto plan          = scene.plan();
+  const std::string before = plan.describe();
+  const Environment other(variable, "avx1024");  // read when a plan is made, and only then
+  scene.decode(plan);
+  EXPECT_TRUE(scene.right());
+  EXPECT_EQ(plan.describe(), before);
+}
+
+#if defined(__linux__) && defined(__x86_64__)
+TEST(IsaOfPlans, DetectionAgreesWithTheFlagsOfLinux) {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line, flags;
+  while (std::getline(file, line))
+    if (line.starts_with("flags")) flags = line.substr(line.find(':') + 1) + " ";
+  if (flags.empty()) GTEST_SKIP() << "/proc/cpuinfo names no flags";
+  const auto all_of = [&](std::string_view names) {
+    std::istringstream words{std::string(names)};
+    for (std::string word; words >> word;)
+      if (flags.find(" " + word + " ") == std::string::npos) return false;
+    return true;
+  };
+  const std::string avx2 = "avx2 fma f16c", avx512 = avx2 + " avx512f avx512bw avx512vl avx512dq";
+#define PAGODA_EXPECT(name) EXPECT_EQ(has(HostIsa::name), all_of(flags_of_##name)) << flags;
+  const std::string flags_of_plain, &flags_of_avx2 = avx2, &flags_of_avx512 = avx512,
+                                    flags_of_avx512_bf16 = avx512 + " avx512_bf16",
+                                    flags_of_amx = avx512 + " amx_tile amx_bf16";
+  PAGODA_FOR_EACH_HOST_ISA(PAGODA_EXPECT)
+#undef PAGODA_EXPECT
+}
+#endif
+
+}  // namespace
+}  // namespace pagoda::test
