@@ -34,14 +34,15 @@ struct AmxCode {
 };
 
 /// The fragment for processors with Intel AMX: tile registers of 16 rows of 64 bytes. Interface: PortableFragment.
-///   - Scores: 16 tokens by 32 dims are the first operand, straight from the cache. The queries of a set of kv heads are
+///   - Scores: 16 tokens by 32 dims are the first operand, straight from the cache. The queries of a set of kv heads
+///   are
 ///     the second operand: pairs of dims by 16 columns, with zeros in the columns of other heads.
 ///   - Values: 16 tokens by 32 dims are the second operand, straight from the cache. The instruction adds the products
 ///     of pairs of its 16-bit elements, and here a pair is two dims of one token. So each row of probabilities is there
 ///     twice: as (p, 0), which gives the even dims, and as (0, p), which gives the odd dims.
 /// If 16 tokens do not lie at equal distances, or there are fewer, their rows are copied to scratch memory first.
 ///
-/// Nothing but the last head of a set starts the softmax and the second product, which work on all heads of the set.
+/// The softmax and the second product work on all heads of a set. The calls for its last head start them.
 template <class Machine, class T, int R>
 class AmxFragment : public FragmentDefaults<T> {
  public:
@@ -65,7 +66,8 @@ class AmxFragment : public FragmentDefaults<T> {
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
   static constexpr int row_alignment          = 1;
   static bool can_run(const FragmentShape& s) {
-    return s.dense_dims && s.head_dim % Tile::chunk_dims == 0 && s.head_dim_v % Tile::chunk_dims == 0 && host_isa() == HostIsa::amx;
+    return s.dense_dims && s.head_dim % Tile::chunk_dims == 0 && s.head_dim_v % Tile::chunk_dims == 0 &&
+           host_isa() == HostIsa::amx;
   }
   static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int, int heads) {
     return Tile::scratch_bytes(head_dim, head_dim_v, heads);
@@ -103,8 +105,8 @@ class AmxFragment : public FragmentDefaults<T> {
   void multiply_values(const Where&, int, int, bool) {
     if (ends_set()) Code::multiply_values(tile_);
   }
-  /// Products with zeros assume that keys and values are finite: a NaN or an infinity in a key reaches the scores of the
-  /// other heads of the set, and one in a value reaches rows that do not see the token, and the dim beside it. If a
+  /// Products with zeros assume that keys and values are finite: a NaN or an infinity in a key reaches the scores of
+  /// the other heads of the set, and one in a value reaches rows that do not see the token, and the dim beside it. If a
   /// result is NaN, the tiles are processed again, the scores of each head alone, and such values without tiles.
   bool repeats() { return Code::repeats(tile_); }
   /// States of all heads.

@@ -41,15 +41,13 @@ struct Products {
     const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(_mm512_srli_epi32(up, 16), nan, _mm512_set1_epi32(0x7fc0)));
   }
-  static __m512 widened(__m256i x) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
-  }
+  static __m512 widened(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
 
   static void load_query(Tile& t, int r, const QueryRow& row, float scale) {
-    const int chunks           = t.head_dim / Tile::chunk_dims;
-    const int part             = chunks * Tile::tile_floats;
-    std::uint32_t* const first = t.queries + t.head * Tile::query_elements(t.head_dim);
-    const int column           = t.first_column() + r;
+    const int chunks                     = t.head_dim / Tile::chunk_dims;
+    const int part                       = chunks * Tile::tile_floats;
+    std::uint32_t* const first           = t.queries + t.head * Tile::query_elements(t.head_dim);
+    const int column                     = t.first_column() + r;
     t.factor[t.set() * columns + column] = scale;
     if (r == 0) std::memset(first, 0, sizeof(std::uint32_t) * t.parts * part);
     if (!row.data) return;
@@ -81,17 +79,16 @@ struct Products {
 
   // ---- rows of the cache
 
-  /// Prefetches as much of the next tile as a tile register holds: one line in 8, and the hardware brings the others.
+  /// Prefetches as much of the next tile as a tile register holds.
   [[gnu::always_inline]] static void prefetch(Tile& t) {
-    constexpr int step = 512;
     for (std::int64_t left = 1024; left > 0;) {
       if (t.near >= t.near_end) {
         if (t.run == t.num_runs) return;
         t.start_run();
       }
       _mm_prefetch(t.near, _MM_HINT_T0);
-      left -= std::min<std::int64_t>(step, t.near_end - t.near);
-      t.near += step;
+      left -= std::min<std::int64_t>(Tile::prefetch_step, t.near_end - t.near);
+      t.near += Tile::prefetch_step;
     }
   }
 
@@ -202,8 +199,8 @@ struct Products {
   static void softmax(Tile& t) {
     const int at = t.set() * columns, tokens = t.used_halves() * Tile::half_tokens;
     const float* const s = t.scores;
-    __m512 x             = _mm512_load_ps(s), y = _mm512_load_ps(s + columns);
-    const __m512 lowest  = _mm512_set1_ps(-Tile::infinity);
+    __m512 x = _mm512_load_ps(s), y = _mm512_load_ps(s + columns);
+    const __m512 lowest = _mm512_set1_ps(-Tile::infinity);
     x = _mm512_max_ps(x, lowest), y = _mm512_max_ps(y, lowest);  // the second operand, if the first is NaN
     for (int n = 2; n < tokens; n += 2) {
       x = _mm512_max_ps(_mm512_load_ps(s + n * columns), x);
@@ -274,9 +271,9 @@ struct Products {
   template <bool Two>
   static void weigh_values(Tile& t, int h, std::uint32_t without) {
     const Rows v0 = values(t, 0, h, without & 0xffffu), v1 = Two ? values(t, 1, h, without >> 16) : v0;
-    const int chunks           = t.head_dim_v / Tile::chunk_dims;
-    const std::int64_t row     = t.head_dim_v / 2 * sizeof(float);
-    float* const o             = t.output + std::int64_t(h) * R * t.head_dim_v;
+    const int chunks             = t.head_dim_v / Tile::chunk_dims;
+    const std::int64_t row       = t.head_dim_v / 2 * sizeof(float);
+    float* const o               = t.output + std::int64_t(h) * R * t.head_dim_v;
     const std::uint32_t* const p = t.weights + (h - t.first_head()) * halves * R * 32;
     tile_load<4>(p, 64);
     if constexpr (Two) tile_load<5>(p + R * 32, 64);
@@ -367,8 +364,8 @@ struct Products {
     }
   }
 
-  /// Whether a sum or an output is NaN, and the tiles have not been processed carefully yet. Then nothing is kept of what
-  /// was processed.
+  /// Whether a sum or an output is NaN, and the tiles have not been processed carefully yet. Then nothing is kept of
+  /// what was processed.
   static bool repeats(Tile& t) {
     if (t.careful) return false;
     __mmask16 nan = 0;
@@ -388,16 +385,15 @@ struct Products {
 
   /// Stores the states and puts even and odd dims in order.
   static void finish(Tile& t) {
-    const int dims = t.head_dim_v;
-    const __m512i low =
-        _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const int dims     = t.head_dim_v;
+    const __m512i low  = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
     float* const copy  = reinterpret_cast<float*>(t.copies);
     for (int h = 0; h < t.heads; ++h)
       for (int r = 0; r < R; ++r) {
-        const int at           = h / Tile::set_heads * columns + h % Tile::set_heads * R + r;
-        t.states[h * R + r]    = {t.most[at], t.sum[at]};
-        float* const o         = t.output + (std::int64_t(h) * R + r) * dims;
+        const int at        = h / Tile::set_heads * columns + h % Tile::set_heads * R + r;
+        t.states[h * R + r] = {t.most[at], t.sum[at]};
+        float* const o      = t.output + (std::int64_t(h) * R + r) * dims;
         std::memcpy(copy, o, dims * sizeof(float));
         for (int d = 0; d < dims / 2; d += 16) {
           const __m512 even = _mm512_loadu_ps(copy + d), odd = _mm512_loadu_ps(copy + dims / 2 + d);
