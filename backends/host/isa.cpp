@@ -7,6 +7,11 @@
 
 #include <cstdlib>
 #include <string>
+#if defined(__x86_64__) && defined(__linux__) && !defined(__HIP_DEVICE_COMPILE__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace pagoda::detail {
 
@@ -16,6 +21,20 @@ bool compiled(HostIsa isa) {
 #define PAGODA_IS(name) || isa == HostIsa::name
   return false PAGODA_FOR_EACH_HOST_ISA(PAGODA_IS);
 #undef PAGODA_IS
+}
+
+/// Whether the processor multiplies tiles of bfloat16, and this process may use them. Linux saves the data of tiles
+/// only for processes that have asked for it (Documentation/arch/x86/xstate.rst).
+bool may_use_tiles() {
+#if defined(__x86_64__) && defined(__linux__) && !defined(__HIP_DEVICE_COMPILE__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned bf16 = 1u << 22, tiles = 1u << 24;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & (bf16 | tiles)) != (bf16 | tiles)) return false;
+  constexpr long request_permission = 0x1023, tile_data = 18;
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+  return false;
+#endif
 }
 
 /// The functions of the compiler ask the operating system too: whether it saves the registers.
@@ -32,6 +51,10 @@ bool supported(HostIsa isa) {
              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     case HostIsa::avx512_bf16:
       return supported(HostIsa::avx512) && __builtin_cpu_supports("avx512bf16");
+    case HostIsa::amx: {
+      static const bool tiles = supported(HostIsa::avx512) && may_use_tiles();
+      return tiles;
+    }
   }
   return false;
 #else
@@ -61,6 +84,8 @@ const char* name_of(HostIsa isa) {
       return "avx512";
     case HostIsa::avx512_bf16:
       return "avx512_bf16";
+    case HostIsa::amx:
+      return "amx";
   }
   return "unknown";
 }

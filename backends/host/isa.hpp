@@ -12,8 +12,9 @@ enum class HostIsa : int {
   avx2,         ///< AVX2, FMA, F16C
   avx512,       ///< AVX-512 F, BW, VL, DQ
   avx512_bf16,  ///< AVX-512 BF16: products of bfloat16 pairs
+  amx,          ///< AVX-512 (without pairs), and tile registers of bfloat16: AMX
 };
-inline constexpr HostIsa last_host_isa = HostIsa::avx512_bf16;
+inline constexpr HostIsa last_host_isa = HostIsa::amx;
 
 const char* name_of(HostIsa isa);
 

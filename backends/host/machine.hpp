@@ -12,6 +12,10 @@
 #include "backends/host/simd_fragment.hpp"
 #endif
 #endif
+#if PAGODA_HOST_AMX && defined(PAGODA_SIMD_FRAGMENT)
+#define PAGODA_AMX_FRAGMENT
+#include "backends/host/amx_fragment.hpp"
+#endif
 #endif
 #include "src/kernel/fragment_list.hpp"
 #include "src/kernel/machine.hpp"
@@ -23,6 +27,7 @@
 #include <atomic>
 #include <cstddef>
 #include <limits>
+#include <type_traits>
 
 namespace pagoda::detail {
 
@@ -77,8 +82,26 @@ struct HostMachine : MachineDefaults<ExecutionSpace>, OneLane {
   using WideFragment = PortableFragment<HostMachine, T, R, true>;
 #endif
   template <class T>
-  using Fragments = FragmentList<WideFragment<T, 1>, WideFragment<T, 4>, WideFragment<T, 8>,
-                                 PortableFragment<HostMachine, T, 4, false>>;
+  using VectorFragments = FragmentList<WideFragment<T, 1>, WideFragment<T, 4>, WideFragment<T, 8>,
+                                       PortableFragment<HostMachine, T, 4, false>>;
+#if defined(PAGODA_AMX_FRAGMENT)
+  /// A type that tile registers do not multiply has no AmxFragment.
+  template <class T>
+  struct ChooseFragments {
+    using type = VectorFragments<T>;
+  };
+  template <class T>
+    requires(has_amx_code<T>)
+  struct ChooseFragments<T> {
+    using type = typename Prepend<VectorFragments<T>, AmxFragment<HostMachine, T, 1>, AmxFragment<HostMachine, T, 4>,
+                                  AmxFragment<HostMachine, T, 8>, AmxFragment<HostMachine, T, 16>>::type;
+  };
+  template <class T>
+  using Fragments = typename ChooseFragments<T>::type;
+#else
+  template <class T>
+  using Fragments = VectorFragments<T>;
+#endif
 
   KOKKOS_FUNCTION static void sync_worker(const Member&) {}
   /// The atomic itself acquires and releases: thread sanitizers do not understand fences.

@@ -28,7 +28,7 @@ PAGODA_FOR_EACH_HOST_ISA(PAGODA_DECLARE)
 /// Whether the instruction set has code of its own for tiles of T. Otherwise they use the code of the one before it.
 template <class T>
 constexpr bool has_tiles(HostIsa isa) {
-  return isa != HostIsa::avx512_bf16 || std::is_same_v<T, bfloat16_t>;
+  return isa != HostIsa::amx && (isa != HostIsa::avx512_bf16 || std::is_same_v<T, bfloat16_t>);
 }
 
 template <class T, int R>
@@ -36,7 +36,7 @@ SimdTile<T, R>* make_simd_tile(HostIsa isa, void* object, const KernelArgsOf<T>&
   auto* make = &plain::make_tile<T, R>;
 #define PAGODA_CHOOSE(name)                  \
   if constexpr (has_tiles<T>(HostIsa::name)) \
-    if (isa >= HostIsa::name) make = &name::make_tile<T, R>;
+    if (isa == HostIsa::amx ? HostIsa::name <= HostIsa::avx512 : isa >= HostIsa::name) make = &name::make_tile<T, R>;
   PAGODA_FOR_EACH_HOST_ISA(PAGODA_CHOOSE)
 #undef PAGODA_CHOOSE
   return make(object, args, memory);

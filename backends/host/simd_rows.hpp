@@ -3,6 +3,7 @@
 
 #include <pagoda/types.hpp>
 
+#include "backends/host/simd_output.hpp"
 #include "backends/host/simd_tile.hpp"
 #include "backends/host/simd_vec.hpp"
 
@@ -76,16 +77,7 @@ class SimdRows : public SimdTile<T, R> {
   }
 
   void store_row(const StateArray<Acc>& from, int n, int r, Acc factor, const OutputRow& to) const override {
-    switch (to.type) {
-      case DType::fp64:
-        return add_states(from, n, r, factor, static_cast<double*>(to.data) + to.at, to.stride);
-      case DType::fp32:
-        return add_states(from, n, r, factor, static_cast<float*>(to.data) + to.at, to.stride);
-      case DType::fp16:
-        return add_states(from, n, r, factor, static_cast<half_t*>(to.data) + to.at, to.stride);
-      default:
-        return add_states(from, n, r, factor, static_cast<bfloat16_t*>(to.data) + to.at, to.stride);
-    }
+    PAGODA_ISA::store_row(from, n, r, factor, head_dim_v_, to);
   }
 
  protected:
@@ -202,27 +194,6 @@ class SimdRows : public SimdTile<T, R> {
       auto x = d + width <= head_dim_ ? Vec::load(from + d) : Vec::load_part(from + d, head_dim_ - d);
       x.multiply(factor);
       x.store(q_ + (d * R + r * width));
-    }
-  }
-
-  template <class Out>
-  void add_states(const StateArray<Acc>& from, int n, int r, Acc factor, Out* to, std::int64_t stride) const {
-    const auto times = Vec::all(factor);
-    for (int d = 0; d < head_dim_v_; d += width) {
-      const int count = std::min(width, head_dim_v_ - d);
-      auto x          = Vec::all(0);
-      for (int j = 0; j < n; ++j) {
-        const Acc* const value = from.values + (j * from.value_step + r * from.value_stride + d);
-        x.add_product_at(&from.state(j, r).most, count == width ? Vec::load(value) : Vec::load_part(value, count));
-      }
-      x.multiply(times);
-      if (count == width && stride == 1) {
-        x.store_as(to + d);
-      } else {
-        Acc part[width];
-        x.store(part);
-        for (int i = 0; i < count; ++i) to[(d + i) * stride] = static_cast<Out>(part[i]);
-      }
     }
   }
 };

@@ -37,8 +37,12 @@
 #if PAGODA_ISA_LEVEL == 1
 #define PAGODA_ISA avx2
 #define PAGODA_ISA_TARGET "avx2,fma,f16c"
-#elif PAGODA_ISA_LEVEL == 2
+#elif PAGODA_ISA_LEVEL == 2 || PAGODA_ISA_LEVEL == 4  // tile registers: amx_instructions.hpp
+#if PAGODA_ISA_LEVEL == 2
 #define PAGODA_ISA avx512
+#else
+#define PAGODA_ISA amx
+#endif
 #define PAGODA_ISA_TARGET "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq"
 #elif PAGODA_ISA_LEVEL == 3
 #define PAGODA_ISA avx512_bf16
@@ -48,7 +52,7 @@
 #if PAGODA_ISA_LEVEL >= 2
 #define PAGODA_ISA_AVX512
 #endif
-#if PAGODA_ISA_LEVEL >= 3
+#if PAGODA_ISA_LEVEL == 3
 #define PAGODA_ISA_BF16
 #endif
 

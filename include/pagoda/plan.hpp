@@ -178,8 +178,8 @@ std::size_t workspace_bytes(const ExecutionSpace& exec, const KV& kv,
 /// speed, for example because rows are read element by element. The environment variable PAGODA_WARN=0 turns this off.
 ///
 /// On a CPU, decodes use the best instructions that the library and the processor have. The environment variable
-/// PAGODA_HOST_ISA (plain, avx2, avx512 or avx512_bf16) names others. Throws InvalidArgument if it names none that are
-/// there.
+/// PAGODA_HOST_ISA (plain, avx2, avx512, avx512_bf16 or amx) names others. Throws InvalidArgument if it names none that
+/// are there.
 ///
 /// Source: Dao et al., "Flash-Decoding for long-context inference" (splits along the tokens).
 template <class ExecutionSpace, KVLayout KV>

@@ -270,14 +270,16 @@ struct DecodeKernel {
         fragment.select(h);
         fragment.load_queries(rows, ScoreChange<Fragment, General>(args, entry, rows, fragment).query_scale);
       }
-      for (int u = first; u < item.end; u += step) {
-        fragment.locate(where, u, item.end);
-        for (int h = 0; h < heads(); ++h) {
-          fragment.select(h);
-          const ScoreChange<Fragment, General> score(args, entry, TileRows<General>(args, entry, item, h), fragment);
-          multiply(fragment, score, where, u, item.end);
+      do {
+        for (int u = first; u < item.end; u += step) {
+          fragment.locate(where, u, item.end);
+          for (int h = 0; h < heads(); ++h) {
+            fragment.select(h);
+            const ScoreChange<Fragment, General> score(args, entry, TileRows<General>(args, entry, item, h), fragment);
+            multiply(fragment, score, where, u, item.end);
+          }
         }
-      }
+      } while (fragment.repeats());
     } else {
       const TileRows<General> rows(args, entry, item);
       const ScoreChange<Fragment, General> score(args, entry, rows, fragment);

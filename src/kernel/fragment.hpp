@@ -3,6 +3,8 @@
 
 #include <pagoda/types.hpp>
 
+#include <Kokkos_Macros.hpp>
+
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -30,6 +32,8 @@ struct FragmentDefaults {
   static constexpr int part_rows = 0;
   /// The fragment can multiply a tile of tokens for several kv heads: locate() and select().
   static constexpr bool many_heads = false;
+  /// With many_heads: whether all tiles of the item must be processed again, after the last one.
+  KOKKOS_FUNCTION static constexpr bool repeats() { return false; }
   /// Values are a prefix of the keys, in the same memory.
   static constexpr bool values_in_keys = false;
   /// The fragment has code for several instruction sets and takes that of KernelArgs::isa.

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 /// The instruction sets of host kernels: each forced by name, and what the environment may name.
@@ -36,11 +37,11 @@ template <class Types>
 struct InEachIsa;
 template <class... On>
 struct InEachIsa<testing::Types<On...>> {
-  using type =
-      typename lists::Join<testing::Types<>, testing::Types<InIsa<typename On::type, HostIsa::plain>,
-                                                            InIsa<typename On::type, HostIsa::avx2>,
-                                                            InIsa<typename On::type, HostIsa::avx512>,
-                                                            InIsa<typename On::type, HostIsa::avx512_bf16>>...>::type;
+  using type = typename lists::Join<
+      testing::Types<>,
+      testing::Types<InIsa<typename On::type, HostIsa::plain>, InIsa<typename On::type, HostIsa::avx2>,
+                     InIsa<typename On::type, HostIsa::avx512>, InIsa<typename On::type, HostIsa::avx512_bf16>,
+                     InIsa<typename On::type, HostIsa::amx>>...>::type;
 };
 struct IsaNames {
   template <class Param>
@@ -108,6 +109,64 @@ TYPED_TEST(Isa, QueriesOfAnyType) {
       expect_right_in<TypeParam>({.lengths = {90}, .num_q_heads = 8, .head_dim = 72, .q_type = type}, {.io = io});
 }
 
+/// Decodes the sample with tile registers and expects right results.
+template <class T>
+void expect_right_in_tiles(const Shape& shape, const Placement& placement) {
+  const Environment environment(variable, "amx");
+  const Sample<T> sample(shape);
+  Scene<Host, T> scene(sample, placement);
+  const auto plan = scene.plan();
+  EXPECT_NE(plan.describe().find("matrix products"), std::string::npos) << plan.describe();
+  scene.decode(plan);
+  EXPECT_TRUE(scene.right()) << describe(sample.shape()) << "; " << describe(placement);
+}
+
+template <class Param>
+struct Tiles : testing::Test {
+  void SetUp() override {
+    if (!std::is_same_v<typename Param::type, bfloat16_t>) GTEST_SKIP() << "tile registers multiply bf16 caches alone";
+    if (!has(HostIsa::amx)) GTEST_SKIP() << "this build or this processor lacks amx";
+  }
+};
+TYPED_TEST_SUITE(Tiles, lists::Plain::of<Host>, Names);
+
+TYPED_TEST(Tiles, GroupsAndDims) {
+  for (const int group : {1, 2, 3, 4, 5, 8, 11, 16, 20})
+    for (const int dim : {32, 64, 96, 128, 256})
+      expect_right_in_tiles<typename TypeParam::type>({.lengths      = {100, 0, 33, 16, 1},
+                                                       .num_q_heads  = 3 * group,
+                                                       .num_kv_heads = 3,
+                                                       .head_dim     = dim,
+                                                       .head_dim_v   = dim == 96 ? 160 : dim},
+                                                      {.layout = Layout::paged, .page_size = 16});
+}
+
+TYPED_TEST(Tiles, PagesOfAnySize) {
+  for (const int page_size : {1, 3, 8, 16, 24, 64})
+    for (const KVOrder order : {KVOrder::NHD, KVOrder::HND})
+      expect_right_in_tiles<typename TypeParam::type>(
+          {.lengths = {130, 64, 47}, .num_q_heads = 20, .num_kv_heads = 5, .head_dim = 64},
+          {.layout = Layout::paged, .page_size = page_size, .order = order});
+}
+
+TYPED_TEST(Tiles, QueryTokensAndWindows) {
+  for (const int tokens : {2, 5, 16})
+    for (const int window : {-1, 20})
+      expect_right_in_tiles<typename TypeParam::type>({.lengths            = {200, 31, 64},
+                                                       .num_q_heads        = 8,
+                                                       .head_dim           = 128,
+                                                       .query_lens         = {tokens, 1, 3},
+                                                       .window_left        = window,
+                                                       .num_initial_tokens = window < 0 ? 0 : 4},
+                                                      {.layout = Layout::paged});
+}
+
+TYPED_TEST(Tiles, QueriesOfWiderTypes) {
+  for (const DType type : {DType::fp64, DType::fp32, DType::fp16})
+    expect_right_in_tiles<typename TypeParam::type>(
+        {.lengths = {90, 300}, .num_q_heads = 8, .head_dim = 64, .q_type = type}, {});
+}
+
 TEST(IsaOfPlans, NamesThatAreNotThereAreRefusedAsErrors) {
   const Sample<AnyType> sample({.lengths = {40}});
   Scene<Host, AnyType> scene(sample);
@@ -159,7 +218,8 @@ TEST(IsaOfPlans, DetectionAgreesWithTheFlagsOfLinux) {
     std::string names;
     if (isa >= HostIsa::avx2) names += "avx2 fma f16c ";
     if (isa >= HostIsa::avx512) names += "avx512f avx512bw avx512vl avx512dq ";
-    if (isa >= HostIsa::avx512_bf16) names += "avx512_bf16 ";
+    if (isa == HostIsa::avx512_bf16) names += "avx512_bf16 ";
+    if (isa == HostIsa::amx) names += "amx_tile amx_bf16 ";
     return names;
   };
 #define PAGODA_EXPECT(name) EXPECT_EQ(has(HostIsa::name), all_of(flags_of(HostIsa::name))) << #name << ":" << flags;
