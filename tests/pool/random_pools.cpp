@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <string_view>
+#include <type_traits>
 
 /// Random pools and random calls of them, each compared with a model; some calls are invalid, and in some an allocation
 /// or a launch fails. Decodes are compared with the reference.
@@ -18,7 +19,7 @@ namespace {
 
 struct Settings {
   unsigned long seed = 1;
-  int pools          = 3;
+  int pools          = 6;
   double seconds     = 0;
 } settings;
 
@@ -49,14 +50,14 @@ TYPED_TEST(RandomPools, AgainstTheModel) {
   std::cout << pools << " pools, " << calls << " calls, " << refused << " that did not fit, " << failed
             << " in which something failed, " << decodes << " decodes, " << packed << " of lists, " << shared
             << " pages shared through the index, " << evicted << " evicted\n";
-  if (pools < 3) return;  // a replay
+  if (pools < 6) return;  // a replay
   EXPECT_GT(refused, 0);
   EXPECT_GT(failed, 0);
   EXPECT_GT(decodes, 0);
   if constexpr (is_paged<TypeParam>) {
     EXPECT_GT(shared, 0);
     EXPECT_GT(evicted, 0);
-    EXPECT_GT(packed, 0);
+    if (!std::is_same_v<typename TypeParam::value_type, double>) EXPECT_GT(packed, 0);  // fp64 has no lists
   }
 }
 
