@@ -7,8 +7,8 @@
 #include "backends/cuda/tuned/wgmma/grouped/list_walk.cuh"
 #include "backends/cuda/tuned/wgmma/tiles.cuh"
 
-/// The warps that bring data: one loads queries and assigns segments, the others copy tiles. Each waits only for room
-/// in its own ring, so none of them delays the others.
+/// The two warps that bring data: one copies tiles, the other one loads queries and assigns segments. Each waits only
+/// for room in its own ring, so neither of them delays the other.
 namespace pagoda::tuned::wgmma::grouped {
 
 /// What the multiplying warps have to know of a segment.
@@ -61,10 +61,9 @@ struct ListMemory {
   }
 };
 
-/// Copies all tiles of keys, of values, or of both of a block in the order of their use, across segments, with one
-/// warp. Each lane knows the location of eight tokens of every fourth tile, so page ids are looked up for four tiles at
-/// a time. Lanes issue their copies one after the other: a warp for both takes 1.1 us for a tile.
-template <int D, int Warpgroups, bool Keys, bool Values>
+/// Copies all tiles of a block in the order of their use, across segments, with one warp. Each lane knows the location
+/// of eight tokens of every fourth tile, so page ids are looked up for four tiles at a time.
+template <int D, int Warpgroups>
 PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk& walk, ListMemory<D, Warpgroups> shared, int lane) {
   struct Copy {
     TokenLocation from;
@@ -114,11 +113,9 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk& walk, ListMem
         if (lane >> 3 == i && (lane & 7) < eights)
           copy_tensor_box(shared.tile(to.slot) + (lane & 7) * bytes_of_8_tokens(D), map, now.from.token, now.head,
                           now.from.page, shared.full(to.slot), now.once ? read_once : ordinary);
+        to.next();
       };
-      if (Keys) copy_tile(&args.k_map);
-      to.next();
-      if (Values) copy_tile(&args.v_map);
-      to.next();
+      copy_tile(&args.k_map), copy_tile(&args.v_map);
     }
     now = next;
   }

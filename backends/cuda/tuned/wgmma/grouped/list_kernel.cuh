@@ -272,12 +272,13 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
   // The ring of queries is still free.
   constexpr int capacity = Memory::layout.ring / 4 - threads / 32 - 2;
   const ListStart start  = find_start<threads, capacity>(args, reinterpret_cast<int*>(memory));
-  if (warp >= compute_warps) {
+  if (warp == compute_warps) {
     ListWalk walk(args, start, lane);
-    if (warp == compute_warps) return QueryLoader<D, Warpgroups>(args, shared, lane).run(walk);
-    if (Warpgroups == 1) return copy_list_tiles<D, Warpgroups, true, true>(args, walk, shared, lane);
-    if (warp == compute_warps + 1) return copy_list_tiles<D, Warpgroups, true, false>(args, walk, shared, lane);
-    return copy_list_tiles<D, Warpgroups, false, true>(args, walk, shared, lane);
+    return copy_list_tiles<D, Warpgroups>(args, walk, shared, lane);
+  }
+  if (warp == compute_warps + 1) {
+    ListWalk walk(args, start, lane);
+    return QueryLoader<D, Warpgroups>(args, shared, lane).run(walk);
   }
   ListMultiplier<Bf16, D, Warpgroups>(args, shared, warp, lane).run();
   join_pending<1, D, compute_threads(Warpgroups)>(args, shared.pending(), memory + Memory::layout.ring, warp, lane);

@@ -87,12 +87,9 @@ struct HeadShare {
   }
 };
 
-// --- Block shapes. Besides the warpgroups that multiply, one warp loads queries, and one or two copy tiles: two on
-// each multiprocessor.
+// --- Block shapes. Besides the warpgroups that multiply, one warp copies tiles and one warp loads queries.
 
-PAGODA_HOST_DEVICE constexpr int list_threads(int warpgroups) {
-  return compute_threads(warpgroups) + (1 + warpgroups) * 32;
-}
+PAGODA_HOST_DEVICE constexpr int list_threads(int warpgroups) { return compute_threads(warpgroups) + 2 * 32; }
 
 /// Slots of the ring. Keys and values of a tile take a slot each.
 PAGODA_HOST_DEVICE constexpr int list_slots(int head_dim, int warpgroups) { return warpgroups * 5 * 128 / head_dim; }
