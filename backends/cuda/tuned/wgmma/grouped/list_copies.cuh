@@ -189,31 +189,25 @@ class QueryLoader {
         output_rows_[i] = s.state < 0 ? tokens_[i] : __ldg(args_.state_begin + tokens_[i]) + s.state;
   }
 
-  static constexpr int rows_at_once = 4;  ///< eight lanes copy a row, 16 bytes of each of its runs of 64 dims
-
-  /// The lane's elements of q for kv head 0, in the step that copies the entry's rows from `first` on.
-  PAGODA_DEVICE std::int64_t elements_of_head_0(int first, int rows) const {
-    const QueryRow row(args_, 0, min(first + lane_ / 8, rows - 1));
-    // The rows of a step belong to the same 32 query tokens, because rows_at_once divides 32.
-    const int which = __shfl_sync(~0u, row.token >> 5, 0);
-    int token       = tokens_[0];
+  /// Starts to copy the rows. Eight lanes copy a row, 16 bytes of each of its runs of 64 dims. Rows beyond the entry's
+  /// last keep what was there: nothing depends on them.
+  PAGODA_DEVICE void copy_rows(const ListSegment& s, int rows) const {
+    constexpr int at_once = 4;
+    const int chunk       = lane_ % 8;
+#pragma unroll 2
+    for (int first = 0; first < rows; first += at_once) {
+      const int r = first + lane_ / 8;
+      const QueryRow row(args_, s.head, min(r, rows - 1));
+      // The rows of this step belong to the same 32 query tokens, because at_once divides 32.
+      const int which = __shfl_sync(~0u, row.token >> 5, 0);
+      int token       = tokens_[0];
 #pragma unroll
-    for (int i = 1; i < per_lane; ++i)
-      if (which == i) token = tokens_[i];
-    token = __shfl_sync(~0u, token, row.token & 31);
-    return token * args_.q.token + row.head * args_.q.head + 8 * (lane_ % 8);
-  }
-
-  /// Starts to copy the rows. Rows beyond the entry's last keep what was there: nothing depends on them.
-  PAGODA_DEVICE void copy_rows(const ListSegment& s, int rows) {
-    if (s.index != index_) first_elements_ = elements_of_head_0(0, rows);
-    const std::int64_t of_head = std::int64_t(s.head) * args_.heads.value * args_.q.head;
-#pragma unroll 1
-    for (int first = 0; first < rows; first += rows_at_once) {
-      const std::int64_t from = of_head + (first == 0 ? first_elements_ : elements_of_head_0(first, rows));
+      for (int i = 1; i < per_lane; ++i)
+        if (which == i) token = tokens_[i];
+      token                   = __shfl_sync(~0u, token, row.token & 31);
+      const std::int64_t from = token * args_.q.token + row.head * args_.q.head + 8 * chunk;
       const char* const at    = reinterpret_cast<const char*>(static_cast<const std::uint16_t*>(args_.q.data) + from);
-      const int r             = first + lane_ / 8;
-      const std::uint32_t to  = shared_.queries(unit_) + swizzled_offset<D>(r, lane_ % 8);
+      const std::uint32_t to  = shared_.queries(unit_) + swizzled_offset<D>(r, chunk);
       if (r < rows) {
 #pragma unroll
         for (int run = 0; run < D / 64; ++run) copy_async(to + run * run_bytes, at + 128 * run);
@@ -238,7 +232,6 @@ class QueryLoader {
   int unit_ = 0;             ///< where its rows begin
   // Of entry index_:
   int index_ = -1, hidden_ = 0;
-  std::int64_t first_elements_ = 0;  ///< elements_of_head_0(0)
   int tokens_[per_lane] = {}, output_rows_[per_lane] = {};
 };
 

@@ -124,13 +124,8 @@ class ListWalk {
     head_ += earlier, heads_left_ -= earlier, position_ += earlier * work_.units;
   }
 
-  /// Finds the next segment. Returns false if there is none. All lanes call it, with the segment of the call before.
+  /// Finds the next segment. Returns false if there is none. All lanes call it.
   PAGODA_DEVICE bool next(const ListArgs& args, int lane, ListSegment& s) {
-    if (alike_ > 0) {  // the segment before, of the next kv head
-      --alike_, advance();
-      ++s.head;
-      return true;
-    }
     while (index_ < args.batch) {
       if (heads_left_ == 0) {
         if (++index_ >= args.batch) return false;
@@ -141,12 +136,8 @@ class ListWalk {
       s.share = HeadShare::of(work_, position_, division_, static_cast<int>(blockIdx.x));
       if (s.share.last) return false;
       s.index = index_, s.head = head_, s.entry = entry_, s.state = state_, s.to_end = to_end_;
-      advance();
-      if (!s.share.any) continue;
-      // The entry's next kv heads that end in the block's share are whole, too.
-      if (s.share.whole && heads_left_ > 0)
-        alike_ = min(heads_left_, (division_.begin(static_cast<int>(blockIdx.x) + 1) - position_) / work_.units);
-      return true;
+      ++head_, --heads_left_, position_ += work_.units;
+      if (s.share.any) return true;
     }
     return false;
   }
@@ -158,7 +149,6 @@ class ListWalk {
     lane_raw_  = list_entry(args, min(index_ + lane, args.batch - 1));
     lane_view_ = view_of(args, lane_raw_, end_of(args, lane_raw_));
   }
-  PAGODA_DEVICE void advance() { ++head_, --heads_left_, position_ += work_.units; }
   /// Takes entry index_ from its lane.
   PAGODA_DEVICE void select(const ListArgs& args) {
     const int lane = index_ - first_;
@@ -181,7 +171,6 @@ class ListWalk {
   EntryView entry_{};     ///< entry index_
   HeadWork work_{};
   int state_ = 0, head_ = 0, heads_left_ = 0;
-  int alike_   = 0;  ///< next segments that differ from the last one only in their kv head
   bool to_end_ = false;
 };
 
