@@ -3,6 +3,7 @@
 
 #include <pagoda/checked.hpp>
 
+#include "backends/machines.hpp"
 #include "src/base/spaces.hpp"
 #include "src/dispatch/plan_memory.hpp"
 
@@ -14,14 +15,11 @@ namespace pagoda::detail {
 
 namespace {
 
-/// One team examines a batch entry.
+/// One team examines a batch entry. The machine's policies launch in a way that graphs can capture.
 template <class ExecutionSpace>
-using Policy = Kokkos::TeamPolicy<ExecutionSpace>;
-
-template <class ExecutionSpace>
-Policy<ExecutionSpace> policy(const ExecutionSpace& exec, int entries) {
-  constexpr bool on_host = std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>;
-  return Policy<ExecutionSpace>(exec, std::max(entries, 1), on_host ? 1 : 256);
+auto policy(const ExecutionSpace& exec, int entries) {
+  using Machine = MachineOf<ExecutionSpace>;
+  return Machine::policy(exec, std::max(entries, 1), Machine::max_workers, 0);
 }
 
 template <class ExecutionSpace>
@@ -36,7 +34,7 @@ struct ExamineTables {
     int first = std::numeric_limits<int>::max();
     if (!queries.cu_seqlens_q) return first;
     Kokkos::parallel_reduce(
-        Kokkos::TeamThreadRange(team, b + 1),
+        Kokkos::TeamVectorRange(team, b + 1),
         [&](int i, int& least) {
           if (i < least && !counts_fit(queries, i)) least = i;
         },
@@ -44,7 +42,7 @@ struct ExamineTables {
     return first;
   }
 
-  KOKKOS_FUNCTION void operator()(const typename Policy<ExecutionSpace>::member_type& team) const {
+  KOKKOS_FUNCTION void operator()(const typename MachineOf<ExecutionSpace>::Member& team) const {
     const int b = team.league_rank();
     if (b == 0)
       Kokkos::single(Kokkos::PerTeam(team), [&] {
@@ -57,7 +55,7 @@ struct ExamineTables {
     Finding f = examine_entry(kv, {}, b, range);
     int bad   = std::numeric_limits<int>::max();
     Kokkos::parallel_reduce(
-        Kokkos::TeamThreadRange(team, static_cast<int>(range.pages)),
+        Kokkos::TeamVectorRange(team, static_cast<int>(range.pages)),
         [&](int i, int& least) {
           if (i < least && !page_fits(kv, range, i)) least = i;
         },
@@ -108,7 +106,7 @@ struct PoisonFaulty {
   int query_len, batch;
   std::int64_t num_tokens;
 
-  KOKKOS_FUNCTION void operator()(const typename Policy<ExecutionSpace>::member_type& team) const {
+  KOKKOS_FUNCTION void operator()(const typename MachineOf<ExecutionSpace>::Member& team) const {
     const int b = team.league_rank();
     if (b >= batch || from.findings[b].fault == Fault::none) return;
     std::int64_t begin = std::int64_t(b) * query_len, end = begin + query_len;
@@ -117,7 +115,7 @@ struct PoisonFaulty {
       if (from.findings[b].fault == Fault::query_counts && from.findings[b].index == b) end = num_tokens;
     }
     const std::int64_t heads = out.extent[1], dims = out.extent[2];
-    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, (end - begin) * heads), [&](std::int64_t i) {
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, (end - begin) * heads), [&](std::int64_t i) {
       const std::int64_t token = begin + i / heads, head = i % heads;
       for (std::int64_t d = 0; d < dims; ++d)
         set_nan(out, token * out.stride[0] + head * out.stride[1] + d * out.stride[2]);
