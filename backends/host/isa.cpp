@@ -25,7 +25,7 @@ bool compiled(HostIsa isa) {
 
 /// Whether the processor multiplies tiles of bfloat16, and this process may use them. Linux saves the data of tiles
 /// only for processes that have asked for it (Documentation/arch/x86/xstate.rst).
-bool may_use_tiles() {
+[[maybe_unused]] bool may_use_tiles() {
 #if defined(__x86_64__) && defined(__linux__) && !defined(__HIP_DEVICE_COMPILE__)
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned bf16 = 1u << 22, tiles = 1u << 24;

@@ -94,8 +94,8 @@ enum pagoda_space_code {
 /** Makes an execution instance. Where a call takes an instance, NULL stands for the default instance of the default
     space (or of the space that the plan or pool was made for).
     @param space   where kernels run
-    @param stream  a cudaStream_t or hipStream_t, which must outlive the instance; NULL: Kokkos' default instance. NULL
-   is the only value for a space on the host.
+    @param stream  a cudaStream_t or hipStream_t, which must outlive the instance and is not being captured; NULL:
+   Kokkos' default instance, the only value for a space on the host.
     @param exec    receives the instance; to be destroyed with pagoda_exec_destroy */
 PAGODA_C_EXPORT pagoda_status pagoda_exec_create(pagoda_space space, void* stream, pagoda_exec** exec);
 /** Destroys an instance, not its stream. NULL is allowed. */

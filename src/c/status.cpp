@@ -125,8 +125,13 @@ pagoda_status pagoda_exec_create(pagoda_space space, void* stream, pagoda_exec**
     if (stream) {
       bool known = false;
 #if defined(KOKKOS_ENABLE_CUDA)
-      if (Kokkos::Cuda* const cuda = std::get_if<Kokkos::Cuda>(&made.instance))
-        *cuda = Kokkos::Cuda(static_cast<cudaStream_t>(stream)), known = true;
+      if (Kokkos::Cuda* const cuda = std::get_if<Kokkos::Cuda>(&made.instance)) {
+        const auto of_caller = static_cast<cudaStream_t>(stream);
+        auto status          = cudaStreamCaptureStatusNone;
+        require(cudaStreamIsCapturing(of_caller, &status) == cudaSuccess && status == cudaStreamCaptureStatusNone, who,
+                ": stream is being captured; allowed: a stream that is not, because Kokkos allocates for a new one");
+        *cuda = Kokkos::Cuda(of_caller), known = true;
+      }
 #elif defined(KOKKOS_ENABLE_HIP)
       if (Kokkos::HIP* const hip = std::get_if<Kokkos::HIP>(&made.instance))
         *hip = Kokkos::HIP(static_cast<hipStream_t>(stream)), known = true;

@@ -143,7 +143,7 @@ def test_gpu():
     with pytest.raises(ValueError, match="pagoda.Plan.decode: q is on cpu; allowed: cuda:0, the plan's device"):
         plan.decode(torch.from_numpy(scene.q), cache)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         again = plan.decode(q, cache)
     q.mul_(0.5)
     graph.replay()
