@@ -60,6 +60,10 @@ def assigned(sites: list[Site], messages: set[str]) -> tuple[dict[Site, set[str]
                     found[site].add(message)
         else:
             strange.append(message)
+    # Of two places whose messages have the same form, the one with more words of its own has got the message.
+    for site, pattern in patterns:
+        if not found[site]:
+            found[site] = {m for m in messages if pattern.fullmatch(m)}
     return found, strange
 
 
