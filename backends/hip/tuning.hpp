@@ -20,6 +20,8 @@ struct MatrixTuning {
   /// Bytes of scratch memory that the kernels with options may use. RDNA 3 has 256 registers for a wave, half of
   /// CDNA's, and outputs of 512 dims are a quarter of CDNA's: what the options need lies in scratch memory meanwhile.
   int general_scratch = 0;
+  /// The same of the kernels without options, which may use it outside their loop over tiles only.
+  int scratch = 0;
 };
 
 /// On CDNA a tile has 4 to 8 KB of keys and as many of values (8 bits: 2 to 4 KB, 4 bits: 2 to 4 KB). With one wave on
@@ -27,22 +29,22 @@ struct MatrixTuning {
 /// registers do not suffice, with one the loads in flight do not.
 inline constexpr MatrixTuning matrix_tunings[] = {
     // lanes, bits, key_dims, value_dims, row_tiles, token_blocks, part_rows, waves, general_waves, ahead,
-    // general_scratch
-    {64, 16, 64, 64, 1, 2, 16, 2, 1, true},         //
-    {64, 16, 64, 64, 2, 2, 16, 2, 1, true},         //
-    {64, 16, 128, 128, 1, 1, 8, 2, 1, true},        //
-    {64, 16, 128, 128, 2, 1, 8, 2, 1, true},        //
-    {64, 16, 256, 256, 1, 1, 4, 2, 1, true},        //
-    {64, 16, 576, 512, 1, 1, 2, 1, 1, false, 448},  //
-    {64, 8, 64, 64, 1, 2, 16, 2, 1, true},          //
-    {64, 8, 128, 128, 1, 2, 8, 2, 1, true},         //
-    {64, 8, 256, 256, 1, 1, 4, 1, 1, true},         //
-    {64, 4, 128, 128, 1, 2, 8, 2, 1, true},         //
-    {64, 4, 256, 256, 1, 2, 4, 1, 1, true},         //
-    {32, 16, 64, 64, 1, 1, 16, 5, 4, false, 32},    //
-    {32, 16, 128, 128, 1, 1, 8, 5, 4, false, 640},  //
-    {32, 8, 64, 64, 1, 1, 16, 6, 4, false, 32},     //
-    {32, 8, 128, 128, 1, 1, 8, 5, 4, false, 640},   //
+    // general_scratch, scratch
+    {64, 16, 64, 64, 1, 2, 16, 2, 1, true},            //
+    {64, 16, 64, 64, 2, 2, 16, 2, 1, true},            //
+    {64, 16, 128, 128, 1, 1, 8, 2, 1, true},           //
+    {64, 16, 128, 128, 2, 1, 8, 2, 1, true},           //
+    {64, 16, 256, 256, 1, 1, 4, 2, 1, true},           //
+    {64, 16, 576, 512, 1, 1, 2, 1, 1, false, 448},     //
+    {64, 8, 64, 64, 1, 2, 16, 2, 1, true},             //
+    {64, 8, 128, 128, 1, 2, 8, 2, 1, true},            //
+    {64, 8, 256, 256, 1, 1, 4, 1, 1, true},            //
+    {64, 4, 128, 128, 1, 2, 8, 2, 1, true},            //
+    {64, 4, 256, 256, 1, 2, 4, 1, 1, true},            //
+    {32, 16, 64, 64, 1, 1, 16, 5, 4, false, 32},       //
+    {32, 16, 128, 128, 1, 1, 8, 5, 4, false, 640},     //
+    {32, 8, 64, 64, 1, 1, 16, 6, 4, false, 32},        //
+    {32, 8, 128, 128, 1, 1, 8, 5, 4, false, 640, 32},  //
     {32, 4, 128, 128, 1, 1, 8, 5, 4, false, 640},
 };
 

@@ -4,10 +4,10 @@
     check_kernels.py --planned PROGRAM --arch gfx942 [--tools DIR] [--counts] OBJECT...
 
 PROGRAM is tests/hip/planned.cpp. It prints the rows of the tuning. OBJECTs are HIP object files or programs with kernels
-matrix_decode (matrix_decode.hip), or with the library's kernels of MatrixFragment. Every kernel must have no scratch
-memory (those with options: no more than planned) and registers for the planned waves, load rows in as few loads as the tuning plans (keys in 16 bytes), and multiply
-by the planned number of matrix instructions. The loop over tiles of matrix_decode must have these loads and products and
-no LDS. --counts prints the instructions of that loop by class and, for each card of this architecture, the cycles in which
+matrix_decode (matrix_decode.hip), or with the library's kernels of MatrixFragment. Every kernel must have no more scratch
+memory than planned (those without options: none in the loop over tiles) and registers for the planned waves, load rows in
+as few loads as the tuning plans (keys in 16 bytes), and multiply by the planned number of matrix instructions. The loop
+over tiles of matrix_decode must have these loads and products and no LDS. --counts prints the instructions of that loop by class and, for each card of this architecture, the cycles in which
 a SIMD issues them and the cycles in which the memory delivers the tile to it. DIR has llvm-readelf, llvm-objdump,
 llvm-objcopy and clang-offload-bundler.
 """
@@ -74,6 +74,7 @@ class Planned:
     waves_per_simd: int
     general_waves_per_simd: int
     general_scratch: int = 0
+    scratch: int = 0
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -182,9 +183,11 @@ def lacks(got: Counter[str], wanted: Counter[str]) -> list[str]:
 
 def faults(kernel: Kernel, planned: Planned, general: bool, machine: Machine) -> Iterable[str]:
     notes, names = kernel.notes, Counter(i.name for i in kernel.code)
-    scratch, allowed = notes.get("private_segment_fixed_size", 0), planned.general_scratch if general else 0
+    scratch, allowed = notes.get("private_segment_fixed_size", 0), planned.general_scratch if general else planned.scratch
     if scratch > allowed:
         yield f"{scratch} bytes of scratch memory; planned are {allowed}"
+    elif scratch and not general and any(i.name.startswith(("scratch_", "buffer_")) for i in kernel.loop()):
+        yield "scratch memory in the loop over tiles"
     waves = planned.general_waves_per_simd if general else planned.waves_per_simd
     registers = -(-notes["vgpr_count"] // machine.registers_unit) * machine.registers_unit
     if registers * waves > machine.registers:

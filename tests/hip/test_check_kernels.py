@@ -99,6 +99,15 @@ class Faults(unittest.TestCase):
         self.assertEqual([], c.check([general], [row], counts=False)[0])
         self.assertIn("16 bytes of scratch memory; planned are 0", c.check([plain], [row], counts=False)[0][0])
 
+    def test_scratch_outside_of_the_loop(self) -> None:
+        row = dataclasses.replace(ROW, scratch=16)
+        name = LIBRARY.format("NS_6half_tE", 0)
+        outside = kernel(name, private_segment_fixed_size=16)
+        outside.code = lines(["scratch_store_dword"], 0xF0) + outside.code
+        inside = kernel(name, ("scratch_load_dword",), private_segment_fixed_size=16)
+        self.assertEqual([], c.check([outside], [row], counts=False)[0])
+        self.assertIn("scratch memory in the loop over tiles", c.check([inside], [row], counts=False)[0][0])
+
     def test_rdna(self) -> None:
         row = dataclasses.replace(ROW, lanes=32)
         body = ["global_load_b128"] * 32 + ["v_wmma_f32_16x16x16_f16"] * 16
