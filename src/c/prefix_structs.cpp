@@ -17,6 +17,7 @@ std::vector<pagoda::RowTile> tiles_of(const char* who, const char* name, const p
   require(count >= 0 && count <= PAGODA_MAX_ROW_TILES, who, ": rates.num_", name, " is ", count, "; allowed: 0 to ",
           PAGODA_MAX_ROW_TILES);
   std::vector<pagoda::RowTile> to;
+  to.reserve(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) to.push_back({tiles[i].rows, tiles[i].flops_per_us});
   return to;
 }

@@ -78,6 +78,7 @@ class PageLists {
   /// t: tables with sequence_ids, and with page_rows or without pages.
   void append(const pagoda_batch_pages& t) {
     paged_ = t.page_rows != nullptr;
+    seq_lens_.reserve(static_cast<std::size_t>(t.batch));
     for (int b = 0; b < t.batch; ++b) {
       const std::int32_t sequence = t.sequence_ids[b], length = t.seq_lens[sequence];
       seq_lens_.push_back(length);

@@ -214,8 +214,8 @@ struct Problem {
     } else if (layout == Layout::paged) {
       decode(PagedKV{Cache(k.view), Cache(v.view), Table(ids.view), n}, q.view, out.view, lse.view);
     } else {
-      std::vector<int> list;
-      for (int i = 0; i < pages; ++i) list.push_back(pages - 1 - i);
+      std::vector<int> list(pages);
+      for (int i = 0; i < pages; ++i) list[i] = pages - 1 - i;
       decode(PagedKV(Cache(k.view), Cache(v.view), integers({0, 3, 6, 9}), integers(list), n, each_pages * page),
              q.view, out.view, lse.view);
     }
