@@ -55,8 +55,7 @@ void PrefixPacking::set_costs_in_tile(int node) {
   for (int up = 0; up < max_nodes; ++up) shared[up] = weight[up] * pass + item;
   for (int c = v.first_child; c < v.first_child + v.num_children; ++c) {
     const double *us = &us_[at(c)], begin = us[0] + forest_->nodes()[c].num_queries * cost_->state();
-    for (int up = 0; up < max_nodes; ++up)
-      extended[up] += us[up + 1], shared[up] += std::min(begin, us[up + 1]);
+    for (int up = 0; up < max_nodes; ++up) extended[up] += us[up + 1], shared[up] += std::min(begin, us[up + 1]);
   }
   for (int g = v.first_group; g < v.first_group + v.num_groups; ++g) {
     const PrefixForest::Group& group = forest_->groups()[g];
