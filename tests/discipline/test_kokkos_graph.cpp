@@ -60,7 +60,7 @@ TYPED_TEST(KokkosGraph, DecodesOfGrowingSequencesAreThoseOfEagerCalls) {
         exec.fence();
         const CacheRef kv = std::visit([](const auto& cache) { return cache.ref(); }, scene.cache());
         bool has_calls    = false;
-        auto graph        = Kokkos::Experimental::create_graph(exec, [&](const auto& root) {
+        auto graph        = Kokkos::Experimental::create_graph<Space>([&](const auto& root) {
           const auto grown =
               root.then_parallel_for("Pagoda::test::grow", Kokkos::RangePolicy<Space>(exec, 0, kv.num_sequences),
                                             Grow{const_cast<int*>(kv.seq_lens)});
