@@ -237,6 +237,7 @@ pagoda_decode_options read_options(const char* who, const pagoda_decode_options*
   require(o.max_entry_queries >= 0, who, ": options.max_entry_queries is ", o.max_entry_queries,
           "; allowed: 0 (one) or more");
   require(o.reserved == 0, who, ": options.reserved is ", o.reserved, "; allowed: 0");
+  require(o.reserved2 == 0, who, ": options.reserved2 is ", o.reserved2, "; allowed: 0");
   require(!o.cu_seqlens_q || o.num_cu_seqlens_q >= 1, who, ": options.num_cu_seqlens_q is ", o.num_cu_seqlens_q,
           "; allowed: the entries of cu_seqlens_q, 1 or more");
   return o;

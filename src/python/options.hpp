@@ -56,6 +56,10 @@ class Options {
       bool on = false;
       read(name, value, on);
       o_.programmatic_launch = on ? 1 : 0;
+    } else if (name == "checked") {
+      bool on = false;
+      read(name, value, on);
+      o_.checked = on ? 1 : 0;
     } else if (name == "backend") {
       if (value.is_none()) return;
       read(name, value, backend_);
