@@ -31,12 +31,16 @@ using Pointers = std::conditional_t<rank == 2, T**, std::conditional_t<rank == 3
 /// A View, and all memory that it lies in.
 template <class View>
 struct Made {
+  using Whole = Kokkos::View<typename View::value_type*, typename View::memory_space>;
   View view;
-  Kokkos::View<typename View::value_type*, typename View::memory_space> whole;
+  Whole whole;
+
+  template <class All>
+  Made(const View& v, const All& all) : view(v), whole(all.data(), all.span()) {}
 };
 template <class View>
 Made<View> made(const View& view) {
-  return {view, {view.data(), view.span()}};
+  return {view, view};
 }
 
 template <class Layout, int rank>
@@ -74,13 +78,13 @@ auto make(const Extents& n) {
         return Kokkos::subview(all, inner(0), inner(1), inner(2), inner(3));
       }
     }();
-    return Made<std::remove_const_t<decltype(part)>>{part, {all.data(), all.span()}};
+    return Made<std::remove_const_t<decltype(part)>>(part, all);
   } else {
     std::size_t size = 1;
     for (int axis = 0; axis < rank; ++axis) size *= n[axis];
     const Kokkos::View<T*, Memory> whole(fresh, size + 32);
     using View = Kokkos::View<P, Right, Memory, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
-    return Made<View>{View(whole.data() + 16, layout_of<Right, rank>(n)), whole};
+    return Made<View>(View(whole.data() + 16, layout_of<Right, rank>(n)), whole);
   }
 }
 
