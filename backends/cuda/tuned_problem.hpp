@@ -62,6 +62,7 @@ inline const char* tuned_list(const Problem& p, tuned::List& list) {
 /// Fills in `t`. Returns null, or the reason if the kernels' interface cannot express the problem.
 inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Problem& t) {
   if (s.options.changes_scores()) return "a score option";
+  if (s.fixed_splits) return "an exactness other than fast";
   const CacheRef& kv = p.kv;
   const auto type = tuned_type(kv.k.type), q = tuned_type(p.q.type), out = tuned_type(p.out.type);
   if (!type) return "no hand-tuned kernel for the cache's type";
