@@ -34,13 +34,15 @@ class Sequences {
   Sequences(const HeadShape& shape, const std::vector<int>& lengths, unsigned seed)
       : shape_(shape), lengths_(lengths), random_(seed) {
     longest_        = *std::max_element(lengths.begin(), lengths.end());
-    const int pages = (longest_ + page_size - 1) / page_size;
-    const int all   = static_cast<int>(lengths.size()) * pages;
-    k_              = View<T****>("k", all, page_size, shape.num_kv_heads, shape.head_dim);
-    v_              = View<T****>("v", all, page_size, shape.num_kv_heads, shape.head_dim);
-    q_              = random_numbers(View<T***>("q", lengths.size() * shape.query_len, shape.num_q_heads, shape.head_dim), 1);
-    table_          = View<int**>("block_table", lengths.size(), pages);
-    seq_lens_       = to_device(lengths);
+    const int columns = pages_of(longest_);
+    int pages         = 0;
+    for (const int length : lengths) pages += pages_of(length);
+    k_        = View<T****>("k", pages, page_size, shape.num_kv_heads, shape.head_dim);
+    v_        = View<T****>("v", pages, page_size, shape.num_kv_heads, shape.head_dim);
+    q_        = View<T***>("q", lengths.size() * shape.query_len, shape.num_q_heads, shape.head_dim);
+    table_    = View<int**>("block_table", lengths.size(), columns);
+    seq_lens_ = to_device(lengths);
+    fill_queries();
     fill_pages();
   }
 
@@ -110,33 +112,35 @@ class Sequences {
     Kokkos::deep_copy(there, Kokkos::View<const int*, Kokkos::HostSpace>(values.data(), values.size()));
     return there;
   }
-  template <class V>
-  V random_numbers(const V& there, double size) {
-    std::normal_distribution<float> normal(0.0f, static_cast<float>(size));
-    const auto here = Kokkos::create_mirror_view(there);
-    for (std::size_t i = 0; i < here.size(); ++i) here.data()[i] = T(normal(random_));
-    Kokkos::deep_copy(there, here);
-    return there;
+  static int pages_of(int tokens) { return (tokens + page_size - 1) / page_size; }
+  /// Numbers from -size to size.
+  static void fill(T* to, std::size_t n, float size, unsigned seed) {
+    for (std::size_t i = 0; i < n; ++i) {
+      seed  = seed * 1664525u + 1013904223u;
+      to[i] = T(size * (static_cast<float>(seed >> 8) * 0x1p-23f - 1.0f));
+    }
   }
-  /// The tokens of sequence s, wherever their pages lie.
+  void fill_queries() {
+    const auto q = Kokkos::create_mirror_view(q_);
+    fill(q.data(), q.size(), 2, 7);
+    Kokkos::deep_copy(q_, q);
+  }
+  /// Writes the pages of all sequences to random places. The tokens stay the same.
   void fill_pages() {
     std::vector<int> places(k_.extent(0));
     std::iota(places.begin(), places.end(), 0);
     std::shuffle(places.begin(), places.end(), random_);
     const auto k = Kokkos::create_mirror_view(k_), v = Kokkos::create_mirror_view(v_);
     const auto table       = Kokkos::create_mirror_view(table_);
-    const std::size_t page = k_.size() / k_.extent(0);
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      table.data()[i] = places[i];
-      std::mt19937 random(static_cast<unsigned>(i) + 1);
-      std::normal_distribution<float> normal(0.0f, 1.0f);
-      // Some keys are larger: the running maximum rises in the middle of rows.
-      const float size = i % 5 == 0 ? 3.0f : 1.0f;
-      for (std::size_t e = 0; e < page; ++e) {
-        k.data()[places[i] * page + e] = T(size * normal(random));
-        v.data()[places[i] * page + e] = T(normal(random));
+    const std::size_t size = k_.size() / k_.extent(0);
+    unsigned page          = 0;
+    for (std::size_t s = 0; s < lengths_.size(); ++s)
+      for (int i = 0; i < pages_of(lengths_[s]); ++i, ++page) {
+        table(s, i) = places[page];
+        // Some keys are larger, so that the running maximum rises in the middle of rows.
+        fill(k.data() + places[page] * size, size, page % 5 == 0 ? 3 : 1, 2 * page);
+        fill(v.data() + places[page] * size, size, 1, 2 * page + 1);
       }
-    }
     Kokkos::deep_copy(k_, k);
     Kokkos::deep_copy(v_, v);
     Kokkos::deep_copy(table_, table);
