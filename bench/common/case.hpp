@@ -38,13 +38,13 @@ struct Case {
   int num_q_tokens = 1;    ///< of each sequence, causal
   int num_long     = 0;    ///< if not 0, only this many sequences have num_q_tokens, and each other one has one token
   std::vector<int> lengths;
-  std::string length_name;  ///< "S1024" if all are equal, else a description
-  int page_size = 0;        ///< 0: contiguous
-  bool by_head  = false;    ///< HND order in a page instead of NHD
-  int offset    = 0;        ///< elements from an aligned address to the cache; rows are unaligned unless 0
-  bool checked  = false;    ///< the plan examines tables in each decode (DecodeOptions::checked)
+  std::string length_name;      ///< "S1024" if all are equal, else a description
+  int page_size       = 0;      ///< 0: contiguous
+  bool by_head        = false;  ///< HND order in a page instead of NHD
+  int offset          = 0;      ///< elements from an aligned address to the cache; rows are unaligned unless 0
+  bool checked        = false;  ///< the plan examines tables in each decode (DecodeOptions::checked)
   Exactness exactness = Exactness::fast;  ///< of the plan
-  Bar bar       = Bar::none;
+  Bar bar             = Bar::none;
 
   int batch() const { return static_cast<int>(lengths.size()); }
   bool paged() const { return page_size > 0; }

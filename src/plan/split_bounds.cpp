@@ -52,12 +52,13 @@ SplitBounds split_lengths(const FragmentChoice& choice) {
 
 SplitBounds fixed_split_lengths(const FragmentChoice& choice, const ProblemShape& shape) {
   // A split reads at least half a megabyte, and 32 times the bytes of its partial state.
-  const int bits_of_token = (shape.head_dim + shape.head_dim_v) * size_of(shape.kv_type) * 8 / dims_per_element(shape.kv_type);
-  const double state      = 4.0 * choice.kernel.row_tile * shape.head_dim_v;
-  const double tokens     = 8 * std::max(0x1p19, 32 * state) / bits_of_token;
-  SplitBounds s           = split_lengths(choice);
-  const int shortest = 1 << (s.chunk_shift + s.split_shift);
-  int length         = 4096;
+  const int bits_of_token =
+      (shape.head_dim + shape.head_dim_v) * size_of(shape.kv_type) * 8 / dims_per_element(shape.kv_type);
+  const double state  = 4.0 * choice.kernel.row_tile * shape.head_dim_v;
+  const double tokens = 8 * std::max(0x1p19, 32 * state) / bits_of_token;
+  SplitBounds s       = split_lengths(choice);
+  const int shortest  = 1 << (s.chunk_shift + s.split_shift);
+  int length          = 4096;
   while (length > 256 && length / 2 >= shortest && length / 2 >= tokens) length /= 2;
   s.even_waves = s.waves = 0;
   s.max_chunks           = std::max(length >> s.chunk_shift, 1);

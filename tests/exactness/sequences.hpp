@@ -33,7 +33,7 @@ class Sequences {
 
   Sequences(const HeadShape& shape, const std::vector<int>& lengths, unsigned seed)
       : shape_(shape), lengths_(lengths), random_(seed) {
-    longest_        = *std::max_element(lengths.begin(), lengths.end());
+    longest_          = *std::max_element(lengths.begin(), lengths.end());
     const int columns = pages_of(longest_);
     int pages         = 0;
     for (const int length : lengths) pages += pages_of(length);
@@ -62,9 +62,10 @@ class Sequences {
   Batch batch(const std::vector<int>& ids) const {
     const int n = static_cast<int>(ids.size()), tokens = n * shape_.query_len;
     Batch b{ids, to_device(ids), View<T***>("q", tokens, shape_.num_q_heads, shape_.head_dim),
-            View<T***>("out", tokens, shape_.num_q_heads, shape_.head_dim), View<float**>("lse", tokens, shape_.num_q_heads)};
-    const auto from = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), q_);
-    const auto to   = Kokkos::create_mirror_view(b.q);
+            View<T***>("out", tokens, shape_.num_q_heads, shape_.head_dim),
+            View<float**>("lse", tokens, shape_.num_q_heads)};
+    const auto from       = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), q_);
+    const auto to         = Kokkos::create_mirror_view(b.q);
     const std::size_t row = static_cast<std::size_t>(shape_.query_len) * shape_.num_q_heads * shape_.head_dim;
     for (int i = 0; i < n; ++i) std::copy_n(from.data() + ids[i] * row, row, to.data() + i * row);
     Kokkos::deep_copy(b.q, to);
@@ -85,13 +86,15 @@ class Sequences {
   /// The results of each batch entry.
   std::vector<RowBytes> results(const Space& exec, const Batch& b) const {
     exec.fence();
-    const auto out = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), b.out);
-    const auto lse = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), b.lse);
-    const std::size_t n = b.ids.size(), out_bytes = out.size() * sizeof(T) / n, lse_bytes = lse.size() * sizeof(float) / n;
+    const auto out      = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), b.out);
+    const auto lse      = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), b.lse);
+    const std::size_t n = b.ids.size(), out_bytes = out.size() * sizeof(T) / n,
+                      lse_bytes = lse.size() * sizeof(float) / n;
     std::vector<RowBytes> rows(n, RowBytes(out_bytes + lse_bytes));
     for (std::size_t i = 0; i < n; ++i) {
       std::memcpy(rows[i].data(), reinterpret_cast<const std::byte*>(out.data()) + i * out_bytes, out_bytes);
-      std::memcpy(rows[i].data() + out_bytes, reinterpret_cast<const std::byte*>(lse.data()) + i * lse_bytes, lse_bytes);
+      std::memcpy(rows[i].data() + out_bytes, reinterpret_cast<const std::byte*>(lse.data()) + i * lse_bytes,
+                  lse_bytes);
     }
     return rows;
   }

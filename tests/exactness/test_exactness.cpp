@@ -58,8 +58,8 @@ void for_each_plan(const Body& body) {
       auto options      = all.options();
       options.exactness = exactness;
       for (const std::string& backend : backends_for<Space>(all.cache(one), options)) {
-        SCOPED_TRACE(detail::concat(name_of(exactness), " ", backend, " ", shape.num_q_heads, "/", shape.num_kv_heads, " x ",
-                            shape.head_dim, ", ", shape.query_len, " query tokens"));
+        SCOPED_TRACE(detail::concat(name_of(exactness), " ", backend, " ", shape.num_q_heads, "/", shape.num_kv_heads,
+                                    " x ", shape.head_dim, ", ", shape.query_len, " query tokens"));
         options.backend = backend;
         body(all, options);
       }
@@ -149,7 +149,8 @@ TYPED_TEST(Exact, RightWhateverTheLengths) {
   using Space = typename TypeParam::space;
   for (const int max_seq_len : {0, 1, 2000, 1 << 20})
     for (const Exactness exactness : exact) {
-      const Sample<T> sample({.lengths = {5000, 40, 0, 1024, 1025}, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 128});
+      const Sample<T> sample(
+          {.lengths = {5000, 40, 0, 1024, 1025}, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 128});
       Scene<Space, T> scene(sample, {.layout = Layout::paged, .out_type = DType::bf16});
       scene.options().exactness   = exactness;
       scene.options().max_seq_len = max_seq_len;
@@ -159,12 +160,21 @@ TYPED_TEST(Exact, RightWhateverTheLengths) {
 }
 
 TYPED_TEST(Exact, RightWithAllOptions) {
-  using T     = typename TypeParam::type;
-  using Space = typename TypeParam::space;
+  using T                = typename TypeParam::type;
+  using Space            = typename TypeParam::space;
   const Shape problems[] = {
       {.lengths = {3000, 40, 7, 0}, .head_dim = 64, .query_lens = {3, 1, 5, 0}, .window_left = 1500, .sinks = true},
-      {.lengths = {2500, 33}, .num_q_heads = 16, .num_kv_heads = 1, .head_dim = 64, .logit_soft_cap = 20, .alibi = true},
-      {.lengths = {4000, 100}, .num_q_heads = 16, .num_kv_heads = 1, .head_dim = 576, .head_dim_v = 512,
+      {.lengths        = {2500, 33},
+       .num_q_heads    = 16,
+       .num_kv_heads   = 1,
+       .head_dim       = 64,
+       .logit_soft_cap = 20,
+       .alibi          = true},
+      {.lengths        = {4000, 100},
+       .num_q_heads    = 16,
+       .num_kv_heads   = 1,
+       .head_dim       = 576,
+       .head_dim_v     = 512,
        .values_in_keys = true}};
   for (const Shape& problem : problems) {
     const Sample<T> sample(problem);
@@ -220,7 +230,8 @@ TYPED_TEST(ExactGraph, ReplaysGiveTheSameBits) {
     for (int round = 0; round < 3; ++round) {
       if (round > 0) {
         std::vector<int> ids;
-        for (std::size_t i = 0; i < b.ids.size(); ++i) ids.push_back(all.random_below(static_cast<int>(lengths.size())));
+        for (std::size_t i = 0; i < b.ids.size(); ++i)
+          ids.push_back(all.random_below(static_cast<int>(lengths.size())));
         const auto other = all.batch(ids);
         Kokkos::deep_copy(b.device_ids, other.device_ids);
         Kokkos::deep_copy(b.q, other.q);

@@ -102,9 +102,9 @@ struct Problem {
   /// query tokens of an entry, and total_q_tokens is the number in q. Entries' units of work (wgmma/grouped/
   /// list_tuning.hpp) are fewer than 2^31: that is 10^10 tokens times kv heads.
   List list;
-  /// The splits of a batch head follow from its length and the shape alone, so that results do not depend on the rest of
-  /// the batch or the number of multiprocessors (warp/fixed_splits.cuh). For batch heads of up to max_seq_len tokens.
-  /// sm_90, up to 8 query rows to a kv head. `programmatic` has no effect.
+  /// The splits of a batch head follow from its length and the shape alone, so that results do not depend on the rest
+  /// of the batch or the number of multiprocessors (warp/fixed_splits.cuh). For batch heads of up to max_seq_len
+  /// tokens. sm_90, up to 8 query rows to a kv head. `programmatic` has no effect.
   bool fixed_splits;
   int max_batch;  ///< with fixed_splits: bound on `batch`, for every decode on a workspace
 };

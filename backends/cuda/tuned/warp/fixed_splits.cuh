@@ -19,9 +19,9 @@ struct FixedJoin {
 
 /// Joins a slice of the output quads, lanes over splits.
 template <int Warps>
-PAGODA_DEVICE void join_fixed(const FixedSplitArgs& a, const FixedJoin& join, int num_quads, int quads_per_row, int warp,
-                              int lane) {
-  const int n = join.num_splits;
+PAGODA_DEVICE void join_fixed(const FixedSplitArgs& a, const FixedJoin& join, int num_quads, int quads_per_row,
+                              int warp, int lane) {
+  const int n     = join.num_splits;
   const int begin = static_cast<int>(std::int64_t(join.first_split) * num_quads / n);
   const int end   = static_cast<int>(std::int64_t(join.end_split) * num_quads / n);
   const int log = n >= 32 ? 5 : 32 - __clz(n - 1), lanes = 1 << log;
@@ -86,8 +86,8 @@ PAGODA_DEVICE void decode_fixed_splits(const FixedSplitArgs& args) {
         if (split > s.first_split) rows.reset();
         FixedSegment part = s;  // the split alone
         part.first_split = split, part.first_tile = (split << walk.shift()) + warp;
-        add_tiles(args, part, min(s.end_tile(), (split + 1) << walk.shift()), ring, rows, producer, copies, issued, used,
-                  lane);
+        add_tiles(args, part, min(s.end_tile(), (split + 1) << walk.shift()), ring, rows, producer, copies, issued,
+                  used, lane);
         if (again) sync_warps<Warps>();  // all warps have read the states of the split before
         rows.store(states + warp * 8, values + warp * args.group_size * value_stride<D>, value_stride<D>,
                    args.group_size);
@@ -103,7 +103,7 @@ PAGODA_DEVICE void decode_fixed_splits(const FixedSplitArgs& args) {
       if (any) load_queries(args, s, rows);
     } else {
       // All of the block's own partial results have been published before it waits for others'.
-      join      = continued.num_splits > 0 ? continued : begun;
+      join                                           = continued.num_splits > 0 ? continued : begun;
       (continued.num_splits > 0 ? continued : begun) = none;
       if (join.num_splits == 0) break;
     }

@@ -26,7 +26,7 @@ class FixedSplitWalk {
   /// tiles: tiles of all sequences, for one kv head.
   PAGODA_DEVICE FixedSplitWalk(const FixedSplitArgs& args, int warp, int lane, int tiles) : warp_(warp) {
     const int heads = args.num_kv_heads.value, blocks = static_cast<int>(gridDim.x);
-    const int block = static_cast<int>(blockIdx.x);
+    const int block        = static_cast<int>(blockIdx.x);
     const std::int64_t all = static_cast<std::int64_t>(tiles) * heads;
     // Sequences longer than max_seq_len may have more splits than there are slots. All splits are then longer.
     for (shift_ = args.split_shift; (all >> shift_) + args.batch * heads >= args.max_slots && shift_ < 30;) ++shift_;

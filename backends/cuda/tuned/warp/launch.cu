@@ -96,8 +96,7 @@ void prepare(const Problem& p, const Device& d) {
 }
 
 LaunchShape choose_shape(const Problem& p, const Device& d) {
-  if (p.fixed_splits)
-    return {d.num_sms * fixed_block_for(p, d).per_sm, 1, true, fixed_split_warps(tile_bytes_of(p))};
+  if (p.fixed_splits) return {d.num_sms * fixed_block_for(p, d).per_sm, 1, true, fixed_split_warps(tile_bytes_of(p))};
   const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
   const auto tiles       = max_tiles(p, tile_tokens);
   const bool uneven      = p.block_table && expects_uneven(p.batch, tile_tokens * tiles, p.num_pages * p.page_size);
