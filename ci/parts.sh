@@ -97,7 +97,8 @@ check_fix-format() { sources | "${in_root[@]}" xargs clang-format-$llvm -i; }
 # Every source of the library and the programs once; of sources compiled per data type, the fp32 instance. Tests would
 # take several times as long. Configured for clang, as flags of other compilers omit clang's defaults.
 check_tidy() {
-  "${in_root[@]}" cmake --preset host-debug -B "$builds/tidy" -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_BUILD_BENCH=ON
+  "${in_root[@]}" cmake --preset host-debug -B "$builds/tidy" -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_BUILD_BENCH=ON \
+    -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
   "${in_root[@]}" run-clang-tidy-$llvm -quiet -j "$CMAKE_BUILD_PARALLEL_LEVEL" -p "$builds/tidy" \
     "^$top/(src|backends|bench)/.*\.cpp$|_fp32\.cpp$"
 }

@@ -1,7 +1,7 @@
 # The instruction sets that host kernels are compiled for, besides `plain`: what the compiler's flags allow. A decode
 # takes the best one that the processor has. In the order of HostIsa (backends/host/isa.hpp).
 set(PAGODA_ALL_HOST_ISAS plain avx2 avx512 avx512_bf16 amx)
-set(PAGODA_AMX_TYPES bf16) # has_amx_code of backends/host/amx_fragment.hpp
+set(PAGODA_AMX_TYPES bf16 fp8_e4m3 fp8_e5m2 int8 int4) # has_amx_code of backends/host/isa.hpp
 set(default "")
 if(NOT PAGODA_HAS_CUDA AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(default avx2 avx512 avx512_bf16 amx)

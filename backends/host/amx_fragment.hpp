@@ -16,9 +16,6 @@
 
 namespace pagoda::detail {
 
-template <class T>
-inline constexpr bool has_amx_code = std::is_same_v<T, bfloat16_t>;
-
 /// The functions with instructions of AMX. Defined in amx_products.hpp.
 template <class T, int R>
 struct AmxCode {
@@ -34,13 +31,7 @@ struct AmxCode {
 };
 
 /// The fragment for processors with Intel AMX: tile registers of 16 rows of 64 bytes. Interface: PortableFragment.
-///   - Scores: 16 tokens by 32 dims are the first operand, straight from the cache. The queries of a set of kv heads
-///   are
-///     the second operand: pairs of dims by 16 columns, with zeros in the columns of other heads.
-///   - Values: 16 tokens by 32 dims are the second operand, straight from the cache. The instruction adds the products
-///     of pairs of its 16-bit elements, and here a pair is two dims of one token. So each row of probabilities is there
-///     twice: as (p, 0), which gives the even dims, and as (0, p), which gives the odd dims.
-/// If 16 tokens do not lie at equal distances, or there are fewer, their rows are copied to scratch memory first.
+/// What the operands are: DirectOperands (bfloat16), ConvertedOperands (quantized types).
 ///
 /// The softmax and the second product work on all heads of a set. The calls for its last head start them.
 template <class Machine, class T, int R>
@@ -60,14 +51,16 @@ class AmxFragment : public FragmentDefaults<T> {
   static constexpr int lane_rows   = R;
   static constexpr int tile_tokens = Tile::tile_tokens;
   /// Limit on the bytes of keys for each token of heads that are processed together: see SimdFragment.
-  static constexpr int walked_bytes           = 8192;
-  static constexpr int scratch_alignment      = 64;
-  static constexpr DType probability_type     = DType::bf16;
+  static constexpr int walked_bytes      = 8192;
+  static constexpr int scratch_alignment = 64;
+  /// Converted rows are multiplied by probabilities that are the sum of two bfloat16 numbers: 16 bits.
+  static constexpr DType probability_type     = Tile::converts ? DType::fp16 : DType::bf16;
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
   static constexpr int row_alignment          = 1;
+  /// Few rows of a quantized cache are faster without tiles: to convert an element takes longer than to multiply it.
   static bool can_run(const FragmentShape& s) {
-    return s.dense_dims && s.head_dim % Tile::chunk_dims == 0 && s.head_dim_v % Tile::chunk_dims == 0 &&
-           host_isa() == HostIsa::amx;
+    return s.dense_dims && (!Tile::converts || s.rows > 4) && s.head_dim % Tile::chunk_dims == 0 &&
+           s.head_dim_v % Tile::chunk_dims == 0 && host_isa() == HostIsa::amx;
   }
   static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int, int heads) {
     return Tile::scratch_bytes(head_dim, head_dim_v, heads);
@@ -112,7 +105,7 @@ class AmxFragment : public FragmentDefaults<T> {
   /// States of all heads.
   StateArray<Acc> finish() {
     Code::finish(tile_);
-    return {tile_.states, tile_.output, tile_.head_dim_v, 0, 0, R, R * tile_.head_dim_v};
+    return {tile_.states, tile_.output, tile_.head_dim_v, 0, 0, R, Tile::sums * R * tile_.head_dim_v};
   }
   void store_row(const StateArray<Acc>& from, int n, int r, Acc factor, const OutputRow& to) {
     Code::store_row(from, n, r, factor, tile_.head_dim_v, to);

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 namespace pagoda::detail {
@@ -21,8 +22,16 @@ namespace pagoda::detail {
 ///
 /// The kv heads of a work item are processed in sets of 16 / R: the scores of a set are 16 columns of a tile of scores,
 /// R of each head, so that the softmax works on full vectors.
+///
+/// Tile registers multiply bfloat16. Rows of other types are converted to `copies` first (amx_converted.hpp).
 template <class T, int R>
 struct AmxTile {
+  static constexpr bool converts = !std::is_same_v<T, bfloat16_t>;
+  static constexpr bool scaled   = is_quantized_v<T>;
+  /// Sums of weighted values for each row, added at the end: converted values are multiplied by probabilities that are
+  /// the sum of two bfloat16 numbers.
+  static constexpr int sums        = converts ? 2 : 1;
+  static constexpr int per_element = dims_per_element_v<T>;
   static constexpr int half_tokens = 16;  ///< rows of a tile register
   static constexpr int halves      = 2;
   static constexpr int tile_tokens = halves * half_tokens;
@@ -30,9 +39,12 @@ struct AmxTile {
   static constexpr int set_heads   = columns / R;  ///< kv heads of a set
   static constexpr int chunk_dims  = 32;           ///< dims in a row of a tile register
   static constexpr int tile_floats = 256;          ///< 32-bit elements of a tile register
-  /// One line in 8 is prefetched, and the hardware brings the others: more requests would compete with the tile loads.
-  static constexpr int prefetch_step = 512;
-  static constexpr float infinity    = std::numeric_limits<float>::infinity();
+  /// Bytes from one prefetched line to the next. Where tile loads read the cache, one line in 8 is prefetched, and the
+  /// hardware brings the others: more requests would compete with the tile loads. Rows that are converted are
+  /// prefetched whole, into the second-level cache.
+  static constexpr int prefetch_step   = converts ? 64 : 512;
+  static constexpr int prefetch_nearby = converts ? 2 : 3;  ///< the last argument of __builtin_prefetch
+  static constexpr float infinity      = std::numeric_limits<float>::infinity();
 
   /// Where the rows of half a tile lie, for the item's first kv head.
   struct Half {
@@ -60,50 +72,66 @@ struct AmxTile {
   int num_runs     = 0;
   int run          = 0;
   const char *near = nullptr, *near_end = nullptr;  ///< what is left of the run
-  float* output;                                    ///< [heads][R][2][head_dim_v / 2]: even dims, then odd dims
+  float* output;                                    ///< see Operands::order
   float *most, *sum, *factor;                       ///< [sets][16]: maximum, sum of probabilities, factor of the scores
-  std::uint32_t* queries;                           ///< [heads][2][head_dim / 32][16 pairs of dims][16 columns]
+  std::uint32_t* queries;                           ///< [heads][max_parts][head_dim / 32][16 pairs of dims][16 columns]
   float* scores;                                    ///< [tile_tokens][16], of the set
-  std::uint32_t* weights;   ///< [set_heads][halves][R][2][16 tokens]: probabilities as pairs (p, 0) and (0, p)
-  T* copies;                ///< [halves][16][dims]: rows that do not lie at equal distances
-  RowState<float>* states;  ///< [heads][R]
+  std::uint32_t* weights;                           ///< probabilities of the set: see Operands::store_weights
+  bfloat16_t* copies;                               ///< operands that do not lie in the cache: see Operands
+  RowState<float>* states;                          ///< [heads][R]
+  float *k_scales, *v_scales;  ///< [sets][tile_tokens][set_heads]: scales of single tokens; quantized types only
 
   static constexpr int sets_of(int heads) { return (heads + set_heads - 1) / set_heads; }
-  static constexpr std::size_t query_elements(int head_dim) { return 2 * (head_dim / chunk_dims) * tile_floats; }
+  /// Limit on `parts`. An fp32 number is the sum of three; for a cache of bfloat16 two are enough, 16 bits.
+  static constexpr int max_parts = converts ? 3 : 2;
+  static constexpr int parts_of(DType q) { return q == DType::bf16 ? 1 : q == DType::fp16 ? 2 : max_parts; }
+  static constexpr std::size_t query_elements(int head_dim) {
+    return max_parts * (head_dim / chunk_dims) * tile_floats;
+  }
+  /// Elements of the copies of a head's keys or values. Of converted rows there are two: the next head is converted
+  /// while one is multiplied.
+  static constexpr std::size_t copy_elements(int dims) { return std::size_t(tile_tokens) * dims; }
+  static constexpr std::size_t all_copies(int head_dim, int head_dim_v) {
+    return (converts ? 2 : 1) * copy_elements(std::max(head_dim, head_dim_v));
+  }
+  static constexpr std::size_t scale_elements(int heads) {
+    return scaled ? std::size_t(sets_of(heads)) * tile_tokens * set_heads : 0;
+  }
 
   static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int heads) {
-    const std::size_t head = sizeof(float) * (R * head_dim_v + query_elements(head_dim)) + R * sizeof(RowState<float>);
+    const std::size_t head =
+        sizeof(float) * (sums * R * head_dim_v + query_elements(head_dim)) + R * sizeof(RowState<float>);
     const std::size_t set  = 3 * sizeof(float) * columns;
     const std::size_t tile = sizeof(float) * (tile_tokens * columns + 2 * tile_tokens * columns);
-    return heads * head + sets_of(heads) * set + tile + sizeof(T) * tile_tokens * std::max(head_dim, head_dim_v) + 64;
+    return heads * head + sets_of(heads) * set + tile + sizeof(bfloat16_t) * all_copies(head_dim, head_dim_v) +
+           2 * sizeof(float) * scale_elements(heads) + 64;
   }
 
   /// memory: scratch_bytes, aligned to 64 bytes.
   AmxTile(const KernelArgsOf<T>& a, char* memory)
-      : args(a),
-        head_dim(a.head_dim),
-        head_dim_v(a.head_dim_v),
-        heads(a.heads_per_item),
-        parts(a.q.type == DType::bf16 ? 1 : 2) {
+      : args(a), head_dim(a.head_dim), head_dim_v(a.head_dim_v), heads(a.heads_per_item), parts(parts_of(a.q.type)) {
     const auto take = [&]<class E>(E*& at, std::size_t n) {
       at = reinterpret_cast<E*>(memory);
       memory += n * sizeof(E);
     };
-    take(output, std::size_t(heads) * R * head_dim_v);
+    take(output, output_elements());
     take(queries, heads * query_elements(head_dim));
     take(most, sets_of(heads) * columns);
     take(sum, sets_of(heads) * columns);
     take(factor, sets_of(heads) * columns);
     take(scores, tile_tokens * columns);
     take(weights, 2 * tile_tokens * columns);
-    take(copies, tile_tokens * std::max(head_dim, head_dim_v));
+    take(copies, all_copies(head_dim, head_dim_v));
+    take(k_scales, scale_elements(heads));
+    take(v_scales, scale_elements(heads));
     take(states, heads * R);
+    std::fill(k_scales, k_scales + 2 * scale_elements(heads), 1.0f);
     std::fill(factor, factor + sets_of(heads) * columns, 0.0f);
     clear();
   }
   /// No token has been processed.
   void clear() {
-    std::fill(output, output + std::size_t(heads) * R * head_dim_v, 0.0f);
+    std::fill(output, output + output_elements(), 0.0f);
     std::fill(most, most + sets_of(heads) * columns, -infinity);
     std::fill(sum, sum + sets_of(heads) * columns, 0.0f);
   }
@@ -115,11 +143,15 @@ struct AmxTile {
   int first_head() const { return set() * set_heads; }
   int heads_of_set() const { return std::min(set_heads, heads - first_head()); }
   int used_halves() const { return count > half_tokens ? 2 : 1; }
+  std::size_t output_elements() const { return std::size_t(heads) * sums * R * head_dim_v; }
+  /// The row of token n of half a tile.
   const T* key(const Half& half, int h, int n) const {
-    return static_cast<const T*>(args.k) + (half.k[n] + h * args.k_head);
+    const std::int64_t row = half.even ? half.k[0] + n * args.k_token : half.k[n];
+    return static_cast<const T*>(args.k) + (row + h * args.k_head);
   }
   const T* value(const Half& half, int h, int n) const {
-    return static_cast<const T*>(args.v) + (half.v[n] + h * args.v_head);
+    const std::int64_t row = half.even ? half.v[0] + n * args.v_token : half.v[n];
+    return static_cast<const T*>(args.v) + (row + h * args.v_head);
   }
 
   /// Finds the rows of the tile from token u on, and those of the next tile. The tiles of an item come in order, so
@@ -133,7 +165,8 @@ struct AmxTile {
       find(where, u, count, here);
       list_runs(here);
       for (int i = 0; i < num_runs; ++i)
-        for (std::int64_t b = 0; b < runs_[i].bytes; b += prefetch_step) __builtin_prefetch(runs_[i].at + b, 0, 3);
+        for (std::int64_t b = 0; b < runs_[i].bytes; b += prefetch_step)
+          __builtin_prefetch(runs_[i].at + b, 0, prefetch_nearby);
     }
     next     = std::clamp(end - u - tile_tokens, 0, tile_tokens);
     num_runs = 0, run = 0;
@@ -143,6 +176,23 @@ struct AmxTile {
     }
     near = near_end = nullptr;
     start_run();
+    if constexpr (scaled) {
+      load_scales(args.k_scale, where, u, k_scales);
+      load_scales(args.v_scale, where, u, v_scales);
+    }
+  }
+
+  /// Prefetches the next `bytes` bytes of the next tile.
+  [[gnu::always_inline]] void prefetch(std::int64_t bytes) {
+    for (std::int64_t left = bytes; left > 0;) {
+      if (near >= near_end) {
+        if (run == num_runs) return;
+        start_run();
+      }
+      __builtin_prefetch(near, 0, prefetch_nearby);
+      left -= std::min<std::int64_t>(prefetch_step, near_end - near);
+      near += prefetch_step;
+    }
   }
 
   /// Continues with the next run of bytes to prefetch.
@@ -173,6 +223,18 @@ struct AmxTile {
     }
   }
 
+  /// Loads the scales of the tile's tokens, if they have scales of their own.
+  template <class Where>
+  void load_scales(const auto& scale, const Where& where, int u, float* to) const {
+    if (!scale.per_token()) return;
+    for (int n = 0; n < count; ++n) {
+      const PagePlace place = where.place(u + n);
+      const std::int64_t at = scale.offset(place.page, place.slot) + std::int64_t(where.kv_head) * scale.head;
+      for (int h = 0; h < heads; ++h)
+        to[(h / set_heads * tile_tokens + n) * set_heads + h % set_heads] = scale.of_token(at, h);
+    }
+  }
+
   /// Lists the rows of a tile in memory order. Rows that follow each other are one run.
   void list_runs(const Half* of) {
     for (int i = 0; i < halves; ++i) {
@@ -185,7 +247,7 @@ struct AmxTile {
   }
   void list_rows(const Half& half, const T* base, const std::int64_t* at, std::int64_t token, std::int64_t head_step,
                  int dims) {
-    const std::int64_t row = (heads - 1) * head_step + dims;
+    const std::int64_t row = (heads - 1) * head_step + dims / per_element;
     if (half.even && token == row) {
       runs_[num_runs++] = {reinterpret_cast<const char*>(base + at[0]), std::int64_t(half_tokens * row * sizeof(T))};
       return;

@@ -18,9 +18,11 @@ namespace pagoda::detail {
 namespace {
 
 bool compiled(HostIsa isa) {
-#define PAGODA_IS(name) || isa == HostIsa::name
-  return false PAGODA_FOR_EACH_HOST_ISA(PAGODA_IS);
+#define PAGODA_IS(name) \
+  if (isa == HostIsa::name) return true;
+  PAGODA_FOR_EACH_HOST_ISA(PAGODA_IS)
 #undef PAGODA_IS
+  return false;
 }
 
 /// Whether the processor multiplies tiles of bfloat16, and this process may use them. Linux saves the data of tiles

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/types.hpp>
+
 #include <string>
+#include <type_traits>
 
 /// The instruction sets that host kernels choose from at run time.
 namespace pagoda::detail {
@@ -15,6 +18,10 @@ enum class HostIsa : int {
   amx,          ///< AVX-512 (without pairs), and tile registers of bfloat16: AMX
 };
 inline constexpr HostIsa last_host_isa = HostIsa::amx;
+
+/// Whether tile registers multiply caches of T: the same types as PAGODA_AMX_TYPES (cmake/PagodaHostIsas.cmake).
+template <class T>
+inline constexpr bool has_amx_code = std::is_same_v<T, bfloat16_t> || (is_quantized_v<T> && block_dims_v<T> == 0);
 
 const char* name_of(HostIsa isa);
 

@@ -30,8 +30,9 @@ template <int N, class F>
 template <class T, int N>
 [[gnu::always_inline]] inline void copy_part(const T* from, int count, T (&to)[N]) {
 #if defined(PAGODA_ISA_AVX512)
-  constexpr int bytes      = N * int(sizeof(T));
-  const std::uint64_t mask = ~std::uint64_t(0) >> (64 - count * int(sizeof(T)));  // count is at least 1
+  constexpr int bytes = N * int(sizeof(T));
+  // For N elements of up to 64 bytes, of which count is at least 1; of more, the mask is not used.
+  const std::uint64_t mask = ~std::uint64_t(0) >> ((64 - count * int(sizeof(T))) & 63);
   if constexpr (bytes == 64) {
     const __m512i x = _mm512_maskz_loadu_epi8(mask, from);
     std::memcpy(static_cast<void*>(to), &x, bytes);

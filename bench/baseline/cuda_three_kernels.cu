@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/baseline/cuda_three_kernels.hpp"
-#include "bench/stream/cuda_graph.hpp"
+#include "bench/stream/gpu_runtime.hpp"
 
 #include <cuda_runtime.h>
 
@@ -100,7 +100,7 @@ void three_kernels(const Queries& q, const KV& kv, float* scores, CUstream_st* s
   if (blocks > 0) score_tokens<<<rows * blocks, threads, 0, stream>>>(q, kv, scores, blocks);
   softmax<<<rows, threads, 0, stream>>>(q, scores);
   weigh_values<<<rows, threads, 0, stream>>>(q, kv, scores);
-  check(cudaGetLastError(), "launching the three kernels");
+  gpu::check(cudaGetLastError(), "launching the three kernels");
 }
 template void three_kernels(const Queries&, const ContiguousRows&, float*, CUstream_st*);
 template void three_kernels(const Queries&, const PagedRows&, float*, CUstream_st*);

@@ -2,10 +2,8 @@
 #pragma once
 
 #include "bench/common/case.hpp"
+#include "bench/stream/gpu_space.hpp"
 #include "bench/stream/stream_read.hpp"
-#if defined(KOKKOS_ENABLE_CUDA)
-#include "bench/stream/cuda_graph.hpp"
-#endif
 
 #include <Kokkos_Core.hpp>
 
@@ -61,17 +59,17 @@ class Floors {
   std::map<std::size_t, Entry> known_;  ///< reads of that memory
 };
 
-/// Seconds of one call, of `rotation.calls` in a row; `call(i)` is a call on cache i. On CUDA all calls are one graph,
-/// and this is the median of its replays. Elsewhere they run between two fences, and this is the fastest sample, as for
-/// bare reads.
+/// Seconds of one call, of `rotation.calls` in a row; `call(i)` is a call on cache i. On NVIDIA and AMD GPUs all calls
+/// are one graph, and this is the median of its replays. Elsewhere they run between two fences, and this is the fastest
+/// sample, as for bare reads.
 template <class ExecutionSpace, class Call>
 double seconds_of_call(const ExecutionSpace& exec, const Rotation& rotation,
                        [[maybe_unused]] const StreamReader<ExecutionSpace>& reader, const Call& call) {
   call(0);  // first-call costs
   exec.fence("Pagoda::bench::first_call");
-#if defined(KOKKOS_ENABLE_CUDA)
-  if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) {
-    const cuda::Graph graph(exec.cuda_stream(), [&] {
+#if defined(PAGODA_BENCH_GPU)
+  if constexpr (gpu::has_graphs<ExecutionSpace>) {
+    const gpu::Graph graph(gpu::stream_of(exec), [&] {
       for (int i = 0; i < rotation.calls; ++i) call(i % rotation.caches);
     });
     return graph.median_seconds(17, [&] { reader.evict(); }) / rotation.calls;

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "bench/stream/gpu_space.hpp"
 #include "bench/stream/portable_read.hpp"
-#if defined(KOKKOS_ENABLE_CUDA)
-#include "bench/stream/cuda_read.hpp"
-#endif
 
 #include <Kokkos_Core.hpp>
 
@@ -56,7 +54,7 @@ inline std::size_t host_cache_bytes() {
 }  // namespace detail
 
 /// Times bare reads of device memory: random bits, cold (windows are rotated through a buffer much larger than the
-/// last-level cache), by the fastest of a small set of kernels. On CUDA several reads run in a graph.
+/// last-level cache), by the fastest of a small set of kernels. On NVIDIA and AMD GPUs several reads run in a graph.
 template <class ExecutionSpace>
 class StreamReader {
  public:
@@ -101,15 +99,15 @@ class StreamReader {
   /// Where reads are timed in a graph: evicts the caches as before each sample, for other timed kernels. Elsewhere does
   /// nothing.
   void evict() const {
-#if defined(KOKKOS_ENABLE_CUDA)
-    if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) cuda::evict(buffers(), exec_.cuda_stream());
+#if defined(PAGODA_BENCH_GPU)
+    if constexpr (gpu::has_graphs<ExecutionSpace>) gpu::evict(buffers(), gpu::stream_of(exec_));
 #endif
   }
 
   /// Bytes of the last-level cache.
   static std::size_t cache_bytes() {
-#if defined(KOKKOS_ENABLE_CUDA)
-    if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) return cuda::cache_bytes();
+#if defined(PAGODA_BENCH_GPU)
+    if constexpr (gpu::has_graphs<ExecutionSpace>) return gpu::cache_bytes();
 #endif
     return detail::host_cache_bytes();
   }
@@ -119,8 +117,8 @@ class StreamReader {
 
   static std::size_t round_up(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
 
-#if defined(KOKKOS_ENABLE_CUDA)
-  cuda::Buffers buffers() const {
+#if defined(PAGODA_BENCH_GPU)
+  gpu::Buffers buffers() const {
     return {data_, data_bytes_, evict_, evict_bytes_, reinterpret_cast<unsigned*>(folds_.data())};
   }
 #endif
@@ -132,9 +130,9 @@ class StreamReader {
                       {"2 runs a thread", &portable::host_read<2, ExecutionSpace, Folds>},
                       {"4 runs a thread", &portable::host_read<4, ExecutionSpace, Folds>}});
     }
-#if defined(KOKKOS_ENABLE_CUDA)
-    else if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) {
-      const cuda::Time t = cuda::time_read(buffers(), bytes, samples, exec_.cuda_stream(), launches);
+#if defined(PAGODA_BENCH_GPU)
+    else if constexpr (gpu::has_graphs<ExecutionSpace>) {
+      const gpu::Time t = gpu::time_read(buffers(), bytes, samples, gpu::stream_of(exec_), launches);
       return {bytes, t.seconds, t.shape};
     }
 #endif

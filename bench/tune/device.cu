@@ -2,7 +2,7 @@
 #include "bench/tune/device.hpp"
 
 #include "backends/cuda/tuned/device_speed.hpp"
-#include "bench/stream/cuda_graph.hpp"
+#include "bench/stream/gpu_graph.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@ namespace pagoda::tune {
 
 namespace {
 
-using bench::cuda::check;
+using bench::gpu::check;
 
 constexpr std::size_t most_data = std::size_t(4) << 30;
 constexpr int most_sequences    = 1 << 14;
@@ -58,7 +58,7 @@ Device::Device() : facts_(tuned::Device::current()) {
   std::size_t unused = 0, all = 0;
   check(cudaMemGetInfo(&unused, &all), "cudaMemGetInfo");
   data_bytes_  = std::min(most_data, unused / 2) / 1024 * 1024;
-  evict_bytes_ = 4 * bench::cuda::cache_bytes();
+  evict_bytes_ = 4 * bench::gpu::cache_bytes();
   allocate(data_, data_bytes_);
   allocate(evict_, evict_bytes_);
   allocate(small_, most_query_rows * row_bytes);
@@ -80,10 +80,10 @@ Device::~Device() {
   cudaStreamDestroy(stream_);
 }
 
-bench::cuda::Buffers Device::buffers() const { return {data_, data_bytes_, evict_, evict_bytes_, sink_}; }
+bench::gpu::Buffers Device::buffers() const { return {data_, data_bytes_, evict_, evict_bytes_, sink_}; }
 
 double Device::read_us(std::size_t bytes) {
-  return 1e6 * bench::cuda::time_read(buffers(), std::min(bytes, data_bytes_), 9, stream_).seconds;
+  return 1e6 * bench::gpu::time_read(buffers(), std::min(bytes, data_bytes_), 9, stream_).seconds;
 }
 
 tuned::Problem Device::problem_of(const Batch& b) const {
@@ -151,7 +151,7 @@ double Device::time(const Batch& batch, const Launch& launch) {
 
   const auto windows = static_cast<int>(data_bytes_ / distance);
   const auto calls   = static_cast<int>(std::clamp(1.5e9 / double(bytes), 4.0, 64.0));
-  const bench::cuda::Graph graph(stream_, [&] {
+  const bench::gpu::Graph graph(stream_, [&] {
     for (int i = 0; i < calls; ++i) {
       tuned::Problem p  = first;
       const auto window = static_cast<std::size_t>(i % windows) * distance;
@@ -160,7 +160,7 @@ double Device::time(const Batch& batch, const Launch& launch) {
       launch(p);
     }
   });
-  return 1e6 * graph.median_seconds(9, [&] { bench::cuda::evict(buffers(), stream_); }) / calls;
+  return 1e6 * graph.median_seconds(9, [&] { bench::gpu::evict(buffers(), stream_); }) / calls;
 }
 
 double Device::decode_us(const Batch& batch, const tuned::LaunchShape& shape) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backends/cuda/tuned/chosen_shape.hpp"
-#include "bench/stream/cuda_read.hpp"
+#include "bench/stream/gpu_read.hpp"
 
 #include <cuda_runtime_api.h>
 
@@ -61,7 +61,7 @@ class Device {
   void set_up(const Batch& batch);                            ///< lengths and page table
   using Launch = std::function<bool(const tuned::Problem&)>;  ///< false: not launched
   double time(const Batch& batch, const Launch& launch);
-  bench::cuda::Buffers buffers() const;
+  bench::gpu::Buffers buffers() const;
 
   tuned::Device facts_{};
   std::string name_;

@@ -214,6 +214,8 @@ class PAGODA_EXPORT KVPool {
   const Plan<ExecutionSpace>& plan() const;
   /// What the planning of the last decode found. plain_because: why it was plain; null if it read a list.
   const PrefixReport& prefix_report() const;
+  /// The rates that decodes plan from. Throws InvalidArgument if decodes are always plain.
+  const DeviceRates& rates() const;
   /// Changes the rates that later decodes plan from, until the next prepare. Throws InvalidArgument if decodes are
   /// always plain, and as PrefixDecoder::set_rates does.
   void set_rates(const DeviceRates& rates);

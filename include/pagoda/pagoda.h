@@ -250,6 +250,9 @@ typedef struct pagoda_decode_options {
   int32_t max_listed_queries; /**< bound on the sum of the query tokens of all entries, for tuning; default:
                                  max_entries * max_entry_queries */
   int32_t exactness;          /**< a pagoda_exactness; default: PAGODA_FAST */
+  int32_t checked;   /**< nonzero: each decode examines lengths, ids and tables on the device first; see checked of
+                        pagoda::DecodeOptions, and pagoda_plan_read_faults */
+  int32_t reserved2; /**< 0 */
 } pagoda_decode_options;
 
 /** Made once for a shape, used by every decode of that shape. */
@@ -298,6 +301,30 @@ PAGODA_C_EXPORT pagoda_status pagoda_decode(const pagoda_exec* exec, const pagod
     @param q     the queries of that decode; not read without a plan */
 PAGODA_C_EXPORT pagoda_status pagoda_check(const pagoda_exec* exec, const pagoda_cache* kv, const pagoda_plan* plan,
                                            const pagoda_tensor* q);
+
+/** What a decode of a plan with the option checked found wrong with a batch entry: its first fault. Fields that an
+   older struct lacks are not written. */
+typedef struct pagoda_table_fault {
+  size_t struct_size;  /**< set by the caller: sizeof(pagoda_table_fault) */
+  int32_t entry;       /**< batch entry */
+  int32_t sequence;    /**< the sequence it names; -1 if its range in cu_seqlens_q is wrong */
+  int32_t page;        /**< position in the sequence's page list of a page id outside of the cache; otherwise -1 */
+  int32_t reserved;    /**< 0 */
+  int64_t value;       /**< what the array held */
+  const char* message; /**< the array, the position, the value and what is allowed. Valid until the next
+                          pagoda_plan_read_faults of the plan */
+} pagoda_table_fault;
+
+/** Copies the faults of the plan's last decode with query tokens from the device, for pagoda_plan_get_fault: at most
+   one for each batch entry, in their order. Waits for exec; not during a capture. pagoda::faults (checked.hpp) says
+   more.
+    @param exec   an instance on which that decode has been queued, or which waits for it
+    @param plan   a plan with the option checked
+    @param count  receives the number of faults; 0 before the first decode */
+PAGODA_C_EXPORT pagoda_status pagoda_plan_read_faults(const pagoda_exec* exec, pagoda_plan* plan, int32_t* count);
+/** Fills *fault with fault number `index`, from 0, of the last pagoda_plan_read_faults. Set fault->struct_size before
+   the call. */
+PAGODA_C_EXPORT pagoda_status pagoda_plan_get_fault(const pagoda_plan* plan, int32_t index, pagoda_table_fault* fault);
 
 /** Merges n >= 1 results over disjoint tokens into the result over all of them. Asynchronous on exec.
     @param exec  where the kernel runs

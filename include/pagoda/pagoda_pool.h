@@ -2,7 +2,7 @@
 #ifndef PAGODA_PAGODA_POOL_H
 #define PAGODA_PAGODA_POOL_H
 
-#include <pagoda/pagoda.h>
+#include <pagoda/pagoda_prefix.h>
 
 /**
  * @file
@@ -31,6 +31,14 @@ extern "C" {
 /** A pool of one layout and type. */
 typedef struct pagoda_pool pagoda_pool;
 
+/** How decodes of a pool read pages that several of its sequences hold: a value of pagoda_share_prefixes_code. */
+typedef int32_t pagoda_share_prefixes;
+/** Values of pagoda_share_prefixes. */
+enum pagoda_share_prefixes_code {
+  PAGODA_SHARE_AUTOMATIC = 0, /**< once for all of them where that is predicted to be faster */
+  PAGODA_SHARE_NEVER     = 1  /**< once for each sequence */
+};
+
 /** Shape of a pool. Zero selects the default that stands beside a field. Lengths are in tokens. */
 typedef struct pagoda_pool_options {
   size_t struct_size;    /**< sizeof(pagoda_pool_options) */
@@ -45,6 +53,7 @@ typedef struct pagoda_pool_options {
   int32_t num_pages;     /**< PAGODA_PAGED only; default: enough for max_sequences of max_seq_len */
   pagoda_order order;    /**< default: PAGODA_NHD */
   int32_t num_q_heads;   /**< of the plan made at once; default: none, call pagoda_pool_prepare before decodes */
+  pagoda_share_prefixes share_prefixes; /**< PAGODA_PAGED only; default: PAGODA_SHARE_AUTOMATIC */
 } pagoda_pool_options;
 
 /** How full a pool is. Fields that an older struct lacks are not written. */
@@ -171,6 +180,18 @@ PAGODA_C_EXPORT pagoda_status pagoda_pool_write(const pagoda_exec* exec, pagoda_
 PAGODA_C_EXPORT pagoda_status pagoda_pool_decode(const pagoda_exec* exec, pagoda_pool* pool, int32_t num_slots,
                                                  const int32_t* slots, const pagoda_tensor* q, const pagoda_tensor* out,
                                                  const pagoda_tensor* lse);
+/** Fills *report with what the pool found about the batch of its last decode; see pagoda_prefix_get_report. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_get_prefix_report(const pagoda_pool* pool, pagoda_prefix_report* report);
+/** Fills *rates with the rates that the pool predicts times from. Set rates->struct_size before the call. Returns
+    PAGODA_INVALID_ARGUMENT with the reason if decodes of the pool are always plain. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_get_rates(const pagoda_pool* pool, pagoda_device_rates* rates);
+/** Changes the rates. The next decode makes a new plan. As pagoda_pool_get_rates. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_set_rates(pagoda_pool* pool, const pagoda_device_rates* rates);
+/** Fills *tables with the tables of these sequences on the host, for planners: query_len query tokens of each (0: one).
+   It refers to `slots` and to the pool, and is valid until the next call of this function, pagoda_pool_decode, or a
+   function that changes a sequence. Contiguous: without pages. Set tables->struct_size before the call. */
+PAGODA_C_EXPORT pagoda_status pagoda_pool_batch_pages(const pagoda_pool* pool, int32_t num_slots, const int32_t* slots,
+                                                      int32_t query_len, pagoda_batch_pages* tables);
 /** Describes the cache in which batch entry b is the sequence in slots[b], for pagoda_decode with a plan of yours. It
     refers to the pool's memory; the next call of this function changes the selected sequences of all caches that it
     returned. Set kv->struct_size before the call. */

@@ -3,6 +3,7 @@
 #include "src/c/plans.hpp"
 
 #include <cstddef>
+#include <cstring>
 #include <limits>
 
 using namespace pagoda::c;
@@ -33,7 +34,8 @@ pagoda_status pagoda_plan_create(const pagoda_exec* exec, const pagoda_cache* kv
       auto made           = pagoda::plan(instance, described, decode_options<Space>(o), workspace);
       std::string text    = made.describe();
       std::string backend = made.backend();
-      *plan               = make_handle<pagoda_plan>(std::move(made), std::move(text), std::move(backend));
+      *plan               = make_handle<pagoda_plan>(std::move(made), std::move(text), std::move(backend),
+                                                     std::vector<pagoda::TableFault>());
     });
   });
 }
@@ -90,6 +92,33 @@ pagoda_status pagoda_check(const pagoda_exec* exec, const pagoda_cache* kv, cons
         pagoda::check(instance, cache(who, kv, Reach::of<Space>()));
       });
     }
+  });
+}
+
+pagoda_status pagoda_plan_read_faults(const pagoda_exec* exec, pagoda_plan* plan, std::int32_t* count) {
+  return guarded([&] {
+    const char* const who = "pagoda_plan_read_faults";
+    std::int32_t& to      = not_null(who, "count", count);
+    with_plan(who, exec, plan, [&]<class Space>(const PlanOf<Space>& with, const Space& instance) {
+      plan->faults = pagoda::faults(instance, with);
+      to           = static_cast<std::int32_t>(plan->faults.size());
+    });
+  });
+}
+
+pagoda_status pagoda_plan_get_fault(const pagoda_plan* plan, std::int32_t index, pagoda_table_fault* fault) {
+  return guarded([&] {
+    const char* const who   = "pagoda_plan_get_fault";
+    const auto& faults      = not_null(who, "plan", plan).faults;
+    const std::size_t bytes = common_bytes(who, "fault", fault, sizeof(pagoda_table_fault));
+    require(index >= 0 && static_cast<std::size_t>(index) < faults.size(), who, ": index is ", index,
+            "; allowed: 0 or more, and less than the ", faults.size(), " faults of the last pagoda_plan_read_faults");
+    const pagoda::TableFault& from = faults[static_cast<std::size_t>(index)];
+    pagoda_table_fault to{};
+    to.struct_size = fault->struct_size;
+    to.entry = from.entry, to.sequence = from.sequence, to.page = from.page, to.value = from.value;
+    to.message = from.message.c_str();
+    std::memcpy(fault, &to, bytes);
   });
 }
 

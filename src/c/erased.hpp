@@ -18,6 +18,7 @@
 #include <tuple>
 #include <type_traits>
 #include <variant>
+#include <vector>
 
 /// The part of the library that the C interface uses: all names of its type-erased boundary that the other files of
 /// this folder need, and the variants behind its opaque handles.
@@ -132,6 +133,7 @@ struct pagoda_exec {
 struct pagoda_plan {
   pagoda::c::AllSpaces::Variant<pagoda::Plan> plan;
   std::string description, backend;
+  std::vector<pagoda::TableFault> faults;  ///< those of the last pagoda_plan_read_faults
 };
 
 struct pagoda_pool {

@@ -11,15 +11,12 @@ using namespace pagoda::c;
 
 namespace {
 
-std::span<const int> list_of(const char* who, const char* name, const std::int32_t* entries, std::int32_t count) {
-  require(count >= 0, who, ": num_slots is ", count, "; allowed: 0 or more");
-  require(entries || count == 0, who, ": ", name, " is NULL; allowed: memory for ", count, " entries");
-  return {entries, static_cast<std::size_t>(count)};
-}
-
 std::span<const int> counts_of(const char* who, const std::int32_t* counts, std::int32_t num_slots) {
   return counts ? list_of(who, "counts", counts, num_slots) : std::span<const int>();
 }
+
+static_assert(PAGODA_SHARE_AUTOMATIC == int(pagoda::SharePrefixes::automatic) &&
+              PAGODA_SHARE_NEVER == int(pagoda::SharePrefixes::never));
 
 pagoda::PoolOptions pool_options(const char* who, const pagoda_pool_options& o) {
   require(o.layout == PAGODA_CONTIGUOUS || o.layout == PAGODA_PAGED, who, ": options.layout is ", o.layout,
@@ -29,7 +26,8 @@ pagoda::PoolOptions pool_options(const char* who, const pagoda_pool_options& o) 
   to.max_seq_len = o.max_seq_len, to.max_sequences = o.max_sequences;
   if (o.page_size != 0) to.page_size = o.page_size;
   to.num_pages = o.num_pages, to.num_q_heads = o.num_q_heads;
-  to.order = order_of(who, "options.order", o.order);
+  to.order          = order_of(who, "options.order", o.order);
+  to.share_prefixes = static_cast<pagoda::SharePrefixes>(o.share_prefixes);
   return to;
 }
 
@@ -84,7 +82,8 @@ pagoda_status pagoda_pool_get_options(const pagoda_pool* pool, pagoda_pool_optio
       to.num_kv_heads = o.num_kv_heads, to.head_dim = o.head_dim, to.head_dim_v = o.head_dim_v;
       to.max_seq_len = o.max_seq_len, to.max_sequences = o.max_sequences;
       to.page_size = o.page_size, to.num_pages = o.num_pages, to.num_q_heads = o.num_q_heads;
-      to.order = o.order == pagoda::KVOrder::NHD ? PAGODA_NHD : PAGODA_HND;
+      to.order          = o.order == pagoda::KVOrder::NHD ? PAGODA_NHD : PAGODA_HND;
+      to.share_prefixes = static_cast<pagoda_share_prefixes>(o.share_prefixes);
       std::memcpy(options, &to, bytes);
     });
   });

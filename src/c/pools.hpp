@@ -5,6 +5,8 @@
 
 #include "src/c/tensors.hpp"
 
+#include <span>
+
 /// Calls on pool handles.
 namespace pagoda::c {
 
@@ -23,6 +25,14 @@ void with_pool(const char* who, const pagoda_exec* exec, pagoda_pool* handle, F&
   with_pool(who, handle, [&]<class T, class Space>(pagoda::KVPool<T, Space>& pool) {
     f(pool, exec_of<Space>(who, exec, "pool"), Reach::of<Space>());
   });
+}
+
+/// An array of num_slots entries.
+inline std::span<const int> list_of(const char* who, const char* name, const std::int32_t* entries,
+                                    std::int32_t count) {
+  require(count >= 0, who, ": num_slots is ", count, "; allowed: 0 or more");
+  require(entries || count == 0, who, ": ", name, " is NULL; allowed: memory for ", count, " entries");
+  return {entries, static_cast<std::size_t>(count)};
 }
 
 }  // namespace pagoda::c

@@ -2,9 +2,9 @@
 // Decodes with shared prefixes of the C interface.
 #include <pagoda/pagoda_prefix.h>
 
+#include "src/c/prefix_structs.hpp"
 #include "src/c/tensors.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <limits>
 
@@ -29,37 +29,6 @@ void with_decoder(const char* who, const pagoda_exec* exec, pagoda_prefix_decode
 
 void set(std::int32_t* to, bool value) {
   if (to) *to = value ? 1 : 0;
-}
-
-std::vector<pagoda::RowTile> tiles_of(const char* who, const char* name, const pagoda_row_tile* tiles,
-                                      std::int32_t count) {
-  require(count >= 0 && count <= PAGODA_MAX_ROW_TILES, who, ": rates.num_", name, " is ", count, "; allowed: 0 to ",
-          PAGODA_MAX_ROW_TILES);
-  std::vector<pagoda::RowTile> to;
-  for (int i = 0; i < count; ++i) to.push_back({tiles[i].rows, tiles[i].flops_per_us});
-  return to;
-}
-
-constexpr std::size_t least_rates =
-    offsetof(pagoda_device_rates, plain_tiles) + sizeof(pagoda_device_rates::plain_tiles);
-
-pagoda::DeviceRates rates_of(const char* who, const pagoda_device_rates* given) {
-  const auto r = read_struct(who, "rates", given, least_rates);
-  return {r.memory_bytes_per_us,
-          r.cache_bytes_per_us,
-          r.cache_bytes,
-          r.state_bytes_per_us,
-          tiles_of(who, "tiles", r.tiles, r.num_tiles),
-          tiles_of(who, "plain_tiles", r.plain_tiles, r.num_plain_tiles),
-          r.teams,
-          r.item_us,
-          r.list_us};
-}
-
-std::int32_t copy_tiles(const std::vector<pagoda::RowTile>& from, pagoda_row_tile* to) {
-  const std::size_t count = std::min<std::size_t>(from.size(), PAGODA_MAX_ROW_TILES);
-  for (std::size_t i = 0; i < count; ++i) to[i] = {from[i].rows, 0, from[i].flops_per_us};
-  return static_cast<std::int32_t>(count);
 }
 
 pagoda::PrefixOptions prefix_options(const char* who, const pagoda_prefix_options* given) {
@@ -172,17 +141,8 @@ pagoda_status pagoda_prefix_decode(const pagoda_exec* exec, pagoda_prefix_decode
 
 pagoda_status pagoda_prefix_get_report(const pagoda_prefix_decoder* decoder, pagoda_prefix_report* report) {
   return guarded([&] {
-    const char* const who   = "pagoda_prefix_get_report";
-    const std::size_t bytes = common_bytes(who, "report", report, offsetof(pagoda_prefix_report, plain_because));
-    with_decoder(who, decoder, [&](const auto& d) {
-      const pagoda::PrefixReport& r = d.report();
-      pagoda_prefix_report to{};
-      to.struct_size = report->struct_size;
-      to.new_plan = r.new_plan ? 1 : 0, to.entries = r.entries, to.states = r.states;
-      to.planning_us = r.planning_us, to.plain_us = r.plain_us, to.packed_us = r.packed_us;
-      to.plain_because = r.plain_because;
-      std::memcpy(report, &to, bytes);
-    });
+    const char* const who = "pagoda_prefix_get_report";
+    with_decoder(who, decoder, [&](const auto& d) { write_report(who, d.report(), report); });
   });
 }
 
@@ -214,19 +174,8 @@ const char* pagoda_prefix_describe(pagoda_prefix_decoder* decoder, std::int32_t 
 
 pagoda_status pagoda_prefix_get_rates(const pagoda_prefix_decoder* decoder, pagoda_device_rates* rates) {
   return guarded([&] {
-    const char* const who   = "pagoda_prefix_get_rates";
-    const std::size_t bytes = common_bytes(who, "rates", rates, least_rates);
-    with_decoder(who, decoder, [&](const auto& d) {
-      const pagoda::DeviceRates& r = d.rates();
-      pagoda_device_rates to{};
-      to.struct_size         = rates->struct_size;
-      to.memory_bytes_per_us = r.memory_bytes_per_us, to.cache_bytes_per_us = r.cache_bytes_per_us;
-      to.cache_bytes = r.cache_bytes, to.state_bytes_per_us = r.state_bytes_per_us;
-      to.item_us = r.item_us, to.list_us = r.list_us, to.teams = r.teams;
-      to.num_tiles       = copy_tiles(r.tiles, to.tiles);
-      to.num_plain_tiles = copy_tiles(r.plain_tiles, to.plain_tiles);
-      std::memcpy(rates, &to, bytes);
-    });
+    const char* const who = "pagoda_prefix_get_rates";
+    with_decoder(who, decoder, [&](const auto& d) { write_rates(who, d.rates(), rates); });
   });
 }
 

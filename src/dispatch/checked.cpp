@@ -22,6 +22,27 @@ auto policy(const ExecutionSpace& exec, int entries) {
   return Machine::policy(exec, std::max(entries, 1), Machine::max_workers, 0);
 }
 
+/// The first of n numbers that are bad, or a number beyond n. A worker tests 16 numbers at once, without a branch
+/// between them, so that their loads overlap.
+template <class Team, class Bad>
+KOKKOS_FUNCTION int first_bad(const Team& team, int n, const Bad& bad) {
+  constexpr int at_once = 16;
+  const int steps       = (n + at_once - 1) / at_once;
+  int first             = std::numeric_limits<int>::max();
+  Kokkos::parallel_reduce(
+      Kokkos::TeamVectorRange(team, steps),
+      [&](int step, int& least) {
+        int found[at_once];
+        for (int j = 0; j < at_once; ++j) {
+          const int i = Kokkos::min(step + j * steps, n - 1);  // a number may be tested twice
+          found[j]    = bad(i) ? i : std::numeric_limits<int>::max();
+        }
+        for (int j = 0; j < at_once; ++j) least = Kokkos::min(least, found[j]);
+      },
+      Kokkos::Min<int>(first));
+  return first;
+}
+
 template <class ExecutionSpace>
 struct ExamineTables {
   CacheRef kv;
@@ -31,15 +52,8 @@ struct ExamineTables {
   /// The first entry up to b whose query tokens are no range of the queries, or a number beyond b.
   template <class Team>
   KOKKOS_FUNCTION int first_misfit(const Team& team, int b) const {
-    int first = std::numeric_limits<int>::max();
-    if (!queries.cu_seqlens_q) return first;
-    Kokkos::parallel_reduce(
-        Kokkos::TeamVectorRange(team, b + 1),
-        [&](int i, int& least) {
-          if (i < least && !counts_fit(queries, i)) least = i;
-        },
-        Kokkos::Min<int>(first));
-    return first;
+    if (!queries.cu_seqlens_q) return std::numeric_limits<int>::max();
+    return first_bad(team, b + 1, [&](int i) { return !counts_fit(queries, i); });
   }
 
   KOKKOS_FUNCTION void operator()(const typename MachineOf<ExecutionSpace>::Member& team) const {
@@ -52,14 +66,8 @@ struct ExamineTables {
     if (b >= kv.batch) return;
     const int misfit = first_misfit(team, b);
     PageRange range{};
-    Finding f = examine_entry(kv, {}, b, range);
-    int bad   = std::numeric_limits<int>::max();
-    Kokkos::parallel_reduce(
-        Kokkos::TeamVectorRange(team, static_cast<int>(range.pages)),
-        [&](int i, int& least) {
-          if (i < least && !page_fits(kv, range, i)) least = i;
-        },
-        Kokkos::Min<int>(bad));
+    Finding f     = examine_entry(kv, {}, b, range);
+    const int bad = first_bad(team, static_cast<int>(range.pages), [&](int i) { return !page_fits(kv, range, i); });
     Kokkos::single(Kokkos::PerTeam(team), [&] {
       if (bad < range.pages) set_page_fault(f, kv, range, bad);
       copy(b, f, misfit);

@@ -31,11 +31,24 @@ module pagoda_decodes
     integer(c_int32_t) :: max_entry_queries = 0
     integer(c_int32_t) :: max_listed_queries = 0
     integer(c_int32_t) :: exactness = 0
+    integer(c_int32_t) :: checked = 0
+    integer(c_int32_t) :: reserved2 = 0
+  end type
+
+  !> pagoda_table_fault. Initialize it with pagoda_init. pagoda_fault_message returns the message.
+  type, bind(C), public :: pagoda_table_fault
+    integer(c_size_t) :: struct_size = 0
+    integer(c_int32_t) :: entry = 0
+    integer(c_int32_t) :: sequence = 0
+    integer(c_int32_t) :: page = 0
+    integer(c_int32_t) :: reserved = 0
+    integer(c_int64_t) :: value = 0
+    type(c_ptr) :: message = c_null_ptr
   end type
 
   !> Sets struct_size, and the defaults of all other fields.
   interface pagoda_init
-    module procedure init_decode_options
+    module procedure init_decode_options, init_table_fault
   end interface
 
   interface
@@ -87,6 +100,19 @@ module pagoda_decodes
       type(pagoda_tensor), intent(in) :: q
       integer(c_int32_t) :: status
     end function
+    function pagoda_plan_read_faults(exec, plan, count) bind(C, name="pagoda_plan_read_faults") result(status)
+      import :: c_int32_t, c_ptr
+      type(c_ptr), value :: exec, plan
+      integer(c_int32_t), intent(inout) :: count
+      integer(c_int32_t) :: status
+    end function
+    function pagoda_plan_get_fault(plan, index, fault) bind(C, name="pagoda_plan_get_fault") result(status)
+      import :: c_int32_t, c_ptr, pagoda_table_fault
+      type(c_ptr), value :: plan
+      integer(c_int32_t), value :: index
+      type(pagoda_table_fault), intent(inout) :: fault
+      integer(c_int32_t) :: status
+    end function
     function pagoda_merge(exec, outs, lses, out, lse) bind(C, name="pagoda_merge") result(status)
       import :: c_int32_t, c_ptr, pagoda_tensor
       type(c_ptr), value :: exec
@@ -130,6 +156,7 @@ module pagoda_decodes
   public :: pagoda_init, pagoda_workspace_bytes, pagoda_plan_create, pagoda_plan_workspace_bytes
   public :: pagoda_plan_persistent_bytes, pagoda_plan_destroy, pagoda_decode, pagoda_check, pagoda_merge
   public :: pagoda_merge_pair, pagoda_write_kv, pagoda_plan_describe, pagoda_plan_backend
+  public :: pagoda_plan_read_faults, pagoda_plan_get_fault, pagoda_fault_message
 
 contains
 
@@ -137,6 +164,17 @@ contains
     type(pagoda_decode_options), intent(out) :: options
     options%struct_size = c_sizeof(options)
   end subroutine
+
+  subroutine init_table_fault(fault)
+    type(pagoda_table_fault), intent(out) :: fault
+    fault%struct_size = c_sizeof(fault)
+  end subroutine
+
+  function pagoda_fault_message(fault) result(text)
+    type(pagoda_table_fault), intent(in) :: fault
+    character(len=:), allocatable :: text
+    text = pagoda_text_of(fault%message)
+  end function
 
   function pagoda_plan_describe(plan) result(text)
     type(c_ptr), intent(in) :: plan

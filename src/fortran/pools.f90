@@ -4,6 +4,7 @@ module pagoda_pools
   use, intrinsic :: iso_c_binding
   use pagoda_base
   use pagoda_decodes, only : pagoda_decode_options
+  use pagoda_prefixes, only : pagoda_batch_pages, pagoda_device_rates, pagoda_prefix_report
   implicit none
   private
 
@@ -21,7 +22,11 @@ module pagoda_pools
     integer(c_int32_t) :: num_pages = 0
     integer(c_int32_t) :: order = 0
     integer(c_int32_t) :: num_q_heads = 0
+    integer(c_int32_t) :: share_prefixes = 0
   end type
+
+  !> Values of pagoda_pool_options%share_prefixes.
+  integer(c_int32_t), parameter, public :: PAGODA_SHARE_AUTOMATIC = 0, PAGODA_SHARE_NEVER = 1
 
   !> pagoda_pool_stats. Initialize it with pagoda_init.
   type, bind(C), public :: pagoda_pool_stats
@@ -124,6 +129,35 @@ module pagoda_pools
       type(pagoda_tensor), intent(in) :: q, out, lse
       integer(c_int32_t) :: status
     end function
+    function pagoda_pool_get_prefix_report(pool, report) bind(C, name="pagoda_pool_get_prefix_report") result(status)
+      import :: c_int32_t, c_ptr, pagoda_prefix_report
+      type(c_ptr), value :: pool
+      type(pagoda_prefix_report), intent(inout) :: report
+      integer(c_int32_t) :: status
+    end function
+    function pagoda_pool_get_rates(pool, rates) bind(C, name="pagoda_pool_get_rates") result(status)
+      import :: c_int32_t, c_ptr, pagoda_device_rates
+      type(c_ptr), value :: pool
+      type(pagoda_device_rates), intent(inout) :: rates
+      integer(c_int32_t) :: status
+    end function
+    function pagoda_pool_set_rates(pool, rates) bind(C, name="pagoda_pool_set_rates") result(status)
+      import :: c_int32_t, c_ptr, pagoda_device_rates
+      type(c_ptr), value :: pool
+      type(pagoda_device_rates), intent(in) :: rates
+      integer(c_int32_t) :: status
+    end function
+    ! The tables refer to slots, which must therefore have the target attribute.
+    function pagoda_pool_batch_pages(pool, num_slots, slots, query_len, tables) &
+        bind(C, name="pagoda_pool_batch_pages") result(status)
+      import :: c_int32_t, c_ptr, pagoda_batch_pages
+      type(c_ptr), value :: pool
+      integer(c_int32_t), value :: num_slots
+      integer(c_int32_t), intent(in), target :: slots(*)
+      integer(c_int32_t), value :: query_len
+      type(pagoda_batch_pages), intent(inout) :: tables
+      integer(c_int32_t) :: status
+    end function
     function pagoda_pool_kv(exec, pool, num_slots, slots, kv) bind(C, name="pagoda_pool_kv") result(status)
       import :: c_int32_t, c_ptr, pagoda_cache
       type(c_ptr), value :: exec, pool
@@ -208,6 +242,7 @@ module pagoda_pools
   public :: pagoda_pool_decode, pagoda_pool_kv, pagoda_pool_holds, pagoda_pool_seq_len, pagoda_pool_can_admit
   public :: pagoda_pool_block_table, pagoda_pool_page_ref_count, pagoda_pool_slot_mapping
   public :: pagoda_pool_get_stats, pagoda_pool_destroy, pagoda_pool_get_options, pagoda_pool_describe
+  public :: pagoda_pool_get_prefix_report, pagoda_pool_get_rates, pagoda_pool_set_rates, pagoda_pool_batch_pages
 
 contains
 

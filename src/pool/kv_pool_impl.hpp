@@ -201,10 +201,13 @@ const PrefixReport& KVPool<T, ExecutionSpace>::prefix_report() const {
 }
 
 template <class T, class ExecutionSpace>
+const DeviceRates& KVPool<T, ExecutionSpace>::rates() const {
+  return state_->shares("::rates").rates();
+}
+
+template <class T, class ExecutionSpace>
 void KVPool<T, ExecutionSpace>::set_rates(const DeviceRates& rates) {
-  const char* const plain = state_->plain_report.plain_because;
-  detail::require(state_->shared != nullptr, state_->owner(), "::set_rates: decodes read no lists, because ", plain);
-  state_->shared->set_rates(rates);
+  state_->shares("::set_rates").set_rates(rates);
 }
 
 template <class T, class ExecutionSpace>

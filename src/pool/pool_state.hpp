@@ -121,6 +121,11 @@ struct PoolState {
     return nullptr;
   }
 
+  /// `shared`. Throws InvalidArgument with the reason if decodes are always plain.
+  SharedDecode<ExecutionSpace>& shares(const char* call) const {
+    require(shared != nullptr, owner(), call, ": decodes read no lists, because ", plain_report.plain_because);
+    return *shared;
+  }
   const std::string& owner() const { return table.shape().owner; }
   TensorRef k_ref() const { return tensor_ref(as_cache_view<T, MemorySpace>(k, options.order)); }
   TensorRef v_ref() const { return tensor_ref(as_cache_view<T, MemorySpace>(v, options.order)); }

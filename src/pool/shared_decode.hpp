@@ -78,6 +78,7 @@ class SharedDecode {
     planned_ = false;
   }
 
+  const DeviceRates& rates() const { return decoder_.rates(); }
   const Plan<ExecutionSpace>& plain_plan() const { return decoder_.plain_plan(); }
   const PrefixReport& report() const { return report_; }
 

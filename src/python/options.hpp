@@ -63,6 +63,10 @@ class Options {
       for (o_.exactness = 0; o_.exactness < 3 && text != names[o_.exactness];) ++o_.exactness;
       if (o_.exactness == 3)
         refuse(who_, ": exactness is \"", text, "\"; allowed: \"fast\", \"batch_invariant\" or \"reproducible\"");
+    } else if (name == "checked") {
+      bool on = false;
+      read(name, value, on);
+      o_.checked = on ? 1 : 0;
     } else if (name == "backend") {
       if (value.is_none()) return;
       read(name, value, backend_);

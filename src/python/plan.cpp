@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 
 #include <chrono>
+#include <vector>
 
 using namespace nanobind::literals;
 
@@ -45,6 +46,30 @@ class Plan final : public Owned {
     require_here(who, "q", queries);
     const pagoda_exec* const exec = Runtime::instance().exec(who, device_, stream);
     call([&]() -> Outcome { return pagoda_check(exec, cache.described(), plan_, &queries.tensor()); });
+  }
+
+  /// (entry, sequence, page, value, message) of each fault.
+  nb::list faults(std::uintptr_t stream) {
+    const pagoda_exec* const exec = Runtime::instance().exec("pagoda.Plan.faults", device_, stream);
+    struct Fault {
+      pagoda_table_fault numbers{};
+      std::string message;
+    };
+    std::vector<Fault> found;
+    call([&]() -> Outcome {
+      std::int32_t count   = 0;
+      pagoda_status status = pagoda_plan_read_faults(exec, plan_, &count);
+      for (std::int32_t i = 0; i < count && status == PAGODA_SUCCESS; ++i) {
+        Fault f;
+        f.numbers.struct_size = sizeof f.numbers;
+        status                = pagoda_plan_get_fault(plan_, i, &f.numbers);
+        if (status == PAGODA_SUCCESS) f.message = f.numbers.message, found.push_back(std::move(f));
+      }
+      return status;
+    });
+    nb::list all;
+    for (const auto& [f, message] : found) all.append(nb::make_tuple(f.entry, f.sequence, f.page, f.value, message));
+    return all;
   }
 
   void decode_entries(nb::handle q, const Cache& cache, const Entries& list, nb::handle out, nb::handle lse,
@@ -256,6 +281,7 @@ void bind_plan(nb::module_& m) {
            "stream"_a)
       .def("_check_entries", &Plan::check_entries, "cache"_a, "q"_a, "entries"_a, "num_states"_a, "stream"_a)
       .def("_seconds_per_call", &Plan::seconds_per_call, "q"_a, "cache"_a, "out"_a, "calls"_a)
+      .def("_faults", &Plan::faults, "stream"_a)
       .def("_check", &Plan::check, "cache"_a, "q"_a, "stream"_a)
       .def("describe", &Plan::describe, "One line: shape, tiles, bounds, and why the plan is slow if it is.")
       .def_prop_ro("backend", &Plan::backend, "The backend that runs: \"tuned\" or \"generic\".")

@@ -2,6 +2,8 @@
 // Pools: memory and bookkeeping for many sequences.
 #include "src/python/memory.hpp"
 #include "src/python/options.hpp"
+#include "src/python/pool_tables.hpp"
+#include "src/python/rates.hpp"
 
 #include <pagoda/pagoda_pool.h>
 
@@ -19,40 +21,11 @@ namespace {
 using Slots  = std::vector<std::int32_t>;
 using Counts = std::optional<std::vector<std::int32_t>>;
 
-/// The name of a prompt.
-class Prompt {
- public:
-  Prompt(std::optional<std::vector<std::int32_t>> token_ids, std::optional<std::vector<std::uint64_t>> page_hashes,
-         int num_tokens, std::uint64_t salt)
-      : ids_(std::move(token_ids).value_or(std::vector<std::int32_t>())),
-        hashes_(std::move(page_hashes).value_or(std::vector<std::uint64_t>())) {
-    const int ids = static_cast<int>(ids_.size());
-    if (ids > 0 && num_tokens != 0 && num_tokens != ids)
-      refuse("pagoda.Prompt: num_tokens is ", num_tokens, "; allowed: 0 or ", ids, ", as there are token_ids");
-    p_.struct_size = sizeof p_;
-    if (ids > 0) p_.token_ids = ids_.data();
-    if (!hashes_.empty()) p_.page_hashes = hashes_.data();
-    p_.num_tokens      = ids > 0 ? ids : num_tokens;
-    p_.num_page_hashes = static_cast<std::int32_t>(hashes_.size());
-    p_.salt            = salt;
-  }
-  Prompt(const Prompt&)            = delete;  // p_ points to its vectors
-  Prompt& operator=(const Prompt&) = delete;
-
-  const pagoda_prompt* described() const { return &p_; }
-  int num_tokens() const { return p_.num_tokens; }
-
- private:
-  std::vector<std::int32_t> ids_;
-  std::vector<std::uint64_t> hashes_;
-  pagoda_prompt p_{};
-};
-
 class Pool final : public Owned {
  public:
   Pool(bool paged, const std::string& dtype, int num_kv_heads, int head_dim, int max_seq_len, int max_sequences,
-       int head_dim_v, int page_size, int num_pages, const std::string& order, std::int32_t device_type,
-       std::int32_t device_id, std::uintptr_t stream)
+       int head_dim_v, int page_size, int num_pages, const std::string& order, const std::string& share_prefixes,
+       std::int32_t device_type, std::int32_t device_id, std::uintptr_t stream)
       : who_(paged ? "pagoda.PagedPool" : "pagoda.ContiguousPool"),
         device_{device_type, device_id},
         head_dim_v_(head_dim_v != 0 ? head_dim_v : head_dim) {
@@ -64,6 +37,9 @@ class Pool final : public Owned {
     o.max_seq_len = max_seq_len, o.max_sequences = max_sequences;
     o.page_size = page_size, o.num_pages = num_pages;
     o.order = order_by_name(who_.c_str(), "order", order);
+    if (share_prefixes != "automatic" && share_prefixes != "never")
+      refuse(who_, ": share_prefixes is ", share_prefixes, "; allowed: automatic or never");
+    o.share_prefixes = share_prefixes == "never" ? PAGODA_SHARE_NEVER : PAGODA_SHARE_AUTOMATIC;
     Runtime::instance().start(device_);
     const pagoda_exec* const exec = Runtime::instance().exec(who_.c_str(), device_, stream);
     without_gil([&]() -> Outcome {
@@ -155,11 +131,7 @@ class Pool final : public Owned {
     pagoda_prefix_stats s{};
     s.struct_size = sizeof s;
     ask([&] { return pagoda_pool_get_prefix_stats(pool_, &s); });
-    nb::dict all;
-    all["prompts"] = s.prompts, all["hit_tokens"] = s.hit_tokens, all["miss_tokens"] = s.miss_tokens;
-    all["hit_pages"] = s.hit_pages, all["miss_pages"] = s.miss_pages, all["saved_bytes"] = s.saved_bytes;
-    all["evicted_pages"] = s.evicted_pages, all["indexed_pages"] = s.indexed_pages, all["hit_rate"] = s.hit_rate;
-    return all;
+    return stats_as_dict(s);
   }
   void reset_prefix_stats() {
     ask([&] { return pagoda_pool_reset_prefix_stats(pool_); });
@@ -172,7 +144,8 @@ class Pool final : public Owned {
     all["dtype"] = pagoda_type_name(o.type), all["num_kv_heads"] = o.num_kv_heads, all["head_dim"] = o.head_dim;
     all["head_dim_v"] = o.head_dim_v, all["max_seq_len"] = o.max_seq_len, all["max_sequences"] = o.max_sequences;
     all["page_size"] = o.page_size, all["num_pages"] = o.num_pages;
-    all["order"] = o.order == PAGODA_NHD ? "NHD" : "HND";
+    all["order"]          = o.order == PAGODA_NHD ? "NHD" : "HND";
+    all["share_prefixes"] = o.share_prefixes == PAGODA_SHARE_NEVER ? "never" : "automatic";
     return all;
   }
   void append(const Slots& slots, nb::handle k, nb::handle v, const Counts& counts, std::uintptr_t stream) {
@@ -205,6 +178,34 @@ class Pool final : public Owned {
       return pagoda_pool_decode(exec, pool_, size(slots), slots.data(), &queries.tensor(), &outputs.tensor(),
                                 sums.tensor_or_null());
     });
+  }
+  nb::dict prefix_report() {
+    pagoda_prefix_report r{};
+    r.struct_size = sizeof r;
+    std::string because;
+    ask([&] {
+      const pagoda_status done = pagoda_pool_get_prefix_report(pool_, &r);
+      if (done == PAGODA_SUCCESS && r.plain_because) because = r.plain_because;
+      return done;
+    });
+    return report_as_dict(r, because);
+  }
+  nb::dict rates() { return rates_as_dict(read_rates()); }
+  void set_rates(const nb::dict& to) {
+    pagoda_device_rates r = read_rates();
+    change_rates("pagoda.Pool.set_rates", r, to);
+    ask([&] { return pagoda_pool_set_rates(pool_, &r); });
+  }
+  nb::tuple batch_pages(const Slots& slots, int query_len) {
+    PageLists lists;
+    ask([&] {
+      pagoda_batch_pages t{};
+      t.struct_size             = sizeof t;
+      const pagoda_status found = pagoda_pool_batch_pages(pool_, size(slots), slots.data(), query_len, &t);
+      if (found == PAGODA_SUCCESS) lists.append(t);
+      return found;
+    });
+    return lists.arrays();
   }
   Cache* cache(nb::handle self, const Slots& slots, std::uintptr_t stream) {
     pagoda_cache kv{};
@@ -254,13 +255,7 @@ class Pool final : public Owned {
     pagoda_pool_stats s{};
     s.struct_size = sizeof s;
     ask([&] { return pagoda_pool_get_stats(pool_, &s); });
-    nb::dict all;
-    all["free_slots"] = s.free_slots, all["page_size"] = s.page_size, all["num_pages"] = s.num_pages;
-    all["free_pages"] = s.free_pages, all["tokens_held"] = s.tokens_held, all["tokens_stored"] = s.tokens_stored;
-    all["bytes_per_token"] = s.bytes_per_token, all["bytes_allocated"] = s.bytes_allocated;
-    all["bytes_reserved"] = s.bytes_reserved, all["bytes_used"] = s.bytes_used, all["waste"] = s.waste;
-    all["evictable_pages"] = s.evictable_pages;
-    return all;
+    return stats_as_dict(s);
   }
   std::string describe() {
     std::string text;
@@ -278,6 +273,12 @@ class Pool final : public Owned {
   std::string device() const { return device_.name(); }
 
  private:
+  pagoda_device_rates read_rates() {
+    pagoda_device_rates r{};
+    r.struct_size = sizeof r;
+    ask([&] { return pagoda_pool_get_rates(pool_, &r); });
+    return r;
+  }
   static std::int32_t size(const Slots& slots) { return static_cast<std::int32_t>(slots.size()); }
   const std::int32_t* counts_of(const char* method, const Slots& slots, const Counts& counts) const {
     if (counts && counts->size() != slots.size())
@@ -336,10 +337,11 @@ void bind_pool(nb::module_& m) {
            "token_ids"_a = nb::none(), nb::kw_only(), "page_hashes"_a = nb::none(), "num_tokens"_a = 0, "salt"_a = 0)
       .def_prop_ro("num_tokens", &Prompt::num_tokens, "Tokens of the prompt.");
   nb::class_<Pool>(m, "Pool", "Memory for the keys and values of many sequences, and who holds which part of it.")
-      .def(nb::init<bool, const std::string&, int, int, int, int, int, int, int, const std::string&, std::int32_t,
-                    std::int32_t, std::uintptr_t>(),
+      .def(nb::init<bool, const std::string&, int, int, int, int, int, int, int, const std::string&, const std::string&,
+                    std::int32_t, std::int32_t, std::uintptr_t>(),
            "paged"_a, nb::kw_only(), "dtype"_a, "num_kv_heads"_a, "head_dim"_a, "max_seq_len"_a, "max_sequences"_a,
-           "head_dim_v"_a, "page_size"_a, "num_pages"_a, "order"_a, "device_type"_a, "device_id"_a, "stream"_a)
+           "head_dim_v"_a, "page_size"_a, "num_pages"_a, "order"_a, "share_prefixes"_a, "device_type"_a, "device_id"_a,
+           "stream"_a)
       .def("_prepare", &Pool::prepare, "stream"_a, "options"_a)
       .def("_admit", &Pool::admit, "k"_a, "v"_a, "stream"_a)
       .def("_admit_tokens", &Pool::admit_tokens, "num_tokens"_a, "stream"_a)
@@ -368,6 +370,11 @@ void bind_pool(nb::module_& m) {
             return nb::cast<Pool&>(self).cache(self, slots, stream);
           },
           "slots"_a, "stream"_a, nb::rv_policy::take_ownership)
+      .def("_set_rates", &Pool::set_rates, "rates"_a)
+      .def("_batch_pages", &Pool::batch_pages, "slots"_a, "query_len"_a)
+      .def("prefix_report", &Pool::prefix_report,
+           "What the planning of the last decode found: times, sizes, why it was plain.")
+      .def_prop_ro("rates", &Pool::rates, "The rates that decodes predict times from.")
       .def("release", &Pool::release, "slot"_a, "Removes a sequence. Its slot and its own pages are free at once.")
       .def("holds", &Pool::holds, "slot"_a, "Whether a sequence is in this slot.")
       .def("seq_len", &Pool::seq_len, "slot"_a, "Tokens of a sequence.")

@@ -1,53 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decodes that read shared prefixes once.
 #include "src/python/options.hpp"
+#include "src/python/rates.hpp"
 
 #include <pagoda/pagoda_prefix.h>
-
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/vector.h>
 
 using namespace nanobind::literals;
 
 namespace pagoda::python {
 
 namespace {
-
-using Tiles = std::vector<std::pair<std::int32_t, double>>;
-
-/// Calls f with the name and the place of each rate that is a number.
-template <class F>
-void for_each_rate(pagoda_device_rates& r, F&& f) {
-  f("memory_bytes_per_us", r.memory_bytes_per_us), f("cache_bytes_per_us", r.cache_bytes_per_us);
-  f("cache_bytes", r.cache_bytes), f("state_bytes_per_us", r.state_bytes_per_us);
-  f("item_us", r.item_us), f("list_us", r.list_us), f("teams", r.teams);
-}
-
-/// Sets those rates that a dict names.
-void change(const char* who, pagoda_device_rates& r, const nb::dict& to) {
-  const auto tiles = [&](const char* name, nb::handle value, pagoda_row_tile* into, std::int32_t& count) {
-    Tiles given;
-    if (!nb::try_cast<Tiles>(value, given))
-      refuse(who, ": ", name, " is ", nb::repr(value).c_str(), "; allowed: a list of (rows, flops_per_us)");
-    if (given.size() > PAGODA_MAX_ROW_TILES)
-      refuse(who, ": ", name, " has ", given.size(), " entries; allowed: up to ", PAGODA_MAX_ROW_TILES);
-    count = 0;
-    for (const auto& [rows, rate] : given) into[count++] = {rows, 0, rate};
-  };
-  for (const auto& [key, value] : to) {
-    const std::string name = nb::cast<std::string>(key);
-    bool known             = name == "tiles" || name == "plain_tiles";
-    if (name == "tiles") tiles("tiles", value, r.tiles, r.num_tiles);
-    if (name == "plain_tiles") tiles("plain_tiles", value, r.plain_tiles, r.num_plain_tiles);
-    for_each_rate(r, [&](const char* one, auto& place) {
-      if (name != one) return;
-      known = true;
-      if (!nb::try_cast<std::remove_reference_t<decltype(place)>>(value, place))
-        refuse(who, ": ", one, " is ", nb::repr(value).c_str(), "; allowed: a number");
-    });
-    if (!known) refuse(who, ": there is no rate ", name);
-  }
-}
 
 class PrefixDecoder final : public Owned {
  public:
@@ -114,12 +76,7 @@ class PrefixDecoder final : public Owned {
       if (done == PAGODA_SUCCESS && r.plain_because) because = r.plain_because;
       return done;
     });
-    nb::dict all;
-    all["new_plan"]      = r.new_plan != 0;
-    all["plain_because"] = r.plain_because ? nb::object(nb::str(because.c_str())) : nb::none();
-    all["entries"] = r.entries, all["states"] = r.states, all["planning_us"] = r.planning_us;
-    all["plain_us"] = r.plain_us, all["packed_us"] = r.packed_us;
-    return all;
+    return report_as_dict(r, because);
   }
   bool packed() {
     std::int32_t yes = 0;
@@ -140,22 +97,10 @@ class PrefixDecoder final : public Owned {
     });
     return text;
   }
-  nb::dict rates() {
-    pagoda_device_rates r = read_rates();
-    nb::dict all;
-    for_each_rate(r, [&](const char* name, auto& value) { all[name] = value; });
-    const auto tiles = [](const pagoda_row_tile* from, std::int32_t count) {
-      nb::list to;
-      for (int i = 0; i < count; ++i) to.append(nb::make_tuple(from[i].rows, from[i].flops_per_us));
-      return to;
-    };
-    all["tiles"]       = tiles(r.tiles, r.num_tiles);
-    all["plain_tiles"] = tiles(r.plain_tiles, r.num_plain_tiles);
-    return all;
-  }
+  nb::dict rates() { return rates_as_dict(read_rates()); }
   void set_rates(const nb::dict& to) {
     pagoda_device_rates r = read_rates();
-    change("pagoda.PrefixDecoder.set_rates", r, to);
+    change_rates("pagoda.PrefixDecoder.set_rates", r, to);
     call([&]() -> Outcome { return pagoda_prefix_set_rates(decoder_, &r); });
   }
   int head_dim_v() const { return head_dim_v_; }

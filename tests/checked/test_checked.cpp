@@ -62,6 +62,23 @@ struct Hostile {
               << "token " << token << ", head " << h << ", dim " << d << ": " << scene.out().get({token, h, d});
       }
   }
+  /// Decodes and expects these faults, whose messages need not be given, and NaN in their entries alone.
+  void expect_faults(const Plan<Space>& plan, const std::vector<TableFault>& expected) {
+    scene.poison_outputs();
+    scene.decode(plan);
+    const auto found = faults(scene.exec(), plan);
+    ASSERT_EQ(found.size(), expected.size());
+    std::vector<bool> bad(sample.batch(), false);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(found[i].entry, expected[i].entry) << found[i].message;
+      EXPECT_EQ(found[i].sequence, expected[i].sequence) << found[i].message;
+      EXPECT_EQ(found[i].page, expected[i].page) << found[i].message;
+      EXPECT_EQ(found[i].value, expected[i].value) << found[i].message;
+      EXPECT_NE(found[i].message.find(expected[i].message), std::string::npos) << found[i].message;
+      bad[expected[i].entry] = true;
+    }
+    expect_nan(bad);
+  }
   /// Decodes and expects one fault with this message, in this entry.
   void expect_fault(const Plan<Space>& plan, int entry, const std::string& message) {
     scene.poison_outputs();
@@ -181,6 +198,96 @@ TYPED_TEST(Checked, PageListsOutsideOfTheIndices) {
       h.expect_nan({false, true});
     }
     h.poke(kv.page_indptr + 2, before);
+  }
+}
+
+// The table of a CSR cache may hold more than the list of one of its sequences.
+TYPED_TEST(Checked, LengthsBeyondThePageList) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  const Sample<T> sample({.lengths = {30, 40, 700}, .head_dim = 32});
+  Hostile<Space, T> h(sample, {.layout = Layout::csr});
+  const auto plan = h.scene.plan();
+  for (const int length : {49, 700}) {
+    const int before = h.poke(h.length(1), length);
+    h.expect_faults(plan,
+                    {{1, 1, -1, 3, "page_indptr gives 3 pages of sequence 1 (batch entry 1); allowed: at least"}});
+    h.poke(h.length(1), before);
+  }
+  h.poke(h.length(1), 48);  // the list ends with the last token
+  h.scene.decode(plan);
+  EXPECT_EQ(fault_count(h.scene.exec(), plan), 0);
+}
+
+// The first and the last page of a long list, and some between: all workers of a team find their own.
+TYPED_TEST(Checked, AnyPageOfALongList) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  const Sample<T> sample({.lengths = {20, 16 * 611}, .head_dim = 32});
+  for (const Layout layout : {Layout::paged, Layout::csr}) {
+    Hostile<Space, T> h(sample, {.layout = layout});
+    const auto plan = h.scene.plan();
+    for (const int i : {0, 1, 76, 77, 255, 256, 305, 534, 609, 610}) {
+      const int before = h.poke(h.page(1, i, 2), -9);
+      h.expect_faults(plan, {{1, 1, i, -9, ""}});
+      h.poke(h.page(1, i, 2), before);
+    }
+    // The first of several is reported.
+    h.poke(h.page(1, 600, 2), -1), h.poke(h.page(1, 599, 2), 1 << 30), h.poke(h.page(1, 79, 2), -2);
+    h.expect_faults(plan, {{1, 1, 79, -2, ""}});
+  }
+}
+
+// Different faults in several entries with several query tokens; the others are right.
+TYPED_TEST(Checked, SeveralFaultsAtOnce) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  for (const std::vector<int>& query_lens : {std::vector<int>{2, 1, 3, 1, 2}, std::vector<int>{2, 2, 2, 2, 2}}) {
+    const Sample<T> sample({.lengths = {30, 40, 700, 20, 33}, .head_dim = 32, .query_lens = query_lens});
+    for (const Layout layout : {Layout::paged, Layout::csr}) {
+      Hostile<Space, T> h(sample, {.layout = layout});
+      const auto plan = h.scene.plan();
+      h.poke(h.page(0, 1, 0), -7);
+      h.poke(h.length(2), -1);
+      h.poke(h.page(3, 0, 2 + 3 + 44), INT_MAX);
+      h.expect_faults(plan, {{0, 0, 1, -7, "page 1 of sequence 0 (batch entry 0) is -7"},
+                             {2, 2, -1, -1, "seq_lens(2) is -1"},
+                             {3, 3, 0, INT_MAX, "page 0 of sequence 3 (batch entry 3) is 2147483647"}});
+    }
+  }
+}
+
+// Both entries that decode a sequence with a fault name it.
+TYPED_TEST(Checked, OneSequenceTwiceInABatch) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  const Sample<T> sample(three_entries());
+  Hostile<Space, T> h(sample, {.layout = Layout::paged, .indirect = true});
+  const auto plan      = h.scene.plan();
+  const int* const ids = h.cache().sequence_ids;
+  const int sequence   = h.poke(ids + 1, 0);
+  h.poke(ids + 1, sequence), h.poke(ids, sequence);
+  h.poke(h.page(sequence, 2, 0), 1 << 20);
+  h.expect_faults(plan, {{0, sequence, 2, 1 << 20, "(batch entry 0)"}, {1, sequence, 2, 1 << 20, "(batch entry 1)"}});
+}
+
+TYPED_TEST(Checked, QueryCountsOfTheFirstEntry) {
+  using T     = typename TypeParam::type;
+  using Space = typename TypeParam::space;
+  const Sample<T> sample({.lengths = {30, 40, 50}, .head_dim = 32, .query_lens = {2, 1, 3}});
+  Hostile<Space, T> h(sample, {.layout = Layout::csr});
+  const auto plan = h.scene.plan();
+  for (const int value : {INT_MIN, -1, 3, INT_MAX}) {
+    const int before = h.poke(h.scene.options().cu_seqlens_q.data(), value);
+    h.scene.poison_outputs();
+    h.scene.decode(plan);
+    const auto found = faults(h.scene.exec(), plan);
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].entry, 0);
+    EXPECT_EQ(found[0].sequence, -1);
+    EXPECT_EQ(found[0].value, value);
+    h.expect_nan({true, true, true});
+    h.poke(h.scene.options().cu_seqlens_q.data(), before);
   }
 }
 

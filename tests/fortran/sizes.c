@@ -13,6 +13,6 @@ size_t size_in_c(int32_t which) {
                           sizeof(pagoda_entry_query),  sizeof(pagoda_entries),       sizeof(pagoda_cache_shape),
                           sizeof(pagoda_row_tile),     sizeof(pagoda_device_rates),  sizeof(pagoda_prefix_options),
                           sizeof(pagoda_batch_pages),  sizeof(pagoda_prefix_report), sizeof(pagoda_prompt),
-                          sizeof(pagoda_prefix_stats)};
+                          sizeof(pagoda_prefix_stats), sizeof(pagoda_table_fault)};
   return sizes[which];
 }

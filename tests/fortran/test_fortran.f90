@@ -2,6 +2,7 @@
 ! The Fortran interface against attention in real64, from memory of the program, in the host execution space.
 program test_fortran
   use, intrinsic :: iso_c_binding
+  use, intrinsic :: ieee_arithmetic, only : ieee_is_nan
   use, intrinsic :: iso_fortran_env, only : int8, int16, real32, real64
   use pagoda
   use checks
@@ -21,6 +22,7 @@ program test_fortran
     call test_fp32(PAGODA_CONTIGUOUS)
     call test_fp32(PAGODA_PAGED)
     call test_pool()
+    call test_shared_pool()
   end if
   if (pagoda_type_is_enabled(PAGODA_INT8) /= 0) call test_int8()
   if (pagoda_type_is_enabled(PAGODA_FP16) /= 0) call test_fp16()
@@ -36,6 +38,7 @@ contains
     type(pagoda_decode_options) :: options
     type(pagoda_pool_options) :: pool_options
     type(pagoda_pool_stats) :: stats
+    type(pagoda_table_fault) :: fault
     integer(c_int32_t) :: major, minor, patch
     character(len=32) :: version
     call check(c_sizeof(tensor) == size_in_c(0), "size of pagoda_tensor")
@@ -43,6 +46,7 @@ contains
     call check(c_sizeof(options) == size_in_c(2), "size of pagoda_decode_options")
     call check(c_sizeof(pool_options) == size_in_c(3), "size of pagoda_pool_options")
     call check(c_sizeof(stats) == size_in_c(4), "size of pagoda_pool_stats")
+    call check(c_sizeof(fault) == size_in_c(16), "size of pagoda_table_fault")
     call pagoda_version(major, minor, patch)
     write (version, "(i0, '.', i0, '.', i0)") major, minor, patch
     call check(trim(version) == pagoda_version_string(), "version " // trim(version))
@@ -148,6 +152,52 @@ contains
     end if
     call decode(kv, pagoda_dense(q), pagoda_dense(out), pagoda_dense(lse))
     call compare(real(k_rows, real64), real(v_rows, real64), real(q, real64), real(out, real64), lse, 1e-5_real64)
+    call test_checked(kv, layout, q, out)
+  end subroutine
+
+  !> A length, and a page id of a paged cache, that are outside of the cache. out: of a decode without them.
+  subroutine test_checked(kv, layout, q, out)
+    type(pagoda_cache), intent(in) :: kv
+    integer(c_int32_t), intent(in) :: layout
+    real(real32), intent(in), target :: q(dim, q_heads, batch), out(dim, q_heads, batch)
+    real(real32), target :: again(dim, q_heads, batch)
+    type(pagoda_decode_options) :: options
+    type(pagoda_table_fault) :: fault
+    type(c_ptr) :: plan
+    integer(c_int32_t) :: faults, page_before, length_before
+    plan = c_null_ptr
+    page_before = table(3, 2)
+    length_before = seq_lens(3)
+    call pagoda_init(options)
+    call pagoda_init(fault)
+    options%num_q_heads = q_heads
+    call expect(pagoda_plan_create(host, kv, options, plan), PAGODA_SUCCESS)
+    call expect(pagoda_plan_read_faults(host, plan, faults), PAGODA_INVALID_ARGUMENT, "checked is false")
+    call pagoda_plan_destroy(plan)
+    options%checked = 1
+    call expect(pagoda_plan_create(host, kv, options, plan), PAGODA_SUCCESS)
+    table(3, 2) = -5
+    seq_lens(3) = 1000
+    again = 7
+    call expect(pagoda_decode(host, plan, pagoda_dense(q), kv, pagoda_dense(again), pagoda_no_tensor), PAGODA_SUCCESS)
+    call expect(pagoda_plan_read_faults(host, plan, faults), PAGODA_SUCCESS)
+    call check(all(abs(again(:, :, 1) - out(:, :, 1)) < 1e-6), "a sequence without faults")
+    call check(all(ieee_is_nan(again(:, :, 3))), "NaN for a wrong length")
+    if (layout == PAGODA_PAGED) then
+      call check(all(ieee_is_nan(again(:, :, 2))), "NaN for a wrong page id")
+      call expect(pagoda_plan_get_fault(plan, 0, fault), PAGODA_SUCCESS)
+      call check(fault%entry == 1 .and. fault%sequence == 1 .and. fault%page == 2 .and. fault%value == -5, "the page")
+      call check(index(pagoda_fault_message(fault), "page 2 of sequence 1 (batch entry 1) is -5") > 0, "its message")
+    else
+      call check(all(abs(again(:, :, 2) - out(:, :, 2)) < 1e-6), "a contiguous cache has no page ids")
+    end if
+    call check(faults == merge(2, 1, layout == PAGODA_PAGED), "number of faults")
+    call expect(pagoda_plan_get_fault(plan, faults - 1, fault), PAGODA_SUCCESS)
+    call check(fault%entry == 2 .and. fault%page == -1 .and. fault%value == 1000, "the length")
+    call expect(pagoda_plan_get_fault(plan, faults, fault), PAGODA_INVALID_ARGUMENT, "index is")
+    call pagoda_plan_destroy(plan)
+    table(3, 2) = page_before
+    seq_lens(3) = length_before
   end subroutine
 
   !> A contiguous cache with a scale for each token and head.
@@ -202,6 +252,66 @@ contains
     call check(all(out == one), "outputs of fp16")
     do b = 1, batch
       call check(all(abs(lse(:, b) - log(real(seq_lens(b)))) < 1e-5), "log-sum-exps of fp16")
+    end do
+  end subroutine
+
+  !> Two sequences of the same pages: the rates decide whether these are read once.
+  subroutine test_shared_pool()
+    real(real32), target :: k(dim, kv_heads, 8), v(dim, kv_heads, 8), q(dim, q_heads, 2), out(dim, q_heads, 2)
+    type(pagoda_pool_options) :: options
+    type(pagoda_prefix_report) :: report
+    type(pagoda_device_rates) :: rates
+    type(pagoda_batch_pages) :: tables
+    type(c_ptr) :: pool
+    integer(c_int32_t), target :: slots(2)
+    integer :: share
+    k = 0
+    v = 3
+    q = 1
+    do share = PAGODA_SHARE_AUTOMATIC, PAGODA_SHARE_NEVER
+      pool = c_null_ptr
+      call pagoda_init(options)
+      call pagoda_init(report)
+      call pagoda_init(rates)
+      call pagoda_init(tables)
+      options%layout = PAGODA_PAGED
+      options%type = PAGODA_FP32
+      options%num_kv_heads = kv_heads
+      options%head_dim = dim
+      options%max_seq_len = 16
+      options%max_sequences = 2
+      options%page_size = 2
+      options%num_q_heads = q_heads
+      options%share_prefixes = share
+      call expect(pagoda_pool_create(host, options, pool), PAGODA_SUCCESS)
+      call expect(pagoda_pool_admit(host, pool, pagoda_dense(k), pagoda_dense(v), slots(1)), PAGODA_SUCCESS)
+      call expect(pagoda_pool_fork(host, pool, slots(1), -1, slots(2)), PAGODA_SUCCESS)
+      if (share == PAGODA_SHARE_AUTOMATIC) then
+        call expect(pagoda_pool_get_rates(pool, rates), PAGODA_SUCCESS)
+        rates%memory_bytes_per_us = 1
+        rates%cache_bytes_per_us = 1
+        rates%state_bytes_per_us = 1e9
+        rates%item_us = 0
+        rates%list_us = 0
+        call expect(pagoda_pool_set_rates(pool, rates), PAGODA_SUCCESS)
+      else
+        call expect(pagoda_pool_get_rates(pool, rates), PAGODA_INVALID_ARGUMENT, "share_prefixes is never")
+      end if
+      out = 7
+      call expect(pagoda_pool_decode(host, pool, 2, slots, pagoda_dense(q), pagoda_dense(out), pagoda_no_tensor), &
+          PAGODA_SUCCESS)
+      call expect(pagoda_exec_fence(host), PAGODA_SUCCESS)
+      call check(all(abs(out - 3) < 1e-5), "outputs of shared pages")
+      call expect(pagoda_pool_get_prefix_report(pool, report), PAGODA_SUCCESS)
+      if (share == PAGODA_SHARE_AUTOMATIC) then
+        call check(len(pagoda_prefix_plain_because(report)) == 0 .and. report%entries > 0, "a list of shared pages")
+      else
+        call check(index(pagoda_prefix_plain_because(report), "never") > 0, "no list")
+      end if
+      call expect(pagoda_pool_batch_pages(pool, 2, slots, 1, tables), PAGODA_SUCCESS)
+      call check(tables%batch == 2 .and. tables%page_size == 2 .and. c_associated(tables%page_rows) .and. &
+          c_associated(tables%sequence_ids, c_loc(slots)), "tables of the pool")
+      call pagoda_pool_destroy(pool)
     end do
   end subroutine
 

@@ -5,7 +5,9 @@
 #include "tests/support/refusal.hpp"
 #include "tests/support/scene.hpp"
 
+#include <cmath>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -111,9 +113,8 @@ TYPED_TEST(Isa, QueriesOfAnyType) {
 
 /// Decodes the sample with tile registers and expects right results.
 template <class T>
-void expect_right_in_tiles(const Shape& shape, const Placement& placement) {
+void expect_right_in_tiles(const Sample<T>& sample, const Placement& placement) {
   const Environment environment(variable, "amx");
-  const Sample<T> sample(shape);
   Scene<Host, T> scene(sample, placement);
   const auto plan = scene.plan();
   EXPECT_NE(plan.describe().find("matrix products"), std::string::npos) << plan.describe();
@@ -121,31 +122,39 @@ void expect_right_in_tiles(const Shape& shape, const Placement& placement) {
   EXPECT_TRUE(scene.right()) << describe(sample.shape()) << "; " << describe(placement);
 }
 
+template <class T>
+void expect_right_in_tiles(const Shape& shape, const Placement& placement) {
+  expect_right_in_tiles<T>(Sample<T>(shape), placement);
+}
+
 template <class Param>
 struct Tiles : testing::Test {
   void SetUp() override {
-    if (!std::is_same_v<typename Param::type, bfloat16_t>) GTEST_SKIP() << "tile registers multiply bf16 caches alone";
+    if (!detail::has_amx_code<typename Param::type>) GTEST_SKIP() << "tile registers do not multiply this type";
     if (!has(HostIsa::amx)) GTEST_SKIP() << "this build or this processor lacks amx";
   }
 };
-TYPED_TEST_SUITE(Tiles, lists::Plain::of<Host>, Names);
+using TileTypes = lists::Join<lists::Plain::of<Host>, lists::Quantized::of<Host>>::type;
+TYPED_TEST_SUITE(Tiles, TileTypes, Names);
 
 TYPED_TEST(Tiles, GroupsAndDims) {
   for (const int group : {1, 2, 3, 4, 5, 8, 11, 16, 20})
-    for (const int dim : {32, 64, 96, 128, 256})
+    for (const int dim : {32, 64, 96, 128, 256}) {
+      if (is_quantized_v<typename TypeParam::type> && group <= 4) continue;
       expect_right_in_tiles<typename TypeParam::type>({.lengths      = {100, 0, 33, 16, 1},
                                                        .num_q_heads  = 3 * group,
                                                        .num_kv_heads = 3,
                                                        .head_dim     = dim,
                                                        .head_dim_v   = dim == 96 ? 160 : dim},
                                                       {.layout = Layout::paged, .page_size = 16});
+    }
 }
 
 TYPED_TEST(Tiles, PagesOfAnySize) {
   for (const int page_size : {1, 3, 8, 16, 24, 64})
     for (const KVOrder order : {KVOrder::NHD, KVOrder::HND})
       expect_right_in_tiles<typename TypeParam::type>(
-          {.lengths = {130, 64, 47}, .num_q_heads = 20, .num_kv_heads = 5, .head_dim = 64},
+          {.lengths = {130, 64, 47}, .num_q_heads = 25, .num_kv_heads = 5, .head_dim = 64},
           {.layout = Layout::paged, .page_size = page_size, .order = order});
 }
 
@@ -162,9 +171,49 @@ TYPED_TEST(Tiles, QueryTokensAndWindows) {
 }
 
 TYPED_TEST(Tiles, QueriesOfWiderTypes) {
-  for (const DType type : {DType::fp64, DType::fp32, DType::fp16})
+  for (const DType type : {DType::fp64, DType::fp32, DType::fp16, DType::bf16})
     expect_right_in_tiles<typename TypeParam::type>(
-        {.lengths = {90, 300}, .num_q_heads = 8, .head_dim = 64, .q_type = type}, {});
+        {.lengths = {90, 300}, .num_q_heads = 16, .head_dim = 64, .q_type = type}, {});
+}
+
+TYPED_TEST(Tiles, ScalesOfAnyKind) {
+  using T = typename TypeParam::type;
+  if constexpr (is_quantized_v<T>)
+    for (const Scales scales : {Scales::none, Scales::per_tensor, Scales::per_head, Scales::per_token})
+      for (const int group : {5, 8, 16}) {
+        if (scales == Scales::none && !facts_of(dtype_v<T>).has_nan) continue;  // integers need scales
+        expect_right_in_tiles<T>({.lengths      = {90, 33, 7},
+                                  .num_q_heads  = 5 * group,
+                                  .num_kv_heads = 5,
+                                  .head_dim     = 32,
+                                  .k_scales     = scales,
+                                  .v_scales     = scales},
+                                 {.layout = Layout::paged, .page_size = 24});
+      }
+}
+
+/// A NaN or an infinity in a key or a value, beside heads and rows that do not see it.
+TYPED_TEST(Tiles, NaNAndInfinity) {
+  using T = typename TypeParam::type;
+  for (const int t : {0, 15, 16, 40, 68, 69, 70})
+    for (const bool in_key : {true, false})
+      for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                              -std::numeric_limits<float>::infinity()}) {
+        const Shape shape{.lengths      = {71, 71},
+                          .num_q_heads  = 20,
+                          .num_kv_heads = 5,
+                          .head_dim     = 64,
+                          .query_lens   = {3, 1},
+                          .q_type       = t % 2 == 0 ? DType::bf16 : DType::fp32};
+        Sample<T> sample(shape);
+        if constexpr (is_quantized_v<T>) {
+          if (!std::isnan(bad)) continue;
+          (in_key ? sample.key_scale(0, t, 1) : sample.value_scale(0, t, 1)) = bad;
+        } else {
+          (in_key ? sample.key(0, t, 1) : sample.value(0, t, 1))[t % 64] = to_element<T>(bad);
+        }
+        expect_right_in_tiles<T>(sample, {.layout = Layout::paged, .page_size = 16});
+      }
 }
 
 TEST(IsaOfPlans, NamesThatAreNotThereAreRefusedAsErrors) {

@@ -57,7 +57,9 @@ TYPED_TEST(RandomPools, AgainstTheModel) {
   if constexpr (is_paged<TypeParam>) {
     EXPECT_GT(shared, 0);
     EXPECT_GT(evicted, 0);
-    if (!std::is_same_v<typename TypeParam::value_type, double>) EXPECT_GT(packed, 0);  // fp64 has no lists
+    if (!std::is_same_v<typename TypeParam::value_type, double>) {  // fp64 has no lists
+      EXPECT_GT(packed, 0);
+    }
   }
 }
 

@@ -57,12 +57,14 @@ TYPED_TEST(PoolAllocations, NoneInASteadyStep) {
   };
   requests_of_a_team_launch(d.exec), of_a_range();
   const long team = requests_of_a_team_launch(d.exec), range = of_a_range();
-  for (int i = 0; i < 16; ++i) {
+  for (int i = -1; i < 16; ++i) {  // Kokkos::Cuda allocates when it launches a kernel for the first time
     const FailingAllocations counting;
     d.pool.append(d.exec, slots, k, v);
     d.pool.write(d.exec, mapping, one_k, one_v);
     d.pool.kv(d.exec, slots);
-    EXPECT_EQ(FailingAllocations::count(), 2 * team + range) << "step " << i;
+    if (i >= 0) {
+      EXPECT_EQ(FailingAllocations::count(), 2 * team + range) << "step " << i;
+    }
     std::rotate(slots.begin(), slots.begin() + 1, slots.end());
   }
 }

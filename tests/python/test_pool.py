@@ -98,5 +98,48 @@ def test_errors():
         pool.release(2)
 
 
+def test_shared_prefixes():
+    rng = np.random.default_rng(2)
+    k, v = rows(rng, 20)
+    q = rng.standard_normal((2, 4, 32)).astype(np.float32)
+    cheap = dict(memory_bytes_per_us=1.0, cache_bytes_per_us=1.0, state_bytes_per_us=1e9, item_us=0.0, list_us=0.0)
+    for share in ("automatic", "never"):
+        pool = pagoda.PagedPool(**SHAPE, page_size=4, share_prefixes=share)
+        assert pool.options()["share_prefixes"] == share
+        slots = [pool.admit(k, v)]
+        slots.append(pool.fork(slots[0], 18))
+        if share == "automatic":
+            assert pool.prefix_report()["plain_because"] == "there was no decode yet"
+            pool.set_rates(**cheap)
+            assert pool.rates["memory_bytes_per_us"] == 1 and pool.rates["teams"] > 0
+        out = pool.decode(slots, q)
+        close(out[0], right(q[0], k, v), TOLERANCE["fp32"])
+        close(out[1], right(q[1], k[:18], v[:18]), TOLERANCE["fp32"])
+        report = pool.prefix_report()
+        assert (report["plain_because"] is None) == (report["entries"] > 0) == (share == "automatic")
+        # A decoder of one's own, from the pool's tables.
+        cache = pool.cache(slots)
+        decoder = pagoda.PrefixDecoder(cache, num_q_heads=4, rates=cheap)
+        tables = pool.batch_pages(slots)
+        assert list(np.from_dlpack(tables["seq_lens"])) == [20, 18]
+        assert list(np.from_dlpack(tables["page_indptr"])) == [0, 5, 10]
+        assert list(np.from_dlpack(tables["block_table"]))[:5] == pool.block_table(slots[0])
+        assert decoder.update(**tables)
+        close(decoder.decode(q, cache), out, 4 * TOLERANCE["fp32"])
+    assert set(pagoda.ContiguousPool(**SHAPE).batch_pages([])) == {"seq_lens", "query_len"}
+
+
+def test_errors_of_shared_prefixes():
+    with pytest.raises(ValueError, match="pagoda.PagedPool: share_prefixes is always; allowed: automatic or never"):
+        pagoda.PagedPool(**SHAPE, share_prefixes="always")
+    pool = pagoda.PagedPool(**SHAPE, share_prefixes="never")
+    with pytest.raises(ValueError, match="::rates: decodes read no lists, because PoolOptions::share_prefixes is never"):
+        pool.set_rates(teams=1)
+    with pytest.raises(ValueError, match="batch_pages: slot"):
+        pool.batch_pages([1])
+    with pytest.raises(ValueError, match="pagoda.Pool.set_rates: there is no rate speed"):
+        pagoda.PagedPool(**SHAPE).set_rates(speed=1)
+
+
 def test_dtype_of_a_library():
     assert np.from_dlpack(pagoda.ContiguousPool(**{**SHAPE, "dtype": np.float32}).k).dtype == np.float32

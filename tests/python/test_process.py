@@ -89,7 +89,9 @@ def test_a_fork_is_refused():
         plan.decode(scene.q, cache)
     """
     code, out, err = run(program)
-    assert (code, err) == (0, "")
+    assert code == 0
+    # The child of a process that has used CUDA cannot finalize it, which Kokkos reports as the child ends.
+    assert err in ("", "Kokkos::Cuda ERROR: Failed to call Kokkos::Cuda::finalize()\n")
     assert "this process was forked from one that had used Pagoda" in out
 
 

@@ -26,41 +26,73 @@ void PrefixPacking::gather(int node) {
   const PrefixForest::Node& v = forest_->nodes()[node];
   branches_.clear();
   for (int c = v.first_child; c < v.first_child + v.num_children; ++c)
-    branches_.push_back({c, forest_->nodes()[c].num_queries, 1, us(c, 0), 0, 0, 0, 0});
+    branches_.push_back({c, forest_->nodes()[c].num_queries, 1, us_[at(c)], 0, 0, 0, 0});
   for (int g = v.first_group; g < v.first_group + v.num_groups; ++g) {
     const PrefixForest::Group& group = forest_->groups()[g];
     branches_.push_back({~g, group.num_queries, group.count, group_us(group, 0, true),
                          group.count * cost_->pass(group.num_queries), group.count * group.num_queries * cost_->state(),
                          0, 0});
   }
-  int least = v.num_queries;
-  for (const Branch& b : branches_) least = std::min(least, b.queries);
-  in_tile_ = v.num_queries > 0 && cost_->same_tile(least, v.num_queries);
-  entry_   = {cost_->pass(v.num_queries), cost_->item(v.num_queries)};
 }
 
-/// `best` for a node all of whose query tokens fit a tile. Its entry then costs the same for every subset, so each
-/// branch begins if that saves more than its partial states cost.
-double PrefixPacking::best_in_tile(int ancestors, double weight, bool at_root) {
-  double extended = 0, shared = weight * entry_.pass + entry_.item;
-  for (Branch& b : branches_) {
-    const double begin  = b.begin_us + b.count * b.queries * cost_->state();
-    const double extend = b.child < 0                 ? b.begin_us + weight * b.slope - (at_root ? b.states : 0)
-                          : ancestors + 1 < max_nodes ? us(b.child, ancestors + 1)
-                                                      : std::numeric_limits<double>::infinity();
-    extended += extend, shared += std::min(begin, extend);
-    b.begins = begin < extend ? b.count : 0;
+/// Whether entries of the node cost the same for every subset of its branches.
+bool PrefixPacking::in_tile(int node) const {
+  const PrefixForest::Node& v = forest_->nodes()[node];
+  int least                   = v.num_queries;
+  for (int c = v.first_child; c < v.first_child + v.num_children; ++c)
+    least = std::min(least, forest_->nodes()[c].num_queries);
+  for (int g = v.first_group; g < v.first_group + v.num_groups; ++g)
+    least = std::min(least, forest_->groups()[g].num_queries);
+  return v.num_queries > 0 && cost_->same_tile(least, v.num_queries);
+}
+
+/// Sets the times of such a node for all numbers of ancestors. Each branch begins new entries if that saves more than
+/// its partial states cost. The loops over ancestors are vectorized.
+void PrefixPacking::set_costs_in_tile(int node) {
+  const PrefixForest::Node& v = forest_->nodes()[node];
+  const double *weight = &weight_[at(node)], pass = cost_->pass(v.num_queries), item = cost_->item(v.num_queries);
+  double shared[max_nodes], extended[max_nodes] = {};
+  for (int up = 0; up < max_nodes; ++up) shared[up] = weight[up] * pass + item;
+  for (int c = v.first_child; c < v.first_child + v.num_children; ++c) {
+    const double *us = &us_[at(c)], begin = us[0] + forest_->nodes()[c].num_queries * cost_->state();
+    for (int up = 0; up < max_nodes; ++up) extended[up] += us[up + 1], shared[up] += std::min(begin, us[up + 1]);
   }
-  if (shared < extended) return shared;
-  for (Branch& b : branches_) b.begins = 0;
-  return extended;
+  for (int g = v.first_group; g < v.first_group + v.num_groups; ++g) {
+    const PrefixForest::Group& group = forest_->groups()[g];
+    const double begin = group_us(group, 0, true), states = group.count * group.num_queries * cost_->state(),
+                 slope = group.count * cost_->pass(group.num_queries);
+    const int root     = depth_[node];
+    for (int up = 0; up < max_nodes; ++up) {
+      const double extend = begin + weight[up] * slope - (up == root ? states : 0);
+      extended[up] += extend, shared[up] += std::min(begin + states, extend);
+    }
+  }
+  double* us = &us_[at(node)];
+  for (int up = 0; up < max_nodes; ++up) us[up] = std::min(shared[up], extended[up]);
 }
 
-/// Returns the cost of the gathered node's branches and entry if its entries begin `ancestors` nodes above it and read
-/// `weight` tokens up to its end. Sets Branch::begins.
-double PrefixPacking::best(int ancestors, double weight, bool at_root) {
-  if (in_tile_) return best_in_tile(ancestors, weight, at_root);
-  double extended = 0;  // cost without an entry of the node
+/// Cost of a branch that does not begin new entries. Sequences whose entries begin at a root write no partial states.
+double PrefixPacking::extend_us(const Branch& b, int node, int ancestors) const {
+  if (b.child >= 0) return us_[at(b.child) + ancestors + 1];
+  return b.begin_us + weight_[at(node) + ancestors] * b.slope - (ancestors == depth_[node] ? b.states : 0);
+}
+
+/// Sets Branch::begins as set_costs_in_tile() has decided.
+void PrefixPacking::choose_in_tile(int node, int ancestors) {
+  double extended = 0;
+  for (const Branch& b : branches_) extended += extend_us(b, node, ancestors);
+  const bool shared = us_[at(node) + ancestors] < extended;
+  for (Branch& b : branches_) {
+    const double begin = b.begin_us + b.count * b.queries * cost_->state();
+    b.begins           = shared && begin < extend_us(b, node, ancestors) ? b.count : 0;
+  }
+}
+
+/// Returns the cost of the gathered node's branches and entry if its entries begin `ancestors` nodes above it. Sets
+/// Branch::begins.
+double PrefixPacking::best(int node, int ancestors) {
+  const double weight = weight_[at(node) + ancestors];
+  double extended     = 0;  // cost without an entry of the node
   int queries = 0, units = 0, total = 0;
   bool same = true;
   open_.clear();
@@ -71,8 +103,7 @@ double PrefixPacking::best(int ancestors, double weight, bool at_root) {
       extended += b.begin_us, queries += b.queries;
       continue;
     }
-    const double extend =
-        b.child >= 0 ? us(b.child, ancestors + 1) : b.begin_us + weight * b.slope - (at_root ? b.states : 0);
+    const double extend = extend_us(b, node, ancestors);
     extended += extend;
     b.saved = extend - b.begin_us;
     if (b.saved <= 0) continue;
@@ -166,31 +197,36 @@ void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, 
   pages_ = &pages, forest_ = &forest, cost_ = &cost;
   const auto nodes = forest.nodes();
   const int n      = static_cast<int>(nodes.size());
-  weight_.resize(nodes.size()), us_.resize(nodes.size() * max_nodes);
+  weight_.resize(at(n)), us_.resize(at(n)), path_.resize(nodes.size()), depth_.resize(nodes.size());
   double first_read = 0, plain = 0, packed = 0;  // tokens, us
   for (const PrefixForest::Group& g : forest.unshared()) {
     plain += plain_group_us(g, 0), packed += group_us(g, 0, false);
     first_read += static_cast<double>(g.own_tokens);
   }
-  path_.resize(nodes.size());
   for (int v = 0; v < n; ++v) {
     const PrefixForest::Node& node = nodes[v];
     const std::int64_t tokens      = std::int64_t(node.pages()) * pages.page_size;
-    weight_[v]                     = cost.weighted(tokens);
-    path_[v]                       = weight_[v] + (node.parent < 0 ? 0 : path_[node.parent]);
+    const double weight            = cost.weighted(tokens);
+    double* weights                = &weight_[at(v)];
+    weights[0]                     = weight;
+    for (int up = 1; up < max_nodes; ++up)
+      weights[up] = node.parent < 0 ? weight : weight + weight_[at(node.parent) + up - 1];
+    path_[v]  = node.parent < 0 ? weight : weight + path_[node.parent];
+    depth_[v] = node.parent < 0 ? 0 : depth_[node.parent] + 1;
     first_read += cost.kept_in_cache(tokens);
     for (const PrefixForest::Group& g : forest.groups().subspan(node.first_group, node.num_groups))
       plain += plain_group_us(g, path_[v]), first_read += static_cast<double>(g.own_tokens);
   }
   for (int v = n - 1; v >= 0; --v) {
-    gather(v);
-    double weight = 0;
-    for (int up = 0, top = v; up < max_nodes && top >= 0; ++up, top = nodes[top].parent) {
-      weight += weight_[top];
-      us(v, up) = best(up, weight, nodes[top].parent < 0);
+    us_[at(v) + max_nodes] = std::numeric_limits<double>::infinity();
+    if (in_tile(v)) {
+      set_costs_in_tile(v);
+      continue;
     }
+    gather(v);
+    for (int up = 0; up < max_nodes && up <= depth_[v]; ++up) us_[at(v) + up] = best(v, up);
   }
-  for (int v = 0; v < forest.num_roots(); ++v) packed += us(v, 0);
+  for (int v = 0; v < forest.num_roots(); ++v) packed += us_[at(v)];
   plain_us_  = plain + first_read * cost.first_read();
   packed_us_ = packed + first_read * cost.first_read() + cost.list();
 }
@@ -220,30 +256,32 @@ void PrefixPacking::add_leaves(const PrefixForest::Group& g, int begin, int end,
 /// Writes the entries of a node and of its leaves, and sets the positions of its children. Branches that begin new
 /// entries come first, so that the query tokens of the node's entry are contiguous.
 void PrefixPacking::visit(int node, EntryList& list) {
-  const Visit at              = visits_[node];
+  const Visit where           = visits_[node];
   const PrefixForest::Node& v = forest_->nodes()[node];
   int top                     = node;
-  double weight               = weight_[node];
-  for (int up = 0; up < at.ancestors; ++up) top = forest_->nodes()[top].parent, weight += weight_[top];
+  for (int up = 0; up < where.ancestors; ++up) top = forest_->nodes()[top].parent;
   gather(node);
-  best(at.ancestors, weight, forest_->nodes()[top].parent < 0);
+  if (in_tile(node))
+    choose_in_tile(node, where.ancestors);
+  else
+    best(node, where.ancestors);
   const int first = forest_->nodes()[top].first_page * pages_->page_size, last = v.last_page * pages_->page_size;
-  int query = at.query_begin;
+  int query = where.query_begin;
   for (const Branch& b : branches_) {
     if (b.begins == 0) continue;
     if (b.child < 0) {
-      add_leaves(forest_->groups()[~b.child], 0, b.begins, last, at.state + 1, query, list);
+      add_leaves(forest_->groups()[~b.child], 0, b.begins, last, where.state + 1, query, list);
     } else {
-      visits_[b.child] = {0, query, at.state + 1};
+      visits_[b.child] = {0, query, where.state + 1};
       query += b.queries;
     }
   }
-  add_entries(first, last, at.query_begin, query - at.query_begin, at.state, list);
+  add_entries(first, last, where.query_begin, query - where.query_begin, where.state, list);
   for (const Branch& b : branches_) {
     if (b.child < 0) {
-      add_leaves(forest_->groups()[~b.child], b.begins, b.count, first, at.state, query, list);
+      add_leaves(forest_->groups()[~b.child], b.begins, b.count, first, where.state, query, list);
     } else if (b.begins == 0) {
-      visits_[b.child] = {at.ancestors + 1, query, at.state};
+      visits_[b.child] = {where.ancestors + 1, query, where.state};
       query += b.queries;
     }
   }

@@ -48,12 +48,15 @@ class PrefixPacking {
   struct Visit {  ///< state of a node while the list is written
     int ancestors, query_begin, state;
   };
-  double& us(int node, int ancestors) { return us_[static_cast<std::size_t>(node) * max_nodes + ancestors]; }
+  static std::size_t at(int node) { return static_cast<std::size_t>(node) * (max_nodes + 1); }
   double group_us(const PrefixForest::Group& g, double weight, bool states) const;
   double plain_group_us(const PrefixForest::Group& g, double weight) const;
   void gather(int node);
-  double best(int ancestors, double weight, bool at_root);
-  double best_in_tile(int ancestors, double weight, bool at_root);
+  bool in_tile(int node) const;
+  void set_costs_in_tile(int node);
+  double extend_us(const Branch& b, int node, int ancestors) const;
+  void choose_in_tile(int node, int ancestors);
+  double best(int node, int ancestors);
   double try_subsets(double weight, double extended, int queries);
   double try_totals(double weight, double extended, int queries);
   double try_in_order(double weight, double extended, int queries);
@@ -65,13 +68,12 @@ class PrefixPacking {
   const BatchPages* pages_    = nullptr;
   const PrefixForest* forest_ = nullptr;
   const CostModel* cost_      = nullptr;
-  std::vector<double> weight_, path_, us_;  ///< path_: weight from the root
+  /// For a node and the number of ancestors that its entry includes, at(node) + ancestors: predicted time, and weighted
+  /// tokens. The time for max_nodes ancestors is infinite, and weights beyond the root are those from the root.
+  std::vector<double> us_, weight_;
+  std::vector<double> path_;  ///< weighted tokens from the root
+  std::vector<int> depth_;    ///< number of ancestors
   std::vector<Branch> branches_;
-  /// Of the gathered node: whether entries of all its subsets cost the same, and that cost.
-  bool in_tile_ = false;
-  struct {
-    double pass = 0, item = 0;
-  } entry_;
   std::vector<Branch*> open_;  ///< branches that a new entry makes cheaper
   std::vector<std::uint64_t> taken_;
   std::vector<Visit> visits_;

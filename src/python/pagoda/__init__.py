@@ -32,7 +32,7 @@ from ._memory import (
     sequences_that_fit,
     waste_fraction,
 )
-from ._plan import Plan, check, merge, merge_pair, plan, workspace_bytes
+from ._plan import Plan, TableFault, check, merge, merge_pair, plan, workspace_bytes
 from ._pool import ContiguousPool, PagedPool, Pool
 from ._prefix import PrefixDecoder
 
@@ -51,6 +51,7 @@ __all__ = [
     "Pool",
     "PrefixDecoder",
     "Prompt",
+    "TableFault",
     "bytes_per_token",
     "check",
     "configuration",

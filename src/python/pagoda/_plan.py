@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple, Union
+from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 from . import _core
 from ._arrays import device_of, empty, stream_number, wait_for_jax, writable
@@ -11,6 +11,16 @@ from ._cache import Array, Cache
 from ._lists import States
 
 Result = Union[Array, Tuple[Array, Array]]
+
+
+class TableFault(NamedTuple):
+    """What a decode of a plan with `checked` found wrong with a batch entry: its first fault."""
+
+    entry: int  #: batch entry
+    sequence: int  #: the sequence it names; -1 if its range in cu_seqlens_q is wrong
+    page: int  #: position in the sequence's page list of a page id outside of the cache; otherwise -1
+    value: int  #: what the array held
+    message: str  #: the array, the position, the value and what is allowed
 
 
 class Plan(_core.Plan):
@@ -52,6 +62,15 @@ class Plan(_core.Plan):
             self._decode(q, cache, out, lse, number)
             wait_for_jax(q, self.device, number)
         return out if lse is None else (out, lse)
+
+    def faults(self, *, stream: Any = None) -> List[TableFault]:
+        """The faults of the last decode of a plan with `checked`, at most one for each batch entry, in their order. Waits
+        for the device. stream: that of the decode, or one that waits for it."""
+        return [TableFault(*fault) for fault in self._faults(stream_number(self.device, None, stream))]
+
+    def fault_count(self, *, stream: Any = None) -> int:
+        """The number of batch entries with a fault in the last decode; see `faults`."""
+        return len(self.faults(stream=stream))
 
     def decode_entries(
         self,
@@ -129,6 +148,7 @@ def plan(
     max_entries: int = 0,
     max_entry_queries: int = 1,
     max_listed_queries: int = 0,
+    checked: bool = False,
     stream: Any = None,
 ) -> Plan:
     """Makes a plan for decodes of this cache, and of others with the same shape, types and strides.
@@ -155,6 +175,8 @@ def plan(
     max_entry_queries: bound on the query tokens of an entry, for tuning.
     max_listed_queries: bound on the sum of the query tokens of all entries, for tuning. Default: max_entries *
         max_entry_queries.
+    checked: each decode examines lengths, ids, tables and cu_seqlens_q on the device first. A sequence with a fault gets
+        NaN in its rows, the others are right, and `Plan.faults` reports them.
     """
     options = dict(locals())
     del options["cache"], options["stream"]

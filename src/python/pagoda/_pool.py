@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 from . import _core
 from ._arrays import device_numbers, empty, stream_number, type_name, wait_for_jax, writable
@@ -103,6 +103,18 @@ class Pool(_core.Pool):
         sequences of all caches that it has returned."""
         return self._cache(slots, stream_number(self.device, None, stream))
 
+    def set_rates(self, **rates: Any) -> None:
+        """Changes those of `rates` that are named. The next `decode` makes a new plan. Raises ValueError if decodes of the
+        pool are always plain."""
+        self._set_rates(rates)
+
+    def batch_pages(self, slots: Sequence[int], query_len: int = 1) -> Dict[str, Any]:
+        """Tables of these sequences on the host, with query_len query tokens of each: the arguments of
+        `PrefixDecoder.plan`. The arrays are copies, for DLPack."""
+        seq_lens, page_indptr, page_indices = self._batch_pages(slots, query_len)
+        tables = {"seq_lens": seq_lens, "query_len": query_len}
+        return tables if page_indices is None else {**tables, "block_table": page_indices, "page_indptr": page_indptr}
+
 
 class PagedPool(Pool):
     """A pool of pages, which are given to sequences as they grow.
@@ -111,6 +123,8 @@ class PagedPool(Pool):
     max_seq_len: tokens of the longest sequence. max_sequences: sequences held at a time.
     head_dim_v: default: head_dim. num_pages: default: enough for max_sequences of max_seq_len.
     num_q_heads: makes the plan of decodes at once; without it, call `prepare` before decodes.
+    share_prefixes: how decodes read pages that several sequences hold. "automatic": once for all of them where that is
+        predicted to be faster. "never": once for each sequence.
     """
 
     def __init__(
@@ -126,6 +140,7 @@ class PagedPool(Pool):
         num_pages: int = 0,
         order: str = "NHD",
         num_q_heads: int = 0,
+        share_prefixes: str = "automatic",
         device: Any = "cpu",
         stream: Any = None,
     ) -> None:
@@ -141,6 +156,7 @@ class PagedPool(Pool):
             page_size=page_size,
             num_pages=num_pages,
             order=order,
+            share_prefixes=share_prefixes,
             device_type=device_type,
             device_id=device_id,
             stream=stream_number(str(device), None, stream),
@@ -150,7 +166,8 @@ class PagedPool(Pool):
 
 
 class ContiguousPool(Pool):
-    """A pool that reserves max_seq_len tokens for each sequence. The arguments are those of PagedPool."""
+    """A pool that reserves max_seq_len tokens for each sequence. The arguments are those of PagedPool,
+    without those of pages."""
 
     def __init__(
         self,
@@ -178,6 +195,7 @@ class ContiguousPool(Pool):
             page_size=0,
             num_pages=0,
             order=order,
+            share_prefixes="automatic",
             device_type=device_type,
             device_id=device_id,
             stream=stream_number(str(device), None, stream),

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cuda_runtime_api.h>
+#include "bench/stream/gpu_runtime.hpp"
 
 #include <cstddef>
 #include <span>
 
-/// A bare read of GPU memory by plain CUDA kernels. Their unit does not include Kokkos, because that adds 0.1 to 0.24
-/// us to each launch of a unit.
-namespace pagoda::bench::cuda {
+/// A bare read of GPU memory by plain CUDA or HIP kernels. Their unit does not include Kokkos, because on CUDA that
+/// adds 0.1 to 0.24 us to each launch of a unit.
+namespace pagoda::bench::gpu {
 
 /// One way of reading: how the bytes are divided, how many loads of 16 bytes a thread has in flight, and how many
 /// thread blocks a multiprocessor has.
@@ -23,7 +23,7 @@ std::span<const Shape> shapes();
 
 /// Reads bytes (a multiple of 16) at data (aligned to 16). In effect nothing is written: `sink`, 4 bytes, only if the
 /// fold of all words equals one value of 2^128. Can be captured in a graph.
-void launch_read(const Shape& shape, const void* data, std::size_t bytes, unsigned* sink, cudaStream_t stream);
+void launch_read(const Shape& shape, const void* data, std::size_t bytes, unsigned* sink, Stream stream);
 
 /// The memory that time_read reads. Both are device memory, aligned to 16.
 struct Buffers {
@@ -40,13 +40,14 @@ struct Time {
 };
 
 /// Reads all of `evict`.
-void evict(const Buffers& buffers, cudaStream_t stream);
+void evict(const Buffers& buffers, Stream stream);
 
 /// Median time of one cold read of exactly `bytes`, inside a graph of `launches` (0: enough), by the fastest shape. The
 /// fastest is found with a third of the samples.
-Time time_read(const Buffers& buffers, std::size_t bytes, int samples, cudaStream_t stream, int launches = 0);
+Time time_read(const Buffers& buffers, std::size_t bytes, int samples, Stream stream, int launches = 0);
 
-/// Bytes of the last-level cache of the current device.
+/// Bytes of the last-level cache of the current device. HIP does not report the cache between L2 and memory, so on AMD
+/// GPUs it is that of backends/hip/cards.hpp.
 std::size_t cache_bytes();
 
-}  // namespace pagoda::bench::cuda
+}  // namespace pagoda::bench::gpu

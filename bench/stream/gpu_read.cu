@@ -1,18 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/stream/cuda_read.hpp"
+#include "bench/stream/gpu_read.hpp"
 
-#include "bench/stream/cuda_graph.hpp"
+#include "bench/stream/gpu_graph.hpp"
+
+#if defined(__HIP__)
+#include "backends/hip/cards.hpp"
+
+#include <hip/hip_runtime.h>
+#endif
 
 #include <algorithm>
+#include <string_view>
 
-namespace pagoda::bench::cuda {
+namespace pagoda::bench::gpu {
 
 namespace {
 
 constexpr int threads = 512;
 
-/// Blocks for each multiprocessor, as far as its threads allow (sm_86 has fewer than sm_80 and sm_90).
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 860
+/// Second argument of __launch_bounds__. CUDA: blocks for each multiprocessor, as far as its threads allow (sm_86 has
+/// fewer than sm_80 and sm_90). HIP: waves for each SIMD; the compiler needs no bound.
+#if defined(__HIP__)
+constexpr int most_blocks = 1;
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 860
 constexpr int most_blocks = 1536 / threads;
 #else
 constexpr int most_blocks = 2048 / threads;
@@ -21,11 +31,17 @@ template <int Unroll>
 constexpr int blocks = 16 / Unroll < most_blocks ? 16 / Unroll : most_blocks;
 
 __device__ __forceinline__ uint4 load(const uint4* p) {
+#if defined(__HIP__)
+  using Words   = unsigned __attribute__((ext_vector_type(4)));
+  const Words v = __builtin_nontemporal_load(reinterpret_cast<const Words*>(p));
+  return {v.x, v.y, v.z, v.w};
+#else
   uint4 v;
   asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
       : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
       : "l"(p));
   return v;
+#endif
 }
 
 /// This thread's words from `begin` on, `stride` apart and below `end`: Unroll loads in flight.
@@ -70,9 +86,14 @@ const void* address(Kernel* kernel) {
 }
 
 int multiprocessors() {
+#if defined(__HIP__)
+  constexpr auto which = hipDeviceAttributeMultiprocessorCount;
+#else
+  constexpr auto which = cudaDevAttrMultiProcessorCount;
+#endif
   int device = 0, count = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  check(PAGODA_GPU(GetDevice)(&device), "GetDevice");
+  check(PAGODA_GPU(DeviceGetAttribute)(&count, which, device), "DeviceGetAttribute");
   return count;
 }
 
@@ -89,18 +110,18 @@ std::span<const Shape> shapes() {
   return all;
 }
 
-void launch_read(const Shape& shape, const void* data, std::size_t bytes, unsigned* sink, cudaStream_t stream) {
+void launch_read(const Shape& shape, const void* data, std::size_t bytes, unsigned* sink, Stream stream) {
   const uint4* p       = static_cast<const uint4*>(data);
   std::size_t n        = bytes / sizeof(uint4);
   void* args[]         = {&p, &n, &sink};
   static const int sms = multiprocessors();
-  check(cudaLaunchKernel(shape.kernel, dim3(sms * shape.blocks_per_sm), dim3(threads), args, 0, stream),
+  check(PAGODA_GPU(LaunchKernel)(shape.kernel, dim3(sms * shape.blocks_per_sm), dim3(threads), args, 0, stream),
         "launching a read");
 }
 
-void evict(const Buffers& b, cudaStream_t stream) { launch_read(shapes()[0], b.evict, b.evict_bytes, b.sink, stream); }
+void evict(const Buffers& b, Stream stream) { launch_read(shapes()[0], b.evict, b.evict_bytes, b.sink, stream); }
 
-Time time_read(const Buffers& b, std::size_t bytes, int samples, cudaStream_t stream, int launches) {
+Time time_read(const Buffers& b, std::size_t bytes, int samples, Stream stream, int launches) {
   // Enough launches that the graph's start does not count. Windows rotate through the buffer.
   if (launches <= 0)
     launches =
@@ -123,10 +144,21 @@ Time time_read(const Buffers& b, std::size_t bytes, int samples, cudaStream_t st
 }
 
 std::size_t cache_bytes() {
-  int device = 0, bytes = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
+  int device = 0;
+  check(PAGODA_GPU(GetDevice)(&device), "GetDevice");
+#if defined(__HIP__)
+  hipDeviceProp_t properties;
+  check(hipGetDeviceProperties(&properties, device), "hipGetDeviceProperties");
+  auto bytes = static_cast<std::size_t>(properties.l2CacheSize);
+  for (const auto& card : pagoda::detail::hip::cards)
+    if (std::string_view(properties.gcnArchName).starts_with(card.target))
+      bytes = std::max(bytes, static_cast<std::size_t>(card.cache_mb) << 20);
+  return bytes;
+#else
+  int bytes = 0;
   check(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device), "cudaDeviceGetAttribute");
   return static_cast<std::size_t>(bytes);
+#endif
 }
 
-}  // namespace pagoda::bench::cuda
+}  // namespace pagoda::bench::gpu

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/c/prefix_structs.hpp"
+
+#include "src/c/boundary.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+namespace pagoda::c {
+
+namespace {
+
+std::vector<pagoda::RowTile> tiles_of(const char* who, const char* name, const pagoda_row_tile* tiles,
+                                      std::int32_t count) {
+  require(count >= 0 && count <= PAGODA_MAX_ROW_TILES, who, ": rates.num_", name, " is ", count, "; allowed: 0 to ",
+          PAGODA_MAX_ROW_TILES);
+  std::vector<pagoda::RowTile> to;
+  to.reserve(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) to.push_back({tiles[i].rows, tiles[i].flops_per_us});
+  return to;
+}
+
+constexpr std::size_t least_rates =
+    offsetof(pagoda_device_rates, plain_tiles) + sizeof(pagoda_device_rates::plain_tiles);
+
+std::int32_t copy_tiles(const std::vector<pagoda::RowTile>& from, pagoda_row_tile* to) {
+  const std::size_t count = std::min<std::size_t>(from.size(), PAGODA_MAX_ROW_TILES);
+  for (std::size_t i = 0; i < count; ++i) to[i] = {from[i].rows, 0, from[i].flops_per_us};
+  return static_cast<std::int32_t>(count);
+}
+
+}  // namespace
+
+DeviceRates rates_of(const char* who, const pagoda_device_rates* given) {
+  const auto r = read_struct(who, "rates", given, least_rates);
+  return {r.memory_bytes_per_us,
+          r.cache_bytes_per_us,
+          r.cache_bytes,
+          r.state_bytes_per_us,
+          tiles_of(who, "tiles", r.tiles, r.num_tiles),
+          tiles_of(who, "plain_tiles", r.plain_tiles, r.num_plain_tiles),
+          r.teams,
+          r.item_us,
+          r.list_us};
+}
+
+void write_rates(const char* who, const DeviceRates& from, pagoda_device_rates* rates) {
+  const std::size_t bytes = common_bytes(who, "rates", rates, least_rates);
+  pagoda_device_rates to{};
+  to.struct_size         = rates->struct_size;
+  to.memory_bytes_per_us = from.memory_bytes_per_us, to.cache_bytes_per_us = from.cache_bytes_per_us;
+  to.cache_bytes = from.cache_bytes, to.state_bytes_per_us = from.state_bytes_per_us;
+  to.item_us = from.item_us, to.list_us = from.list_us, to.teams = from.teams;
+  to.num_tiles       = copy_tiles(from.tiles, to.tiles);
+  to.num_plain_tiles = copy_tiles(from.plain_tiles, to.plain_tiles);
+  std::memcpy(rates, &to, bytes);
+}
+
+void write_report(const char* who, const PrefixReport& from, pagoda_prefix_report* report) {
+  const std::size_t bytes = common_bytes(who, "report", report, offsetof(pagoda_prefix_report, plain_because));
+  pagoda_prefix_report to{};
+  to.struct_size = report->struct_size;
+  to.new_plan = from.new_plan ? 1 : 0, to.entries = from.entries, to.states = from.states;
+  to.planning_us = from.planning_us, to.plain_us = from.plain_us, to.packed_us = from.packed_us;
+  to.plain_because = from.plain_because;
+  std::memcpy(report, &to, bytes);
+}
+
+}  // namespace pagoda::c
