@@ -42,6 +42,8 @@ inline tuned::Problem tuned_shape(const Schedule& s) {
   t.head_dim_v       = s.shape.head_dim_v;
   t.list.max_entries = s.bounds.max_entries;
   t.num_q_tokens = t.max_q_tokens = is_list(t) ? s.bounds.max_entry_queries : s.bounds.max_query_len;
+  t.max_seq_len                   = s.bounds.max_seq_len;
+  t.fixed_splits = s.fixed_splits, t.max_batch = s.bounds.max_batch;
   return t;
 }
 
@@ -79,9 +81,8 @@ inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Pro
   } else if (kv.batch > 0) {
     t.num_q_tokens = static_cast<int>(p.q.extent[0] / kv.batch);
   }
-  t.page_size   = kv.page_size();
-  t.max_seq_len = s.bounds.max_seq_len;
-  t.num_pages   = kv.num_pages();
+  t.page_size = kv.page_size();
+  t.num_pages = kv.num_pages();
   for (const auto& [to, from, scale] : {std::tuple{&t.k, &kv.k, &kv.k_scale}, std::tuple{&t.v, &kv.v, &kv.v_scale}}) {
     if (scale->data && (scale->stride[0] != 0 || scale->stride[1] != 0)) return "scales of single tokens";
     const auto bytes = [f = from](int axis) { return f->extent[axis] > 1 ? f->stride[axis] * size_of(f->type) : 128; };

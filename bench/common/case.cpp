@@ -53,7 +53,8 @@ std::string Case::name(std::string_view backend) const {
                 num_q_tokens > 1 ? concat("q", num_q_tokens) : std::string(),
                 ragged() ? concat("of", num_long) : std::string(), "/", length_name, "/",
                 paged() ? concat("page", page_size) : std::string("contiguous"), by_head ? "-HND" : "",
-                offset > 0 ? concat("-off", offset) : std::string(), checked ? "-checked" : "");
+                offset > 0 ? concat("-off", offset) : std::string(), checked ? "-checked" : "",
+                exactness == Exactness::fast ? std::string() : concat("-", name_of(exactness)));
 }
 
 Rotation rotation(std::size_t cache_bytes, std::size_t last_level, std::size_t room) {

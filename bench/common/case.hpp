@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/plan.hpp>
 #include <pagoda/types.hpp>
 
 #include <cstddef>
@@ -37,12 +38,13 @@ struct Case {
   int num_q_tokens = 1;    ///< of each sequence, causal
   int num_long     = 0;    ///< if not 0, only this many sequences have num_q_tokens, and each other one has one token
   std::vector<int> lengths;
-  std::string length_name;  ///< "S1024" if all are equal, else a description
-  int page_size = 0;        ///< 0: contiguous
-  bool by_head  = false;    ///< HND order in a page instead of NHD
-  int offset    = 0;        ///< elements from an aligned address to the cache; rows are unaligned unless 0
-  bool checked  = false;    ///< the plan examines tables in each decode (DecodeOptions::checked)
-  Bar bar       = Bar::none;
+  std::string length_name;      ///< "S1024" if all are equal, else a description
+  int page_size       = 0;      ///< 0: contiguous
+  bool by_head        = false;  ///< HND order in a page instead of NHD
+  int offset          = 0;      ///< elements from an aligned address to the cache; rows are unaligned unless 0
+  bool checked        = false;  ///< the plan examines tables in each decode (DecodeOptions::checked)
+  Exactness exactness = Exactness::fast;  ///< of the plan
+  Bar bar             = Bar::none;
 
   int batch() const { return static_cast<int>(lengths.size()); }
   bool paged() const { return page_size > 0; }
@@ -73,7 +75,7 @@ struct Case {
   /// decode/generic/fp16/32x8x128/B64/S1024/page16, with several query tokens .../B64q4/..., if only 2 of
   /// the 64 have 4 .../B64q4of2/..., in HND order
   /// .../page16-HND, one element off an aligned address .../page16-off1, with a checked plan
-  /// .../page16-checked
+  /// .../page16-checked, with fixed splits .../page16-batch_invariant
   std::string name(std::string_view backend) const;
 };
 

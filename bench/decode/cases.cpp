@@ -75,6 +75,24 @@ void add_checked(std::vector<Case>& cases) {
     }
 }
 
+/// With splits that suit the machine and with fixed ones: their cost.
+void add_exact(std::vector<Case>& cases, DType type, Heads heads) {
+  const auto add_both = [&](Case c) {
+    c.bar = Bar::none;
+    for (const Exactness exactness : {Exactness::fast, Exactness::batch_invariant}) {
+      c.exactness = exactness;
+      cases.push_back(c);
+    }
+  };
+  for (const auto& [batch, length] :
+       {std::pair(1, 4096), {1, 131072}, {8, 16384}, {8, 32768}, {32, 4096}, {32, 8192}, {64, 4096}, {128, 2048}})
+    add_both(uniform(type, heads, batch, length, 16));
+  Case c        = uniform(type, heads, 256, 1, 16);
+  c.lengths     = {std::begin(conversation_lengths), std::begin(conversation_lengths) + 256};
+  c.length_name = "conversation";
+  add_both(c);
+}
+
 /// Removes cases that occur earlier in the list.
 std::vector<Case> unique(std::vector<Case> cases) {
   std::set<std::string> seen;
@@ -180,6 +198,8 @@ std::vector<Case> device_cases() {
   add_row_lengths(cases, DType::fp16, {33, 40, 48, 72, 80, 96, 100, 112, 120, 128});
   for (const DType type : {DType::fp32, DType::fp8_e4m3, DType::int8}) add_row_lengths(cases, type, {100, 112, 128});
   add_checked(cases);
+  for (const DType type : {DType::fp16, DType::fp8_e4m3, DType::fp32})
+    for (const Heads heads : {grouped, all, wide}) add_exact(cases, type, heads);
   return unique(std::move(cases));
 }
 
@@ -194,6 +214,12 @@ std::vector<Case> host_cases() {
   for (const int length : {4096, 65536, 1048576}) cases.push_back(uniform(DType::fp32, {1, 1}, 1, length, 0));
   for (const DType type : {DType::fp32, DType::fp16}) add_row_lengths(cases, type, {72, 80, 100, 112, 120, 128});
   add_checked(cases);
+  for (const auto& [batch, length] : {std::pair(1, 65536), {32, 1024}, {32, 4096}})
+    for (const Exactness exactness : {Exactness::fast, Exactness::batch_invariant}) {
+      Case c      = uniform(DType::fp16, grouped, batch, length, 16);
+      c.exactness = exactness;
+      cases.push_back(c);
+    }
   return unique(std::move(cases));
 }
 

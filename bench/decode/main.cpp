@@ -56,7 +56,8 @@ Plan<Exec> make_plan(const Exec& exec, const Case& c, const auto& caches, const 
                  .cu_seqlens_q     = cu_seqlens_q(c),
                  .max_query_tokens = c.query_begin(c.batch()),
                  .backend          = backend,
-                 .checked          = c.checked});
+                 .checked          = c.checked,
+                 .exactness        = c.exactness});
   });
 }
 

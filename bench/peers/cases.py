@@ -16,7 +16,7 @@ TYPES = read_table()
 NAME = re.compile(
     r"decode/(?P<backend>[^/]+)/(?P<type>\w+)/(?P<q_heads>\d+)x(?P<kv_heads>\d+)x(?P<dim>\d+)(?:-(?P<dim_v>\d+))?"
     r"/B(?P<batch>\d+)(?:q(?P<q_tokens>\d+)(?:of\d+)?)?/(?P<lengths>S\d+|[a-z-]+)/(?:page(?P<page>\d+)|contiguous)(?P<order>-HND)?"
-    r"(?:-off(?P<offset>\d+))?(?:-checked)?"
+    r"(?:-off(?P<offset>\d+))?(?:-checked)?(?:-batch_invariant)?"
 )
 SUFFIX = "/manual_time"
 

@@ -211,6 +211,13 @@ typedef struct pagoda_cache {
 
 /* ---- plans and decodes */
 
+/** What the bits of results may depend on (pagoda::Exactness). */
+typedef enum pagoda_exactness {
+  PAGODA_FAST            = 0, /**< on the rest of the batch and on the machine */
+  PAGODA_BATCH_INVARIANT = 1, /**< on a sequence's own queries, tokens and options only */
+  PAGODA_REPRODUCIBLE    = 2  /**< the same in every run, for any number of multiprocessors or threads */
+} pagoda_exactness;
+
 /** What a decode computes. Zero selects the default of every field but num_q_heads. Arrays are read on the device by
    each decode and must live as long as the plan. */
 typedef struct pagoda_decode_options {
@@ -242,7 +249,7 @@ typedef struct pagoda_decode_options {
   int32_t max_entry_queries;  /**< bound on the query tokens of an entry, for tuning; default: 1 */
   int32_t max_listed_queries; /**< bound on the sum of the query tokens of all entries, for tuning; default:
                                  max_entries * max_entry_queries */
-  int32_t reserved;           /**< 0 */
+  int32_t exactness;          /**< a pagoda_exactness; default: PAGODA_FAST */
   int32_t checked;   /**< nonzero: each decode examines lengths, ids and tables on the device first; see checked of
                         pagoda::DecodeOptions, and pagoda_plan_read_faults */
   int32_t reserved2; /**< 0 */

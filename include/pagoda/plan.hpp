@@ -24,6 +24,24 @@ struct EntryBounds {
   int max_listed = 0;
 };
 
+/// How the bits of results depend on the rest of a batch and on the machine (src/NUMERICS.md). Of one backend and one
+/// instruction set, batch_invariant and reproducible give the same bits: both split each sequence after fixed numbers
+/// of tokens, which follow from the shape of the problem alone.
+enum class Exactness {
+  /// Splits suit the machine and the batch: the last bits of a sequence's results may change with the other sequences.
+  fast,
+  /// The bits of a sequence's rows of out and lse depend on its own queries, tokens and options only: not on the other
+  /// sequences, its place in the batch, the bounds of the plan or page ids. Its length must be at most max_seq_len.
+  batch_invariant,
+  /// The same bits in every run, whatever the number of multiprocessors or threads.
+  reproducible
+};
+
+/// The name, as in the enum.
+constexpr const char* name_of(Exactness e) {
+  return e == Exactness::batch_invariant ? "batch_invariant" : e == Exactness::reproducible ? "reproducible" : "fast";
+}
+
 /// What a decode computes, besides the cache itself. Zero or empty selects the default given beside each field. The
 /// Views are in memory of the execution space. Each decode reads their contents on the device, so they may change
 /// between decodes. The plan keeps its own copy of each View, so managed Views live as long as the plan.
@@ -82,6 +100,10 @@ struct DecodeOptions {
   /// as the one that the plan was made with, or max_batch if that is more. Not with entries, programmatic_launch or
   /// PrefixDecoder.
   bool checked = false;
+  /// What results may depend on. Other values than fast need more workspace (workspace_bytes), about in proportion to
+  /// max_batch * max_seq_len, and cost time where few sequences could use the whole device. Not with entries or
+  /// PrefixDecoder; a pool that shares prefixes decodes plainly.
+  Exactness exactness = Exactness::fast;
 };
 
 namespace detail {

@@ -236,7 +236,8 @@ pagoda_decode_options read_options(const char* who, const pagoda_decode_options*
   require(o.max_query_len >= 0, who, ": options.max_query_len is ", o.max_query_len, "; allowed: 0 (one) or more");
   require(o.max_entry_queries >= 0, who, ": options.max_entry_queries is ", o.max_entry_queries,
           "; allowed: 0 (one) or more");
-  require(o.reserved == 0, who, ": options.reserved is ", o.reserved, "; allowed: 0");
+  require(o.exactness >= 0 && o.exactness <= PAGODA_REPRODUCIBLE, who, ": options.exactness is ", o.exactness,
+          "; allowed: PAGODA_FAST (0), PAGODA_BATCH_INVARIANT (1) or PAGODA_REPRODUCIBLE (2)");
   require(o.reserved2 == 0, who, ": options.reserved2 is ", o.reserved2, "; allowed: 0");
   require(!o.cu_seqlens_q || o.num_cu_seqlens_q >= 1, who, ": options.num_cu_seqlens_q is ", o.num_cu_seqlens_q,
           "; allowed: the entries of cu_seqlens_q, 1 or more");

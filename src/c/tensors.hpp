@@ -92,6 +92,7 @@ Options<Space> decode_options(const pagoda_decode_options& o) {
   if (o.sinks) to.sinks = Kokkos::View<const float*, Memory>(o.sinks, entries(o.num_q_heads));
   if (o.backend) to.backend = o.backend;
   to.programmatic_launch = o.programmatic_launch != 0;
+  to.exactness           = Exactness(o.exactness);
   to.checked             = o.checked != 0;
   to.entries             = {o.max_entries, o.max_entry_queries == 0 ? 1 : o.max_entry_queries, o.max_listed_queries};
   return to;

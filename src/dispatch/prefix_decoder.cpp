@@ -84,6 +84,8 @@ PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const Cache
           "; allowed: 0. The decoder makes its own lists, whose bounds are in PrefixOptions");
   require(!options.checked,
           "pagoda::PrefixDecoder: checked is true; allowed: false (pagoda::check examines the tables)");
+  require(options.exactness == Exactness::fast, "pagoda::PrefixDecoder: exactness is ", name_of(options.exactness),
+          "; allowed: fast (sequences that share pages are decoded together)");
   plain             = std::make_unique<Plan<ExecutionSpace>>(make_plan(exec, kv, options, {}));
   bounds            = bounds_of(prefix, options, plain->schedule(), wide_rows);
   const Schedule& s = plain->schedule();

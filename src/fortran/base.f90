@@ -15,6 +15,7 @@ module pagoda_base
   integer(c_int32_t), parameter, public :: PAGODA_MEMORY_UNSPECIFIED = 0, PAGODA_MEMORY_HOST = 1, &
       PAGODA_MEMORY_DEVICE = 2, PAGODA_MEMORY_SHARED = 3
   integer(c_int32_t), parameter, public :: PAGODA_NHD = 0, PAGODA_HND = 1
+  integer(c_int32_t), parameter, public :: PAGODA_FAST = 0, PAGODA_BATCH_INVARIANT = 1, PAGODA_REPRODUCIBLE = 2
   integer(c_int32_t), parameter, public :: PAGODA_CONTIGUOUS = 0, PAGODA_PAGED = 1, PAGODA_PAGED_CSR = 2
 
   !> pagoda_tensor. Axes are in C's order.

@@ -30,7 +30,7 @@ module pagoda_decodes
     integer(c_int32_t) :: max_entries = 0
     integer(c_int32_t) :: max_entry_queries = 0
     integer(c_int32_t) :: max_listed_queries = 0
-    integer(c_int32_t) :: reserved = 0
+    integer(c_int32_t) :: exactness = 0
     integer(c_int32_t) :: checked = 0
     integer(c_int32_t) :: reserved2 = 0
   end type

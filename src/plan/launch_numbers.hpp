@@ -30,7 +30,8 @@ inline LaunchNumbers launch_numbers(const Schedule& s, int batch, int query_len)
       std::int64_t(batch) * head_groups * ceil_div(std::max(query_len, 1) * group, s.kernel.row_tile);
   n.split       = fit_teams_to_rows(row_tiles, s.split);
   n.grid_splits = grid_for(row_tiles, n.split.num_teams * n.split.even_waves);
-  if (s.split.deals_tiles) n.split.num_teams = teams_launched(row_tiles * n.grid_splits, n.split.num_teams);
+  if (s.split.deals_tiles && !s.fixed_splits)
+    n.split.num_teams = teams_launched(row_tiles * n.grid_splits, n.split.num_teams);
   return n;
 }
 

@@ -74,6 +74,12 @@ void check_options(const DecodeOptions<MemorySpace>& o, DType kv_type) {
       !o.checked || !o.programmatic_launch,
       "pagoda::plan: checked is true with programmatic_launch; allowed: one of them (a checked decode reads what the "
       "kernel before it wrote)");
+  require(o.exactness == Exactness::fast || o.exactness == Exactness::batch_invariant ||
+              o.exactness == Exactness::reproducible,
+          "pagoda::plan: exactness is ", static_cast<int>(o.exactness),
+          "; allowed: fast (0), batch_invariant (1) or reproducible (2)");
+  require(o.exactness == Exactness::fast || e.max_entries == 0, "pagoda::plan: exactness is ", name_of(o.exactness),
+          " in a plan for lists of entries; allowed: fast (the splits of an entry depend on the whole list)");
   const std::size_t heads = static_cast<std::size_t>(o.num_q_heads);
   require(!o.alibi_slopes.data() || o.alibi_slopes.extent(0) == heads, "pagoda::plan: alibi_slopes has ",
           o.alibi_slopes.extent(0), " entries; allowed: num_q_heads = ", o.num_q_heads);

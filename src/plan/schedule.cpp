@@ -31,7 +31,9 @@ Schedule make_schedule(const ExecutionSpace& exec, const CacheRef& kv,
   s.kernel          = choose_kernel(choice, s.shape, s.bounds, s.options, kv);
   s.multiprocessors = choice.machine.multiprocessors;
 
-  s.split = split_lengths(choice);
+  s.fixed_splits = o.exactness != Exactness::fast;
+  s.kernel.general |= s.fixed_splits;  // this instance depends on no property of the batch
+  s.split = s.fixed_splits ? fixed_split_lengths(choice, s.shape) : split_lengths(choice);
   require_countable_items(s.bounds, s.shape, s.kernel, max_split_tokens(s.split));
   const std::int64_t row_tiles = max_row_tiles(s.bounds, s.shape, s.kernel);
   s.split                      = bound_splits(s.split, row_tiles, s.bounds.max_seq_len);
@@ -74,6 +76,7 @@ std::string describe(const Schedule& s) {
       k.isa_name ? concat(", instructions ", k.isa_name) : std::string(),
       k.slow_because ? concat(", slow: ", k.slow_because) : std::string(), k.values_in_keys ? ", values in keys" : "",
       k.general ? ", all options" : "", of_lists(s.bounds) ? ", lists of entries" : "",
+      s.fixed_splits ? concat(", splits of ", max_split_tokens(s.split), " tokens") : std::string(),
       s.backend.faster_on ? concat(", faster on ", s.backend.faster_on) : std::string());
 }
 

@@ -67,7 +67,7 @@ KOKKOS_INLINE_FUNCTION SplitLimit limit_splits(const RowTotals& t, const SplitBo
 ///    take all rows at once or in two full rounds.
 ///  - If rows stay whole, the last round may leave many teams idle. Two teams for each multiprocessor are then faster.
 inline SplitBounds fit_teams_to_rows(std::int64_t rows, const SplitBounds& bounds) {
-  if (2 * rows <= bounds.num_teams) return bounds;
+  if (bounds.even_waves == 0 || 2 * rows <= bounds.num_teams) return bounds;  // without waves splits are fixed
   const auto busy       = [&](double teams) { return rows / (teams * std::ceil(rows / teams)); };
   const auto least_idle = [&](SplitBounds b) {
     const int fewer = 2 * b.num_teams / 3;

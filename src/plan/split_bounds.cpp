@@ -21,6 +21,17 @@ std::int64_t max_resident_teams(const SplitBounds& split, std::int64_t row_tiles
   return std::int64_t(split.num_teams) << (may_be_smaller ? split.round_shift : 0);
 }
 
+/// Whether the splits of a row do not depend on the other rows.
+bool fixed(const SplitBounds& split) { return split.even_waves == 0; }
+
+/// limit_splits keeps the splits as they are if the chunks of all rows make fewer cuts than max_cuts, in float.
+std::int64_t most_fixed_cuts(const SplitBounds& split, std::int64_t row_tiles, int max_seq_len) {
+  const std::int64_t longest = max_split_tokens(split);
+  if (max_seq_len <= longest) return 1;
+  const std::int64_t cuts = row_tiles * ((max_seq_len + longest - 1) / longest);
+  return cuts + cuts / 100000 + 1;
+}
+
 }  // namespace
 
 SplitBounds split_lengths(const FragmentChoice& choice) {
@@ -39,12 +50,31 @@ SplitBounds split_lengths(const FragmentChoice& choice) {
   return s;
 }
 
+SplitBounds fixed_split_lengths(const FragmentChoice& choice, const ProblemShape& shape) {
+  // A split reads at least half a megabyte, and 32 times the bytes of its partial state.
+  const int bits_of_token =
+      (shape.head_dim + shape.head_dim_v) * size_of(shape.kv_type) * 8 / dims_per_element(shape.kv_type);
+  const double state  = 4.0 * choice.kernel.row_tile * shape.head_dim_v;
+  const double tokens = 8 * std::max(0x1p19, 32 * state) / bits_of_token;
+  SplitBounds s       = split_lengths(choice);
+  const int shortest  = 1 << (s.chunk_shift + s.split_shift);
+  int length          = 4096;
+  while (length > 256 && length / 2 >= shortest && length / 2 >= tokens) length /= 2;
+  s.even_waves = s.waves = 0;
+  s.max_chunks           = std::max(length >> s.chunk_shift, 1);
+  return s;
+}
+
 SplitBounds bound_splits(SplitBounds split, std::int64_t row_tiles, int max_seq_len) {
   const std::int64_t splits     = max_splits_of_row(split, max_seq_len);
   split.num_teams               = static_cast<int>(std::min<std::int64_t>(split.num_teams, row_tiles * splits));
   const std::int64_t for_waves  = std::max(split.waves, split.even_waves) * max_resident_teams(split, row_tiles);
   const std::int64_t for_length = row_tiles * max_seq_len / max_split_tokens(split) + 1;
   const std::int64_t possible   = row_tiles * std::max<std::int64_t>(splits - 1, 1);
+  if (fixed(split)) {
+    split.max_cuts = static_cast<int>(most_fixed_cuts(split, row_tiles, max_seq_len));
+    return split;
+  }
   split.max_cuts = static_cast<int>(std::max<std::int64_t>(std::min(std::max(for_waves, for_length), possible), 1));
   return split;
 }
@@ -54,7 +84,9 @@ int max_slots(const SplitBounds& split, std::int64_t row_tiles, int max_seq_len)
   // item's number is its slot, and there are at most as many items as teams.
   const std::int64_t teams =
       std::min(max_resident_teams(split, row_tiles), row_tiles * max_splits_of_row(split, max_seq_len));
-  return std::max(2 * split.max_cuts, static_cast<int>(teams));
+  const std::int64_t of_cuts = fixed(split) ? std::min(split.max_cuts + row_tiles, 2 * std::int64_t(split.max_cuts))
+                                            : 2 * std::int64_t(split.max_cuts);
+  return static_cast<int>(std::max(of_cuts, teams));
 }
 
 }  // namespace pagoda::detail

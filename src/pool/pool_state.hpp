@@ -116,6 +116,7 @@ struct PoolState {
     if (table.shape().contiguous) return "the cache is contiguous";
     if (options.share_prefixes == SharePrefixes::never) return "PoolOptions::share_prefixes is never";
     if (with.checked) return "the plan is checked, and lists are not";
+    if (with.exactness != Exactness::fast) return "the plan's exactness is not fast, and that of lists is";
     if (with.cu_seqlens_q.data()) return "cu_seqlens_q is in device memory, and the pool plans on the host";
     return nullptr;
   }

@@ -56,6 +56,13 @@ class Options {
       bool on = false;
       read(name, value, on);
       o_.programmatic_launch = on ? 1 : 0;
+    } else if (name == "exactness") {
+      std::string text;
+      read(name, value, text);
+      const char* const names[] = {"fast", "batch_invariant", "reproducible"};
+      for (o_.exactness = 0; o_.exactness < 3 && text != names[o_.exactness];) ++o_.exactness;
+      if (o_.exactness == 3)
+        refuse(who_, ": exactness is \"", text, "\"; allowed: \"fast\", \"batch_invariant\" or \"reproducible\"");
     } else if (name == "checked") {
       bool on = false;
       read(name, value, on);

@@ -58,7 +58,7 @@ static void test_options(void) {
   enum { heads = 6 };
   const double sinks[heads] = {0.5, -1, 2, 0, 1, -0.25}, slopes[heads] = {0.5, 0.25, 0.125, 1, 0, 0.0625};
   float array[heads];
-  for (int option = 0; option < 8; ++option) {
+  for (int option = 0; option < 10; ++option) {
     Scene s     = scene(plain_type(), PAGODA_PAGED, PAGODA_NHD);
     s.query_len = option == 0 ? 1 : 3;
     scene_make(&s);
@@ -77,6 +77,8 @@ static void test_options(void) {
       s.options.cu_seqlens_q     = scene_upload(&s, counts, sizeof counts);
       s.options.num_cu_seqlens_q = 4;
     }
+    if (option == 8) s.options.exactness = PAGODA_BATCH_INVARIANT;
+    if (option == 9) s.options.exactness = PAGODA_REPRODUCIBLE;
     const int wrong = scene_decode(&s, NULL);
     if (wrong != 0) printf("option %d: %d wrong rows\n", option, wrong);
     CHECK(wrong == 0);

@@ -253,9 +253,11 @@ static void test_errors(void) {
   pagoda_plan* none           = NULL;
   s.options.max_entry_queries = -1;
   CHECK_INVALID(pagoda_plan_create(NULL, &s.kv, &s.options, &none), "options.max_entry_queries is -1");
-  s.options.max_entry_queries = 1, s.options.reserved = 1;
-  CHECK_INVALID(pagoda_plan_create(NULL, &s.kv, &s.options, &none), "options.reserved is 1");
-  s.options.reserved = 0, s.options.max_listed_queries = -2;
+  s.options.max_entry_queries = 1, s.options.exactness = 3;
+  CHECK_INVALID(pagoda_plan_create(NULL, &s.kv, &s.options, &none), "options.exactness is 3");
+  s.options.exactness = PAGODA_BATCH_INVARIANT;
+  CHECK_INVALID(pagoda_plan_create(NULL, &s.kv, &s.options, &none), "exactness is batch_invariant");
+  s.options.exactness = PAGODA_FAST, s.options.max_listed_queries = -2;
   CHECK_INVALID(pagoda_plan_create(NULL, &s.kv, &s.options, &none), "entries.max_listed is -2");
   s.options.max_listed_queries = 0, s.options.window = 3;
   CHECK_INVALID(pagoda_plan_create(NULL, &s.kv, &s.options, &none), "window_left is 2 in a plan for lists");

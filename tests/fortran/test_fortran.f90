@@ -84,6 +84,13 @@ contains
     call expect(pagoda_decode(host, plan, q, kv, out, lse), PAGODA_SUCCESS)
     call expect(pagoda_exec_fence(host), PAGODA_SUCCESS)
     call expect(pagoda_decode(host, plan, q, kv, pagoda_no_tensor, lse), PAGODA_INVALID_ARGUMENT, "out.")
+    call check(index(pagoda_plan_describe(plan), "splits of") == 0, "splits that suit the machine")
+    call pagoda_plan_destroy(plan)
+    options%exactness = PAGODA_BATCH_INVARIANT
+    call expect(pagoda_plan_create(host, kv, options, plan), PAGODA_SUCCESS)
+    call check(index(pagoda_plan_describe(plan), "splits of") > 0, "fixed splits")
+    call expect(pagoda_decode(host, plan, q, kv, out, lse), PAGODA_SUCCESS)
+    call expect(pagoda_exec_fence(host), PAGODA_SUCCESS)
     call pagoda_plan_destroy(plan)
   end subroutine
 

@@ -94,6 +94,8 @@ TYPED_TEST(PoolSharedDecode, ReasonsOfPlainDecodes) {
   expect({.num_q_heads = 2, .window_left = 9},
          is_fp64 ? fp64 : "a sliding window hides different tokens from different sequences");
   expect({.num_q_heads = 2, .checked = true}, "the plan is checked, and lists are not");
+  for (const Exactness exactness : {Exactness::batch_invariant, Exactness::reproducible})
+    expect({.num_q_heads = 2, .exactness = exactness}, "the plan's exactness is not fast, and that of lists is");
   const std::vector<int> offsets{0, 1, 2, 3, 4};
   expect({.num_q_heads = 2, .max_batch = 4, .cu_seqlens_q = on_device(d.exec, offsets)},
          "cu_seqlens_q is in device memory, and the pool plans on the host");

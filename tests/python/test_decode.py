@@ -130,6 +130,17 @@ def test_options():
     close(plan.decode(scene.q, cache), scene.right(window_left=6, sinks=sinks)[0], TOLERANCE["fp32"])
 
 
+def test_exactness():
+    scene = Scene(query_len=3, lengths=(20, 31, 3))
+    cache = scene.cache()
+    for exactness in ("fast", "batch_invariant", "reproducible"):
+        plan = pagoda.plan(cache, num_q_heads=8, max_query_len=3, exactness=exactness)
+        assert ("splits of" in plan.describe()) == (exactness != "fast")
+        close(plan.decode(scene.q, cache), scene.right()[0], TOLERANCE["fp32"])
+    with pytest.raises(ValueError, match='exactness is "exact"; allowed: "fast", "batch_invariant" or "reproducible"'):
+        pagoda.plan(cache, num_q_heads=8, exactness="exact")
+
+
 def test_workspace_of_the_caller():
     scene = Scene()
     cache = scene.cache()

@@ -39,6 +39,17 @@ void say_warp(const Card& card, const char* type, int head_dim) {
     }
 }
 
+/// Fixed splits, which need sm_90.
+template <Type T>
+void say_fixed(const Card& card, const char* type, int head_dim) {
+  const int tile_bytes = 16 * head_dim * bytes_of(T);
+  for (int group = 1; group <= 8; ++group) {
+    const warp::Block block = warp::fixed_split_block(tile_bytes, head_dim, group, card.device);
+    say(card, type, head_dim, group, warp::fixed_split_warps(tile_bytes), block.per_sm, block.shared,
+        warp::fixed_kernel_of<T>(head_dim, group));
+  }
+}
+
 /// Many query rows per KV head, if the build has kernels for them.
 template <Type T>
 void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* type) {
@@ -75,6 +86,13 @@ int main() {
     if (!warp::uses_maps(card.device)) continue;  // 8-bit elements and warpgroups need sm_90
     say_warp<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
     say_warp<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
+    for (const int head_dim : {64, 128}) {
+      say_fixed<Type::fp32>(card, "fp32", head_dim);
+      say_fixed<Type::fp16>(card, "fp16", head_dim);
+      say_fixed<Type::bf16>(card, "bf16", head_dim);
+    }
+    say_fixed<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
+    say_fixed<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
     say_wgmma<Type::fp16>(card, "fp16");
     say_wgmma<Type::bf16>(card, "bf16");
   }

@@ -102,6 +102,11 @@ struct Problem {
   /// query tokens of an entry, and total_q_tokens is the number in q. Entries' units of work (wgmma/grouped/
   /// list_tuning.hpp) are fewer than 2^31: that is 10^10 tokens times kv heads.
   List list;
+  /// The splits of a batch head follow from its length and the shape alone, so that results do not depend on the rest
+  /// of the batch or the number of multiprocessors (warp/fixed_splits.cuh). For batch heads of up to max_seq_len
+  /// tokens. sm_90, up to 8 query rows to a kv head. `programmatic` has no effect.
+  bool fixed_splits;
+  int max_batch;  ///< with fixed_splits: bound on `batch`, for every decode on a workspace
 };
 
 constexpr bool is_list(const Problem& p) { return p.list.max_entries > 0; }
@@ -121,8 +126,8 @@ struct Device {
 const char* why_not(const Problem& problem, const Device& device);
 
 /// Bytes of device memory that decodes of such heads and query tokens write besides their outputs, for any batch. Here
-/// and below, only the problem's type, num_q_heads, num_kv_heads, head_dim, head_dim_v, max_q_tokens and
-/// list.max_entries count.
+/// and below, only the problem's type, num_q_heads, num_kv_heads, head_dim, head_dim_v, max_q_tokens, list.max_entries,
+/// fixed_splits and, with these, max_batch and max_seq_len count.
 std::size_t workspace_bytes(const Problem& problem, const Device& device);
 
 /// Sets a workspace up, once, and loads the kernels. Every decode leaves the workspace as it was; one decode may be in

@@ -121,6 +121,7 @@ struct Schedule {
   int max_slots{};             ///< partial states in the workspace
   int multiprocessors{};       ///< that the plan's instance may use; 0 on hosts
   bool programmatic_launch{};  ///< decodes may start before the previous kernel has ended
+  bool fixed_splits{};         ///< the splits of a row follow from its own length and the shape (Exactness)
   WorkspaceLayout workspace{};
   PersistentLayout persistent{};
   BackendChoice backend{};

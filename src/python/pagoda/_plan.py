@@ -143,6 +143,7 @@ def plan(
     sinks: Optional[Array] = None,
     backend: Optional[str] = None,
     programmatic_launch: bool = False,
+    exactness: str = "fast",
     workspace: Optional[Array] = None,
     max_entries: int = 0,
     max_entry_queries: int = 1,
@@ -167,6 +168,8 @@ def plan(
     alibi_slopes: float32 [num_q_heads], adds slope * (token - query position).
     sinks: float32 [num_q_heads], the logit of one extra token with value 0.
     backend: "tuned" or "generic". Default: the faster one that supports the problem.
+    exactness: "fast"; "batch_invariant": the bits of a sequence's results do not depend on the rest of the batch; or
+        "reproducible": nor on the machine's number of multiprocessors or threads.
     workspace: uint8 [workspace_bytes(...)], aligned to 16 bytes. Default: the plan allocates it.
     max_entries: bound on the entries of a list: the plan is for `Plan.decode_entries`. 0: it is for `Plan.decode`.
     max_entry_queries: bound on the query tokens of an entry, for tuning.

@@ -28,7 +28,7 @@ PAGODA_DEVICE void load_queries(const Args& args, const Segment& s, Rows& rows) 
 }
 
 /// Adds the tiles of a segment, and starts to copy a further one whenever a stage is free.
-template <class Rows, class Producer, class Copies, class Ring>
+template <class Args, class Rows, class Producer, class Copies, class Ring>
 PAGODA_DEVICE void add_tiles(const Args& args, const Segment& s, int end, std::uint32_t ring, Rows& rows,
                              Producer& producer, Copies& copies, Ring& issued, Ring& used, int lane) {
   using TileShape   = typename Rows::TileShape;
@@ -43,12 +43,17 @@ PAGODA_DEVICE void add_tiles(const Args& args, const Segment& s, int end, std::u
   }
 }
 
+/// Where a block publishes its partial result of a segment.
+PAGODA_DEVICE QuadPartial* partials_of(const Args& args, const Segment& s, int num_quads) {
+  return partials_of(args, blockIdx.x, s.has_first_tile, num_quads);
+}
+
 /// Merges the states that the warps of a block left in shared memory: into outputs if the block has the whole batch
 /// head, or else into the block's partial result.
-template <int D, int Warps>
+template <int D, int Warps, class Args, class Segment>
 PAGODA_DEVICE void merge_warps(const Args& args, const Segment& s, bool whole, int num_quads, const float* values,
                                const float2* states) {
-  QuadPartial* const to = whole ? nullptr : partials_of(args, blockIdx.x, s.has_first_tile, num_quads);
+  QuadPartial* const to = whole ? nullptr : partials_of(args, s, num_quads);
   for (int i = threadIdx.x; i < num_quads; i += Warps * 32) {
     const int r = i / quads_per_row<D>, quad = i % quads_per_row<D>;
     float4 v[Warps];
@@ -96,7 +101,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   float2* const states     = reinterpret_cast<float2*>(memory + layout.states);
 
   // The first segment, on the assumption that the batch is even.
-  TileProducer<Warps, Stages> producer(args, warp);
+  TileProducer<Walk, Stages> producer(Walk::fixed_splits(args, warp));
   bool stream_k = args.stream_k;
   if (!stream_k) [[likely]]
     producer.next_segment(args, lane);

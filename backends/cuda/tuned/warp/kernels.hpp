@@ -10,4 +10,8 @@ namespace pagoda::tuned::warp {
 template <Type T>
 const void* kernel_of(int head_dim, int group_size, int warps, int stages, bool tensor_maps);
 
+/// The kernel for fixed splits (fixed_splits.cuh), which are for tensor maps only.
+template <Type T>
+const void* fixed_kernel_of(int head_dim, int group_size);
+
 }  // namespace pagoda::tuned::warp

@@ -2,6 +2,7 @@
 #include "backends/cuda/tuned/warp/launch.hpp"
 
 #include "backends/cuda/tuned/common/launch.hpp"
+#include "backends/cuda/tuned/warp/fixed_args.hpp"
 #include "backends/cuda/tuned/warp/kernels.hpp"
 #include "backends/cuda/tuned/warp/tuning.hpp"
 
@@ -32,6 +33,39 @@ const void* find_kernel(const Problem& p, int warps, int stages, bool maps) {
   }
 }
 
+const void* find_fixed_kernel(const Problem& p) {
+  const int group_size = group_size_of(p);
+  switch (p.type) {
+    case Type::fp32:
+      return fixed_kernel_of<Type::fp32>(p.head_dim, group_size);
+    case Type::fp16:
+      return fixed_kernel_of<Type::fp16>(p.head_dim, group_size);
+    case Type::bf16:
+      return fixed_kernel_of<Type::bf16>(p.head_dim, group_size);
+    case Type::fp8_e4m3:
+      return fixed_kernel_of<Type::fp8_e4m3>(p.head_dim, group_size);
+    default:
+      return fixed_kernel_of<Type::fp8_e5m2>(p.head_dim, group_size);
+  }
+}
+int fixed_split_tokens_of(const Problem& p) { return fixed_split_tokens(tile_bytes_of(p), group_size_of(p)); }
+std::int64_t fixed_split_slots_of(const Problem& p) {
+  return fixed_split_slots(std::int64_t(p.max_batch) * p.num_kv_heads, p.max_seq_len, fixed_split_tokens_of(p));
+}
+Block fixed_block_for(const Problem& p, const Device& d) {
+  return fixed_split_block(tile_bytes_of(p), p.head_dim, group_size_of(p), d);
+}
+
+bool decode_fixed(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
+  FixedSplitArgs a{};
+  set_args(p, shape, tile_tokens, a);
+  a.k_map = make_tensor_map(p, p.k, tile_tokens), a.v_map = make_tensor_map(p, p.v, tile_tokens);
+  a.partials  = static_cast<QuadPartial*>(workspace);
+  a.max_slots = fixed_split_slots_of(p);
+  while ((tile_tokens << a.split_shift) < fixed_split_tokens_of(p)) ++a.split_shift;
+  return launch(find_fixed_kernel(p), &a, shape.blocks, shape.warps * 32, fixed_block_for(p, d).shared, false, stream);
+}
+
 }  // namespace
 
 const char* why_not(const Problem& p) {
@@ -49,16 +83,20 @@ const char* why_not(const Problem& p) {
 bool fits(const Problem& p, const Device& d) { return block_for(p, 1, d).per_sm > 0; }
 
 std::size_t workspace_bytes(const Problem& p, const Device& d) {
+  if (p.fixed_splits)
+    return sizeof(QuadPartial) * static_cast<std::size_t>(fixed_split_slots_of(p)) * quads_of_batch_head(p);
   return sizeof(QuadPartial) * 2 * std::size_t(d.num_sms) * warps_per_sm * quads_of_batch_head(p);
 }
 
 void prepare(const Problem& p, const Device& d) {
+  if (p.fixed_splits) return allow_shared_memory(find_fixed_kernel(p), d.shared_per_block);
   for (const int warps : {8, 4, 2, 1})
     if (const void* const kernel = find_kernel(p, warps, block_for(p, warps, d).stages, uses_maps(d)))
       allow_shared_memory(kernel, d.shared_per_block);
 }
 
 LaunchShape choose_shape(const Problem& p, const Device& d) {
+  if (p.fixed_splits) return {d.num_sms * fixed_block_for(p, d).per_sm, 1, true, fixed_split_warps(tile_bytes_of(p))};
   const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
   const auto tiles       = max_tiles(p, tile_tokens);
   const bool uneven      = p.block_table && expects_uneven(p.batch, tile_tokens * tiles, p.num_pages * p.page_size);
@@ -67,6 +105,7 @@ LaunchShape choose_shape(const Problem& p, const Device& d) {
 }
 
 bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
+  if (p.fixed_splits) return decode_fixed(shape, p, d, workspace, stream);
   const bool maps        = uses_maps(d);
   const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
   Args a{};

@@ -38,28 +38,28 @@ class PageLookahead {
 PAGODA_DEVICE bool has_newest_16_tokens(const Segment& s) { return 16 * (s.first_tile + 2) > s.len; }
 
 /// Starts the copies of all tiles of a warp in the order of their use, across segments.
-template <int Warps, int Stages>
+template <class Walk, int Stages>
 struct TileProducer {
-  using Walk = SegmentWalk<Warps, tile_tokens>;
-
   Walk walk;
-  Segment segment;  ///< segment of the next tile to copy; first_tile is that tile
+  typename Walk::Segment segment;  ///< segment of the next tile to copy; first_tile is that tile
   PageLookahead pages;
   int tiles_done = 0;      ///< tiles of the segment that are done
   bool more      = false;  ///< there is a next tile; while lengths are unknown: a next segment
 
-  PAGODA_DEVICE TileProducer(const Args& args, int warp) : walk(Walk::fixed_splits(args, warp)) {}
+  PAGODA_DEVICE explicit TileProducer(const Walk& from) : walk(from) {}
 
   /// Finds the next segment, and asks for its page ids before its length is known.
+  template <class Args>
   PAGODA_DEVICE void next_segment(const Args& args, int lane) {
     more = walk.next(args, segment);
     if (more) pages.begin(args, segment, lane);
   }
+  template <class Args>
   PAGODA_DEVICE void skip_empty_segments(const Args& args, int lane) {
     while (more && segment.first_tile >= segment.end_tile()) next_segment(args, lane);
     tiles_done = 0;
   }
-  template <class Copies>
+  template <class Args, class Copies>
   PAGODA_DEVICE void copy_next_tile(const Args& args, Copies& copies, Ring<Stages>& issued, int lane) {
     if (!more) return copies.begin_none();
     const int owner = tiles_done & 31;  // lane that knows where the tile lies

@@ -37,6 +37,10 @@ class RowAccumulator<Type::fp32, D, QueryRows> {
         q_[h][c] =
             h < count ? __ldg(reinterpret_cast<const float4*>(q + h * head_stride + dim(c))) : make_float4(0, 0, 0, 0);
     }
+    reset();
+  }
+  /// Begins a new state of the same query rows.
+  PAGODA_DEVICE void reset() {
 #pragma unroll
     for (float& o : out_) o = 0;
     max_ = initial_max, sum_ = 0;

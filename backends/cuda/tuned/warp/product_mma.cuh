@@ -48,6 +48,10 @@ class RowAccumulator {
           q_[2 * j + half] = __ldg(reinterpret_cast<const unsigned*>(from + 2 * column_) + 8 * j + 4 * half);
       }
     }
+    reset();
+  }
+  /// Begins a new state of the same query rows.
+  PAGODA_DEVICE void reset() {
 #pragma unroll
     for (auto& o : out_) o[0] = o[1] = o[2] = o[3] = 0;
     max_ = initial_max, sum_ = 0;

@@ -129,6 +129,22 @@ constexpr LaunchShape choose_shape(std::int64_t batch_heads, std::int64_t tiles,
   return stream.us < best.us ? stream : best;
 }
 
+/// Fixed splits: tokens of a split, and warps of a block. They follow from the shape alone. A split is 256 KB of keys
+/// and values, or 512 KB if a partial result has more than four query rows.
+constexpr int fixed_split_tokens(int tile_bytes, int group_size) {
+  return (group_size > 4 ? 524288 : 262144) / (2 * tile_bytes) * tile_tokens;
+}
+PAGODA_HOST_DEVICE constexpr int fixed_split_warps(int tile_bytes) { return tile_bytes > 4096 ? 4 : 8; }
+/// The same as block_of for fixed splits.
+constexpr Block fixed_split_block(int tile_bytes, int head_dim, int group_size, const Device& d) {
+  return block_with(stages_of(tile_bytes, true), fixed_split_warps(tile_bytes), tile_bytes, head_dim, group_size, d);
+}
+
+/// Partial results of fixed splits: each batch head has at most one split more than whole ones (FixedSplitWalk).
+constexpr std::int64_t fixed_split_slots(std::int64_t batch_heads, std::int64_t max_seq_len, int split_tokens) {
+  return batch_heads * (max_seq_len / split_tokens + 2) + 1;
+}
+
 /// Whether a batch of a paged cache is expected to be uneven: one sequence may fill half of all pages. With fixed
 /// splits, blocks copy a ring of tiles before they know the lengths. If the lengths are uneven, these copies are
 /// wasted: 8 us of 240 on an H100.
