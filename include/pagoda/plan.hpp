@@ -101,8 +101,9 @@ struct DecodeOptions {
   /// PrefixDecoder.
   bool checked = false;
   /// What results may depend on. Other values than fast need more workspace (workspace_bytes), about in proportion to
-  /// max_batch * max_seq_len, and cost time where few sequences could use the whole device. Not with entries or
-  /// PrefixDecoder; a pool that shares prefixes decodes plainly.
+  /// max_batch * max_seq_len, and cost time where few sequences could use the whole device. The generic kernels run,
+  /// unless `backend` is "tuned": the hand-tuned kernels with fixed splits have been compiled, but have not run on a
+  /// device yet. Not with entries or PrefixDecoder; a pool that shares prefixes decodes plainly.
   Exactness exactness = Exactness::fast;
 };
 

@@ -26,10 +26,10 @@ struct Segment {
   int first_tile, tile_step;    ///< tiles of the warp
   int tile_limit;               ///< tiles from here on belong to other blocks
   bool has_first_tile;          ///< whether it has the first tile of the batch head
-  int first_block, last_block;  ///< blocks that have a split; with fixed splits: if there is a tile for each
+  int first_block, last_block;  ///< blocks that have a split; with equal splits: if there is a tile for each
 
   PAGODA_DEVICE int end_tile() const { return min(num_tiles<TileTokens>(len), tile_limit); }
-  /// Fixed splits: last block that has one. There are no more splits than tiles, and one if there is no tile.
+  /// Equal splits: last block that has one. There are no more splits than tiles, and one if there is no tile.
   PAGODA_DEVICE int last_fixed_split(int end) const { return min(last_block, first_block + max(end, 1) - 1); }
 };
 
@@ -90,7 +90,7 @@ class SequenceLengths {
 };
 
 /// Walks the segments of a block, one after another. There are two ways to divide a batch:
-///  - fixed splits, for even batches: each batch head is divided into args.num_splits splits, and split s has every
+///  - equal splits, for even batches: each batch head is divided into args.num_splits splits, and split s has every
 ///    num_splits-th tile from s on. The place of a tile follows from its number alone, before any length is known.
 ///    Batch heads beyond one for each block follow in further rounds.
 ///  - stream-K (Osama et al., 2023), for any lengths: the tiles of all batch heads, one after another, are divided into
@@ -106,7 +106,7 @@ class SegmentWalk {
   PAGODA_DEVICE static int num_blocks() { return static_cast<int>(gridDim.x / BlocksPerHead); }
 
   template <class Args>
-  PAGODA_DEVICE static SegmentWalk fixed_splits(const Args& args, int warp) {
+  PAGODA_DEVICE static SegmentWalk equal_splits(const Args& args, int warp) {
     SegmentWalk w(warp);
     w.start_ = args.num_splits.divide(block());
     w.split_ = block() - w.start_ * args.num_splits.value;
@@ -209,8 +209,8 @@ class SegmentWalk {
   static constexpr int beyond_all = 1 << 28;  ///< batch heads
 
   int warp_;
-  int start_ = 0;   ///< position of the batch head; fixed splits: its index; stream-K: its first tile
-  int split_ = -1;  ///< fixed splits only; negative: stream-K
+  int start_ = 0;   ///< position of the batch head; equal splits: its index; stream-K: its first tile
+  int split_ = -1;  ///< equal splits only; negative: stream-K
   // Stream-K. Tiles are counted over all batch heads.
   int tile_ = 0, end_ = 0;     ///< the block's next tile, and the one behind its last
   int tiles_per_block_   = 0;  ///< one more in the first num_longer_blocks_ blocks

@@ -101,7 +101,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   float2* const states     = reinterpret_cast<float2*>(memory + layout.states);
 
   // The first segment, on the assumption that the batch is even.
-  TileProducer<Walk, Stages> producer(Walk::fixed_splits(args, warp));
+  TileProducer<Walk, Stages> producer(Walk::equal_splits(args, warp));
   bool stream_k = args.stream_k;
   if (!stream_k) [[likely]]
     producer.next_segment(args, lane);
@@ -120,7 +120,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   Ring<Stages> issued, used;
   if (!stream_k) producer.skip_empty_segments(args, lane);
 
-  // Fills the ring, twice if the batch turns out to be uneven: the copies for fixed splits are then discarded.
+  // Fills the ring, twice if the batch turns out to be uneven: the copies for equal splits are then discarded.
 #pragma unroll 1
   for (bool restart = stream_k;; restart = true) {
     if (restart) [[unlikely]] {

@@ -81,9 +81,9 @@ constexpr double merge_us(int warps, int group_size, const Speed& s) {
   return s.merge8_us + (us - s.merge8_us) * group_size / 4;
 }
 
-/// Fixed splits with blocks of the given size. If there are more blocks than batch heads, each batch head has several
+/// Equal splits with blocks of the given size. If there are more blocks than batch heads, each batch head has several
 /// splits; if there are fewer, blocks work in several rounds. Returns no blocks if none fits a multiprocessor.
-constexpr LaunchShape fixed_splits(int warps, std::int64_t batch_heads, std::int64_t tiles, int tile_bytes,
+constexpr LaunchShape equal_splits(int warps, std::int64_t batch_heads, std::int64_t tiles, int tile_bytes,
                                    int head_dim, int group_size, const Device& d) {
   const std::int64_t blocks = blocks_resident(warps, tile_bytes, head_dim, group_size, d);
   if (blocks == 0) return {0, 1, false, warps, 0};
@@ -122,7 +122,7 @@ constexpr LaunchShape choose_shape(std::int64_t batch_heads, std::int64_t tiles,
                                    int group_size, const Device& d) {
   LaunchShape best{};
   for (const int warps : {8, 4, 2, 1}) {
-    const LaunchShape s = fixed_splits(warps, batch_heads, tiles, tile_bytes, head_dim, group_size, d);
+    const LaunchShape s = equal_splits(warps, batch_heads, tiles, tile_bytes, head_dim, group_size, d);
     if (s.blocks > 0 && (best.blocks == 0 || s.us < 0.99 * best.us)) best = s;
   }
   const LaunchShape stream = stream_k(batch_heads, tiles, tile_bytes, head_dim, group_size, d);

@@ -21,7 +21,7 @@ class SegmentCursor {
   /// Finds the first segment, on the assumption that the batch is even. Starts to load its length and all other
   /// lengths.
   PAGODA_DEVICE SegmentCursor(const auto& args, int lane)
-      : lengths_(args, lane), walk_(Walk::fixed_splits(args, 0)), stream_k_(args.stream_k) {
+      : lengths_(args, lane), walk_(Walk::equal_splits(args, 0)), stream_k_(args.stream_k) {
     if (!stream_k_) valid = walk_.next(args, segment);
   }
   /// Looks at the lengths. Returns true if the batch is divided by stream-K, so that the first segment is another one.

@@ -36,10 +36,10 @@ struct Pace {
   int tile_bytes;
   double tile_us;
   int blocks_per_sm;
-  double stream_factor = 1;  ///< time of a tile in stream-K over that of a tile of fixed splits
+  double stream_factor = 1;  ///< time of a tile in stream-K over that of a tile of equal splits
 };
 
-/// Chooses between fixed splits and stream-K, in which batch heads begin and end within a block's share. tiles: of the
+/// Chooses between equal splits and stream-K, in which batch heads begin and end within a block's share. tiles: of the
 /// longest sequence there may be; blocks_per_head: blocks that share the query rows of a kv head.
 constexpr LaunchShape choose_shape(std::int64_t batch_heads, std::int64_t tiles, int blocks_per_head, const Pace& pace,
                                    const Device& d) {
