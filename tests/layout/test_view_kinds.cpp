@@ -32,15 +32,17 @@ using Pointers = std::conditional_t<rank == 2, T**, std::conditional_t<rank == 3
 template <class View>
 struct Made {
   using Whole = Kokkos::View<typename View::value_type*, typename View::memory_space>;
-  View view;
+  View view;  ///< owns the memory, or else `whole` does
   Whole whole;
-
-  template <class All>
-  Made(const View& v, const All& all) : view(v), whole(all.data(), all.span()) {}
+  Made(const View& v, const Whole& all) : view(v), whole(all) {}
 };
+template <class View, class All>
+Made<View> made(const View& view, const All& all) {
+  return Made<View>(view, typename Made<View>::Whole(all.data(), all.span()));
+}
 template <class View>
 Made<View> made(const View& view) {
-  return {view, view};
+  return made(view, view);
 }
 
 template <class Layout, int rank>
@@ -78,7 +80,7 @@ auto make(const Extents& n) {
         return Kokkos::subview(all, inner(0), inner(1), inner(2), inner(3));
       }
     }();
-    return Made<std::remove_const_t<decltype(part)>>(part, all);
+    return made(part, all);
   } else {
     std::size_t size = 1;
     for (int axis = 0; axis < rank; ++axis) size *= n[axis];
