@@ -13,10 +13,9 @@ namespace pagoda::detail::hip {
 /// Tiles of 16 TokenBlocks tokens and 16 RowTiles query rows, multiplied by a wave with matrix instructions. Plain HIP;
 /// MatrixFragment connects it to the generic kernel.
 ///
-///  - In both products operand a (16 rows) comes from the cache, and the query rows are the columns of operand b. On
-///  CDNA
-///    the layout of the scores is the layout of operand b in the second product, so probabilities stay in their lanes.
-///    On RDNA the two groups of lanes exchange them.
+///  - In both products operand a (16 rows) comes from the cache, and the query rows are the columns of operand b.
+///    On CDNA the layout of the scores is the layout of operand b in the second product, so probabilities stay in
+///    their lanes. On RDNA the two groups of lanes exchange them.
 ///  - A lane loads up to 16 bytes of a row at once and nothing passes through LDS. Keys: the dims of token
 ///    token_of_row(column) are elements of several products, and queries are loaded in the same order. Values: the dims
 ///    of each of `operand_tokens` tokens are elements of as many products as there are dims in a load.
@@ -366,7 +365,8 @@ class MatrixTile {
     for (auto& block : values_) {
       PAGODA_UNROLL_ALL
       for (auto& token : block)
-        for (ValueWords& x : token) x = settle(x);
+        for (ValueWords& x : token)  // by words: clang has no register for a vector of one word
+          for (int w = 0; w < value_words; ++w) x[w] = settle(x[w]);
     }
   }
   /// The operands of the dims in the lower (Half 0) or upper (Half 1) 16 bits of word w of load h.
