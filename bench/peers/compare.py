@@ -5,8 +5,8 @@
     python3 bench/peers/compare.py --bench build/bench/decode/pagoda_bench_decode [--filter REGEX] [--resume FILE]
 
 On an NVIDIA GPU: cuDNN and FlashAttention, through PyTorch's scaled_dot_product_attention, on a contiguous cache;
-FlashInfer on a scattered paged cache. On a CPU: PyTorch, and llama.cpp's kernel. Only installed libraries are timed;
-others, and unsupported cases, are shown as "-". The floor is a bare read of the same bytes, from the same call of
+FlashInfer on a scattered paged cache. On a CPU: PyTorch, llama.cpp's kernel, and vLLM's on pages of
+its own. Only installed libraries are timed; others, and unsupported cases, are shown as "-". The floor is a bare read of the same bytes, from the same call of
 pagoda_bench_decode.
 
 FILE has the results as JSON lines, in the form of the benchmarks' --resume. Problems in it are not measured again;
@@ -27,6 +27,7 @@ import torch_peers
 from cases import SUFFIX, Case
 from ggml_peer import Ggml
 from peer import Absent, Peer
+from vllm_peer import VllmCpu
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "compare"))
 from results import load_lines  # noqa: E402
@@ -78,7 +79,7 @@ def ours(bench: str, cases: list[Case]) -> tuple[dict[str, dict[str, Any]], dict
 
 def peers_here(ggml: str | None, wanted: str | None, notes: dict[str, str]) -> list[Peer]:
     found: list[Peer] = []
-    known = (torch_peers.CuDNN, torch_peers.FlashAttention, torch_peers.FlashInfer, torch_peers.TorchCpu, Ggml)
+    known = (torch_peers.CuDNN, torch_peers.FlashAttention, torch_peers.FlashInfer, torch_peers.TorchCpu, Ggml, VllmCpu)
     names = wanted.split(",") if wanted else [make.name for make in known]
     for name in names:
         if name not in (make.name for make in known):
