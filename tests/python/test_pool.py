@@ -124,6 +124,9 @@ def test_shared_prefixes():
         assert list(np.from_dlpack(tables["seq_lens"])) == [20, 18]
         assert list(np.from_dlpack(tables["page_indptr"])) == [0, 5, 10]
         assert list(np.from_dlpack(tables["block_table"]))[:5] == pool.block_table(slots[0])
+        other_way = pool.batch_pages(slots[::-1], query_len=2)
+        assert list(np.from_dlpack(other_way["seq_lens"])) == [18, 20] and other_way["query_len"] == 2
+        assert list(np.from_dlpack(other_way["block_table"]))[:5] == pool.block_table(slots[1])
         assert decoder.update(**tables)
         close(decoder.decode(q, cache), out, 4 * TOLERANCE["fp32"])
     assert set(pagoda.ContiguousPool(**SHAPE).batch_pages([])) == {"seq_lens", "query_len"}
