@@ -15,6 +15,7 @@ static inline void record(int ok, const char* text, const char* file, int line) 
   if (ok) return;
   ++failures;
   printf("%s:%d: failed: %s (last error: %s)\n", file, line, text, pagoda_last_error());
+  fflush(stdout); /* the program may crash after a failure */
 }
 static inline int failed_checks(void) {
   printf("%d of %d checks failed\n", failures, checks);

@@ -30,6 +30,7 @@ int main(void) {
   int32_t count       = -1;
   const int32_t huge  = 1 << 30;
   const int32_t below = -3;
+  const int32_t ids[] = {0, 2, 1};
   memset(&s, 0, sizeof s), memset(&fault, 0, sizeof fault);
   fault.struct_size = sizeof fault;
   for (s.type = PAGODA_FP64; s.type < PAGODA_BF16 && !pagoda_type_is_enabled(s.type);) ++s.type;
@@ -46,10 +47,11 @@ int main(void) {
   CHECK_OK(pagoda_plan_read_faults(NULL, plan, &count));
   CHECK(count == 0 && scene_wrong_rows(&s) == 0);
 
-  /* A page id of the middle sequence, and the length of the last one. */
+  /* A page id of sequence 1, which is batch entry 2, and the length of sequence 2, which is batch entry 1. */
   int32_t* const table   = scene_upload(&s, s.table, (size_t)s.batch * s.max_pages * sizeof(int32_t));
   int32_t* const lengths = scene_upload(&s, s.lengths, s.batch * sizeof(int32_t));
   s.kv.block_table = table, s.kv.seq_lens = lengths;
+  s.kv.sequence_ids = scene_upload(&s, ids, sizeof ids), s.kv.batch = s.batch;
   copy_to_device(table + s.max_pages, &huge, sizeof huge);
   copy_to_device(lengths + 2, &below, sizeof below);
   CHECK_OK(pagoda_decode(NULL, plan, &s.q, &s.kv, &s.out, &s.lse));
@@ -57,11 +59,11 @@ int main(void) {
   CHECK(count == 2 && !all_nan(&s, 0) && all_nan(&s, 1) && all_nan(&s, 2));
   CHECK(scene_wrong_rows(&s) == 2 * heads);
   CHECK_OK(pagoda_plan_get_fault(plan, 0, &fault));
-  CHECK(fault.entry == 1 && fault.sequence == 1 && fault.page == 0 && fault.value == huge);
-  CHECK(strstr(fault.message, "pagoda::decode: page 0 of sequence 1 (batch entry 1) is 1073741824; allowed: 0 to 14"));
-  CHECK_OK(pagoda_plan_get_fault(plan, 1, &fault));
-  CHECK(fault.entry == 2 && fault.sequence == 2 && fault.page == -1 && fault.value == below);
+  CHECK(fault.entry == 1 && fault.sequence == 2 && fault.page == -1 && fault.value == below);
   CHECK(strstr(fault.message, "pagoda::decode: seq_lens(2) is -3; allowed: 0 to 40") != NULL);
+  CHECK_OK(pagoda_plan_get_fault(plan, 1, &fault));
+  CHECK(fault.entry == 2 && fault.sequence == 1 && fault.page == 0 && fault.value == huge);
+  CHECK(strstr(fault.message, "pagoda::decode: page 0 of sequence 1 (batch entry 2) is 1073741824; allowed: 0 to 14"));
 
   CHECK_INVALID(pagoda_plan_get_fault(plan, 2, &fault), "index is 2; allowed: 0 or more, and less than the 2 faults");
   CHECK_INVALID(pagoda_plan_get_fault(plan, -1, &fault), "index is -1");

@@ -61,7 +61,7 @@ static void test_sharing(void) {
   memset(&rates, 0, sizeof rates), memset(&report, 0, sizeof report);
   rates.struct_size = sizeof rates, report.struct_size = sizeof report;
   CHECK_OK(pagoda_pool_get_prefix_report(pool, &report));
-  CHECK(strcmp(report.plain_because, "there was no decode yet") == 0);
+  CHECK(report.plain_because && strcmp(report.plain_because, "there was no decode yet") == 0);
   CHECK_OK(pagoda_pool_get_rates(pool, &rates));
   CHECK(rates.num_tiles > 0 && rates.teams > 0);
   rates.memory_bytes_per_us = rates.cache_bytes_per_us = 1, rates.state_bytes_per_us = 1e9;
@@ -73,16 +73,22 @@ static void test_sharing(void) {
   CHECK_OK(pagoda_pool_get_prefix_report(pool, &report));
   CHECK(type == PAGODA_FP64 || (report.plain_because == NULL && report.entries > 0 && report.new_plan == 1));
 
-  /* The same tables for a planner of the caller's. */
+  /* The same tables for a planner of the caller's. One sequence gets a third page of its own. */
+  CHECK_OK(pagoda_pool_release(pool, slots[3]));
+  CHECK_OK(pagoda_pool_fork(NULL, pool, slots[0], 2 * page, &slots[3]));
+  CHECK_OK(pagoda_pool_reserve(NULL, pool, 1, &slots[3], NULL));
   pagoda_batch_pages t;
   const int32_t* pages = NULL;
   int32_t num_pages    = 0;
   memset(&t, 0, sizeof t), t.struct_size = sizeof t;
-  CHECK_OK(pagoda_pool_batch_pages(pool, 2, slots + 1, 3, &t));
-  CHECK(t.struct_size == sizeof t && t.batch == 2 && t.page_size == page && t.query_len == 3 && !t.block_table);
-  CHECK(t.sequence_ids == slots + 1 && t.seq_lens[slots[1]] == tokens && t.seq_lens[slots[2]] == tokens);
+  CHECK_OK(pagoda_pool_batch_pages(pool, 2, slots + 2, 3, &t));
+  CHECK(t.struct_size == sizeof t && t.batch == 2 && t.page_size == page && t.query_len == 3 && !t.block_table &&
+        t.page_rows);
+  CHECK(t.sequence_ids == slots + 2 && t.seq_lens[slots[2]] == tokens && t.seq_lens[slots[3]] == 2 * page + 1);
   CHECK_OK(pagoda_pool_block_table(pool, slots[2], &pages, &num_pages));
   CHECK(num_pages == tokens / page && memcmp(t.page_rows[slots[2]], pages, num_pages * sizeof *pages) == 0);
+  CHECK_OK(pagoda_pool_block_table(pool, slots[3], &pages, &num_pages));
+  CHECK(num_pages == 3 && memcmp(t.page_rows[slots[3]], pages, num_pages * sizeof *pages) == 0);
   CHECK_OK(pagoda_pool_batch_pages(pool, 2, slots, 0, &t));
   CHECK(t.query_len == 1);
   CHECK_INVALID(pagoda_pool_batch_pages(pool, 1, NULL, 1, &t), "slots is NULL");

@@ -18,7 +18,8 @@ TOP = Path(__file__).resolve().parents[2]
 PACKAGING = TOP / "cmake" / "packaging"
 CMAKE = (TOP / "CMakeLists.txt").read_text()
 VERSION = re.search(r"project\(Pagoda VERSION ([\d.]+)", CMAKE)[1]
-OPTIONS = set(re.findall(r"^(?:option|set)\((PAGODA_\w+)", CMAKE, re.MULTILINE))
+TYPES = (TOP / "cmake" / "PagodaTypes.cmake").read_text()
+OPTIONS = set(re.findall(r"^(?:option|set)\((PAGODA_\w+)", CMAKE + TYPES, re.MULTILINE))
 
 
 class Spec:
@@ -26,9 +27,14 @@ class Spec:
 
     def __init__(self, variants: dict[str, bool]):
         self.on = variants
-        self.variants = {"cuda_arch": types.SimpleNamespace(value=("90",))}
+        self.variants = {
+            "cuda_arch": types.SimpleNamespace(value=("90",)),
+            "types": types.SimpleNamespace(value=("fp16", "fp32")),
+        }
 
     def satisfies(self, text: str) -> bool:
+        if text == "types=auto":
+            return not self.on["types"]
         return self.on[text[1:]] == (text[0] == "+")
 
     def __getitem__(self, name: str) -> Any:
@@ -70,6 +76,7 @@ def recipe() -> tuple[type, list[tuple[str, tuple[Any, ...], dict[str, Any]]]]:
     spack = types.ModuleType("spack.package")
     for name in ("license", "version", "variant", "depends_on", "extends", "conflicts", "when"):
         setattr(spack, name, directive(name))
+    spack.auto_or_any_combination_of = lambda *names: ("auto", *names)  # type: ignore[attr-defined]
     spack.run_after = lambda phase: lambda f: f  # type: ignore[attr-defined]
     modules = {"spack": types.ModuleType("spack"), "spack.package": spack}
     for path, cls in (("cmake", "CMakePackage"), ("cuda", "CudaPackage"), ("rocm", "ROCmPackage")):
@@ -92,7 +99,14 @@ class Spack(unittest.TestCase):
 
     def test_version_and_variants(self) -> None:
         self.assertIn(("version", (VERSION,), {}), self.calls)
-        self.assertEqual(sorted(self.variants), ["c", "fortran", "mpi", "openmp", "python", "shared"])
+        self.assertEqual(sorted(self.variants), ["c", "fortran", "mpi", "openmp", "python", "shared", "types"])
+
+    def test_types_are_those_of_the_library(self) -> None:
+        table = (TOP / "include" / "pagoda" / "detail" / "type_table.hpp").read_text()
+        self.assertEqual(self.cls.types, tuple(re.findall(r"^ *X\((\w+),", table, re.MULTILINE)))
+        package = self.cls()
+        package.spec = Spec({v: v == "types" for v in (*self.variants, "cuda", "rocm")})
+        self.assertIn("-DPAGODA_TYPES=('fp16', 'fp32')", package.cmake_args())
 
     def test_conditions_name_variants(self) -> None:
         known = {*self.variants, "cuda", "rocm"}

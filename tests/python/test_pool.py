@@ -126,6 +126,12 @@ def test_shared_prefixes():
         assert list(np.from_dlpack(tables["block_table"]))[:5] == pool.block_table(slots[0])
         assert decoder.update(**tables)
         close(decoder.decode(q, cache), out, 4 * TOLERANCE["fp32"])
+        # The fork gets a last page of its own.
+        pool.reserve(slots[1:])
+        tables = pool.batch_pages(slots[::-1], query_len=2)
+        assert list(np.from_dlpack(tables["seq_lens"])) == [19, 20] and tables["query_len"] == 2
+        assert list(np.from_dlpack(tables["block_table"])) == pool.block_table(slots[1]) + pool.block_table(slots[0])
+        assert pool.block_table(slots[0])[4] != pool.block_table(slots[1])[4]
     assert set(pagoda.ContiguousPool(**SHAPE).batch_pages([])) == {"seq_lens", "query_len"}
 
 
@@ -137,6 +143,8 @@ def test_errors_of_shared_prefixes():
         pool.set_rates(teams=1)
     with pytest.raises(ValueError, match="batch_pages: slot"):
         pool.batch_pages([1])
+    with pytest.raises(ValueError, match="query_len is -1"):
+        pool.batch_pages([], query_len=-1)
     with pytest.raises(ValueError, match="pagoda.Pool.set_rates: there is no rate speed"):
         pagoda.PagedPool(**SHAPE).set_rates(speed=1)
 

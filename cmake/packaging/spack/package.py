@@ -15,6 +15,8 @@ class Pagoda(CMakePackage, CudaPackage, ROCmPackage):
 
     version("0.1.0")
 
+    types = ("fp64", "fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "mxfp4", "nvfp4")
+    variant("types", values=auto_or_any_combination_of(*types), description="Element types of caches; auto: all")
     variant("openmp", default=True, description="Kokkos with OpenMP on the host")
     variant("shared", default=False, description="Build a shared library")
     variant("c", default=True, description="C interface")
@@ -29,6 +31,10 @@ class Pagoda(CMakePackage, CudaPackage, ROCmPackage):
     depends_on("kokkos@4.6:5")
     depends_on("kokkos+openmp", when="+openmp")
     depends_on("mpi", when="+mpi")
+    depends_on("kokkos+cuda+wrapper", when="+cuda")  # without +wrapper Kokkos' recipe refuses GCC
+    depends_on("kokkos+cuda_lambda", when="+cuda ^kokkos@4")
+    for library in ("+shared", "+python"):
+        depends_on("kokkos+pic", when=f"{library} ^kokkos~shared")
     for arch in CudaPackage.cuda_arch_values:
         depends_on(f"kokkos+cuda cuda_arch={arch}", when=f"+cuda cuda_arch={arch}")
     for target in ROCmPackage.amdgpu_targets:
@@ -59,6 +65,8 @@ class Pagoda(CMakePackage, CudaPackage, ROCmPackage):
             self.define("PAGODA_BUILD_TESTS", tests),
             self.define("PAGODA_BUILD_BENCH", False),
         ]
+        if not self.spec.satisfies("types=auto"):
+            args.append(self.define("PAGODA_TYPES", self.spec.variants["types"].value))
         if self.spec.satisfies("+cuda"):
             args.append(self.define("CMAKE_CUDA_ARCHITECTURES", self.spec.variants["cuda_arch"].value))
             args.append(self.define("CMAKE_CXX_COMPILER", self["kokkos"].kokkos_cxx))
