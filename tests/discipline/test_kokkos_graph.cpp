@@ -23,8 +23,9 @@ struct Grow {
 template <class Space, class Node, class Call>
 bool add_call(const Node& node, const Space& exec, const Call& call) {
   if constexpr (std::is_same_v<typename Space::memory_space, Kokkos::HostSpace>) {
-    if constexpr (requires { node.then_host("Pagoda::test::call", [=] { call(exec); }); }) {
-      node.then_host("Pagoda::test::call", [=] { call(exec); });
+    const auto call_here = [=] { call(exec); };
+    if constexpr (requires { node.then_host("Pagoda::test::call", call_here); }) {
+      node.then_host("Pagoda::test::call", call_here);
       return true;
     }
   } else if constexpr (requires { node.cuda_capture(exec, call); }) {
