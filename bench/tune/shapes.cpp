@@ -44,7 +44,7 @@ void print(Device& device, const Batch& b) {
     if (s.blocks > 0) std::printf(" %s %.1f (%.1f)", text_of(s).c_str(), device.decode_us(b, s), s.us);
   };
   for (const int warps : {8, 4, 2, 1})
-    one(tuned::warp::fixed_splits(warps, b.rows(), tiles, tile_bytes, b.head_dim, group, d));
+    one(tuned::warp::equal_splits(warps, b.rows(), tiles, tile_bytes, b.head_dim, group, d));
   one(tuned::warp::stream_k(b.rows(), tiles, tile_bytes, b.head_dim, group, d));
   std::printf("\n");
   std::fflush(stdout);

@@ -52,10 +52,9 @@ SplitBounds split_lengths(const FragmentChoice& choice) {
 
 SplitBounds fixed_split_lengths(const FragmentChoice& choice, const ProblemShape& shape) {
   // A split reads at least half a megabyte, and 32 times the bytes of its partial state.
-  const int bits_of_token =
-      (shape.head_dim + shape.head_dim_v) * size_of(shape.kv_type) * 8 / dims_per_element(shape.kv_type);
-  const double state  = 4.0 * choice.kernel.row_tile * shape.head_dim_v;
-  const double tokens = 8 * std::max(0x1p19, 32 * state) / bits_of_token;
+  const double elements = double(shape.head_dim + shape.head_dim_v) / dims_per_element(shape.kv_type);
+  const double state    = 4.0 * choice.kernel.row_tile * shape.head_dim_v;
+  const double tokens   = std::max(0x1p19, 32 * state) / (elements * size_of(shape.kv_type));
   SplitBounds s       = split_lengths(choice);
   const int shortest  = 1 << (s.chunk_shift + s.split_shift);
   int length          = 4096;
