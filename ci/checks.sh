@@ -7,7 +7,7 @@
 #   format tidy scripts          clang-format, clang-tidy and shellcheck report nothing; README's figures match
 #                                bench/results; pages name files that exist (ci/pages.py); the folders' includes form no
 #                                cycle (ci/folders.py); the API pages build
-#   cuda                         the CUDA sources compile for A100, A40 and H100 without spills, and the number of blocks
+#   cuda                         the CUDA sources and pagoda-tune compile for A100, A40 and H100 without spills, and the number of blocks
 #                                that the tuning of the hand-tuned kernels assumes fits (needs nvcc)
 #   hip                          the library compiles for MI300, and the kernels with matrix instructions for MI250, MI300
 #                                and RX 7900 have the registers, loads and products that the tuning plans

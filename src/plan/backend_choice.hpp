@@ -57,7 +57,8 @@ BackendChoice choose_backend(const ExecutionSpace& exec, BackendList<ExecutionSp
             "; allowed: backend \"", list[last]->name(), "\", or a problem that \"", name, "\" supports");
   } else if (!schedule.fixed_splits) {
     // Plans with fixed splits take the last backend unless another one is named: the choice must not depend on the
-    // batch, and the hand-tuned kernels with fixed splits have not run on a device yet.
+    // batch, and the generic kernels with fixed splits are faster at 100 us and more (bench/NOTES.md, "What exactness
+    // costs").
     for (int i = 0; i < last; ++i) {
       if (list[i]->why_not(exec, schedule, problem)) continue;
       // A programmatic launch gains more than the faster backend, and only these backends support it.

@@ -55,9 +55,9 @@ SplitBounds fixed_split_lengths(const FragmentChoice& choice, const ProblemShape
   const double elements = double(shape.head_dim + shape.head_dim_v) / dims_per_element(shape.kv_type);
   const double state    = 4.0 * choice.kernel.row_tile * shape.head_dim_v;
   const double tokens   = std::max(0x1p19, 32 * state) / (elements * size_of(shape.kv_type));
-  SplitBounds s       = split_lengths(choice);
-  const int shortest  = 1 << (s.chunk_shift + s.split_shift);
-  int length          = 4096;
+  SplitBounds s         = split_lengths(choice);
+  const int shortest    = 1 << (s.chunk_shift + s.split_shift);
+  int length            = 4096;
   while (length > 256 && length / 2 >= shortest && length / 2 >= tokens) length /= 2;
   s.even_waves = s.waves = 0;
   s.max_chunks           = std::max(length >> s.chunk_shift, 1);
