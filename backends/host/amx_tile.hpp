@@ -163,10 +163,6 @@ struct AmxTile {
       std::swap(here, ahead);
     } else {
       find(where, u, count, here);
-      list_runs(here);
-      for (int i = 0; i < num_runs; ++i)
-        for (std::int64_t b = 0; b < runs_[i].bytes; b += prefetch_step)
-          __builtin_prefetch(runs_[i].at + b, 0, prefetch_nearby);
     }
     next     = std::clamp(end - u - tile_tokens, 0, tile_tokens);
     num_runs = 0, run = 0;
