@@ -3,6 +3,7 @@
 
 #include "bench/common/arena.hpp"
 #include "bench/common/case.hpp"
+#include "bench/stream/portable_read.hpp"
 
 #include <pagoda/error.hpp>
 #include <pagoda/kv_layout.hpp>
@@ -102,6 +103,19 @@ class Caches {
     } else {
       return contiguous_[static_cast<std::size_t>(i)];
     }
+  }
+
+  /// The whole pages of cache i in the order of its block table: keys, then values of each page. Paged caches only.
+  std::vector<portable::Run> page_runs(int i) const {
+    std::vector<portable::Run> runs;
+    const std::size_t page = case_.page_elements();
+    for (const int id : tables_[static_cast<std::size_t>(i)]) {
+      if (id < 0) continue;
+      const auto add = [&](const T* at) { runs.push_back(std::as_bytes(std::span(at, page))); };
+      add(k_.data() + page * static_cast<std::size_t>(id));
+      if (!case_.latent()) add(v_.data() + page * static_cast<std::size_t>(id));
+    }
+    return runs;
   }
 
   /// The key and the value of a token of cache 0, computed from their position in the arena.

@@ -92,9 +92,20 @@ struct Result {
   Rotation rotation;
   double seconds = 0;
   Reading floor;
+  double pages_seconds = 0;  ///< bare read of the pages, in the order of their block table; 0: not measured
   std::string fault;
   int rows_checked = 0;
 };
+
+/// Seconds of a bare read of a cache's pages, in the order of its block table. For hosts.
+template <class T>
+double seconds_of_pages(Session& session, const Caches<Exec, T>& caches, const Rotation& rotation) {
+  std::vector<std::vector<portable::Run>> runs;
+  for (int i = 0; i < rotation.caches; ++i) runs.push_back(caches.page_runs(i));
+  const Kokkos::View<std::uint64_t*, Memory> folds("Pagoda::bench::folds", session.exec.concurrency());
+  return seconds_of_call(session.exec, rotation, session.floors.reader(),
+                         [&](int i) { portable::host_read_runs(session.exec, runs[i], folds); });
+}
 
 template <class T>
 Result measure(Session& session, const Case& c, const std::string& backend) {
@@ -115,6 +126,8 @@ Result measure(Session& session, const Case& c, const std::string& backend) {
 
   r.floor   = session.floors.of(c.bytes(), r.rotation.calls, session.arena.memory());
   r.seconds = seconds_of_call(exec, r.rotation, reader, decode);
+  if constexpr (on_host)
+    if (c.paged()) r.pages_seconds = seconds_of_pages(session, caches, r.rotation);
 
   Kokkos::deep_copy(exec, out, Number(std::numeric_limits<float>::quiet_NaN()));
   decode(0);
@@ -133,6 +146,10 @@ Outcome outcome_of(const Session& session, const Case& c, const std::string& bac
   counters["floor_us"]     = floor_us;
   counters["ratio"]        = us / floor_us;
   counters["over_us"]      = us - floor_us;
+  if (r.pages_seconds > 0) {
+    counters["pages_us"]       = r.pages_seconds * 1e6;
+    counters["ratio_of_pages"] = r.seconds / r.pages_seconds;
+  }
   counters["gb_per_s"]     = bytes / r.seconds * 1e-9;
   counters["pct_of_read"]  = 100 * floor_us / us;
   counters["caches"]       = r.rotation.caches;

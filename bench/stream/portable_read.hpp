@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 /// The bare read for CPUs and for GPUs other than NVIDIA's.
 namespace pagoda::bench::portable {
@@ -49,6 +50,24 @@ void host_read(const ExecutionSpace& exec, const std::byte* data, std::size_t by
   Kokkos::parallel_for("Pagoda::bench::stream_read", Kokkos::RangePolicy<ExecutionSpace>(exec, 0, pieces),
                        HostRead<ExecutionSpace, Streams>{reinterpret_cast<const std::uint64_t*>(data),
                                                          bytes / sizeof(std::uint64_t), pieces, folds});
+}
+
+/// Bytes in a row.
+using Run = std::span<const std::byte>;
+
+/// Host: every thread reads its own part of the runs, one after another.
+template <class ExecutionSpace, class Folds>
+void host_read_runs(const ExecutionSpace& exec, std::span<const Run> runs, const Folds& folds) {
+  const int pieces = exec.concurrency();
+  Kokkos::parallel_for("Pagoda::bench::read_runs", Kokkos::RangePolicy<ExecutionSpace>(exec, 0, pieces),
+                       [=](const int t) {
+                         const std::size_t begin = runs.size() * t / pieces, end = runs.size() * (t + 1) / pieces;
+                         std::uint64_t fold = 0;
+                         for (const Run& run : runs.subspan(begin, end - begin))
+                           fold ^= fold_piece<1>(reinterpret_cast<const std::uint64_t*>(run.data()),
+                                                 run.size() / sizeof(std::uint64_t));
+                         folds(t) = fold;
+                       });
 }
 
 /// Device: interleaved over all threads, loads of 16 bytes, four in flight.
