@@ -50,18 +50,23 @@ test_host() { # test_host [arguments of ctest]
 # Without PAGODA_FUZZ_SECONDS the runs and their numbers are the same each time. Inputs that fail stay in the build folder.
 check_fuzz() {
   need_proc
-  local build=$builds/fuzz runs seconds=${PAGODA_FUZZ_SECONDS:-} name options
+  local build=$builds/fuzz runs seconds=${PAGODA_FUZZ_SECONDS:-} name pid options
   "${in_root[@]}" cmake --preset asan-ubsan -B "$build" -DPAGODA_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++-$llvm \
     -DPAGODA_WERROR=ON -DPAGODA_BOUNDS_CHECK=ON "-DPAGODA_TYPES=fp32;nvfp4"
   "${in_root[@]}" cmake --build "$build"
+  local pids=() failed=0
   for name in problems:250 pools:2000 c_boundary:20000; do
     runs=${name#*:} name=${name%:*}
     options=(-max_len=1000 -len_control=0 -print_final_stats=1 -verbosity=0 "-artifact_prefix=$build/$name-")
     if [ -n "$seconds" ]; then options+=("-max_total_time=$seconds"); else options+=("-runs=$runs" -seed=1); fi
     [ "$name" != pools ] || options+=(-detect_leaks=0) # some allocations fail there
     OMP_NUM_THREADS=1 OMP_PROC_BIND=false PAGODA_WARN=0 UBSAN_OPTIONS=print_stacktrace=1 \
-      "${in_root[@]}" "$build/tests/fuzz/pagoda_fuzz_$name" "${options[@]}"
+      "${in_root[@]}" "$build/tests/fuzz/pagoda_fuzz_$name" "${options[@]}" >"$build/$name.log" 2>&1 &
+    pids+=($!)
   done
+  for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+  cat "$build"/{problems,pools,c_boundary}.log
+  return "$failed"
 }
 check_tests() { test_host -LE '^(install|mpi)$'; }
 check_install() { test_host -L install; }
