@@ -55,9 +55,10 @@ KOKKOS_INLINE_FUNCTION SplitLimit limit_splits(const RowTotals& t, const SplitBo
       limit.max_chunks = static_cast<int>(1.000001f * chunks * reciprocal(static_cast<float>(bounds.max_cuts))) + 1;
   }
   // Rounded down slightly, so that the cuts of all rows never exceed the limit. One row takes all cuts: num_splits_of
-  // discards the fraction.
+  // discards the fraction. Fixed splits must not depend on the number of rows.
   const float cuts = static_cast<float>(limit.cuts);
-  if (t.chunks > 0) limit.density = (t.rows == 1 ? cuts + 0.01f : cuts * 0.999999f) * reciprocal(chunks);
+  const bool all   = t.rows == 1 && bounds.even_waves > 0;
+  if (t.chunks > 0) limit.density = (all ? cuts + 0.01f : cuts * 0.999999f) * reciprocal(chunks);
   return limit;
 }
 
