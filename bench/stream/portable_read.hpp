@@ -55,8 +55,8 @@ void host_read(const ExecutionSpace& exec, const std::byte* data, std::size_t by
 /// Bytes in a row.
 using Run = std::span<const std::byte>;
 
-/// Host: every thread reads its own part of the runs, one after another.
-template <class ExecutionSpace, class Folds>
+/// Host: every thread reads its own part of the runs, one after another, each as `streams` parallel parts.
+template <int Streams, class ExecutionSpace, class Folds>
 void host_read_runs(const ExecutionSpace& exec, std::span<const Run> runs, const Folds& folds) {
   const int pieces = exec.concurrency();
   Kokkos::parallel_for("Pagoda::bench::read_runs", Kokkos::RangePolicy<ExecutionSpace>(exec, 0, pieces),
@@ -64,7 +64,7 @@ void host_read_runs(const ExecutionSpace& exec, std::span<const Run> runs, const
                          const std::size_t begin = runs.size() * t / pieces, end = runs.size() * (t + 1) / pieces;
                          std::uint64_t fold = 0;
                          for (const Run& run : runs.subspan(begin, end - begin))
-                           fold ^= fold_piece<1>(reinterpret_cast<const std::uint64_t*>(run.data()),
+                           fold ^= fold_piece<Streams>(reinterpret_cast<const std::uint64_t*>(run.data()),
                                                  run.size() / sizeof(std::uint64_t));
                          folds(t) = fold;
                        });

@@ -61,6 +61,29 @@ TEST(Split, CutsFitTheWorkspace) {
   }
 }
 
+// Seven splits for eight teams would leave one of two threads without work for an eighth of the time.
+TEST(Split, OneRowHasASplitForEachTeam) {
+  for (int teams = 1; teams <= 1000; ++teams) {
+    const SplitBounds bounds{
+        .num_teams = teams, .even_waves = 1, .waves = 2, .chunk_shift = 5, .max_chunks = 1 << 18, .max_cuts = 2000};
+    for (const int chunks : {teams, teams + 1, 128 * teams}) {
+      const SplitLimit limit = limit_splits(totals({chunks}), bounds);
+      ASSERT_EQ(num_splits_of(chunks, limit, bounds), teams) << chunks << " chunks";
+    }
+  }
+}
+TEST(Split, FixedSplitsOfARowDoNotDependOnTheOthers) {
+  const SplitBounds bounds{.num_teams = 8, .chunk_shift = 5, .max_chunks = 32, .max_cuts = 2000};
+  for (int chunks = 1; chunks <= 300; ++chunks) {
+    const int expected = (chunks + 31) / 32;
+    for (const int others : {0, 1, 7}) {
+      std::vector<int> rows(static_cast<std::size_t>(others), 5 * chunks);
+      rows.push_back(chunks);
+      ASSERT_EQ(num_splits_of(chunks, limit_splits(totals(rows), bounds), bounds), expected) << others << " others";
+    }
+  }
+}
+
 // A prompt of 2^20 query tokens over 2^20 tokens has more than 2^31 chunks.
 TEST(Split, MoreChunksThanAnIntCounts) {
   const SplitBounds bounds{
