@@ -146,12 +146,12 @@ Result measure(Session& session, const Case& c, const std::string& backend) {
 Outcome outcome_of(const Session& session, const Case& c, const std::string& backend, const Result& r) {
   const double us = r.seconds * 1e6, floor_us = r.floor.seconds * 1e6, bytes = static_cast<double>(c.bytes());
   Outcome o{r.seconds, {}, "floor: " + r.floor.shape, r.fault};
-  Counters& counters       = o.counters;
-  counters["bytes"]        = bytes;
-  counters["us"]           = us;
-  counters["floor_us"]     = floor_us;
-  counters["ratio"]        = us / floor_us;
-  counters["over_us"]      = us - floor_us;
+  Counters& counters   = o.counters;
+  counters["bytes"]    = bytes;
+  counters["us"]       = us;
+  counters["floor_us"] = floor_us;
+  counters["ratio"]    = us / floor_us;
+  counters["over_us"]  = us - floor_us;
   if (r.pages_seconds > 0) {
     counters["pages_us"]       = r.pages_seconds * 1e6;
     counters["ratio_of_pages"] = r.seconds / r.pages_seconds;

@@ -65,7 +65,7 @@ void host_read_runs(const ExecutionSpace& exec, std::span<const Run> runs, const
                          std::uint64_t fold = 0;
                          for (const Run& run : runs.subspan(begin, end - begin))
                            fold ^= fold_piece<Streams>(reinterpret_cast<const std::uint64_t*>(run.data()),
-                                                 run.size() / sizeof(std::uint64_t));
+                                                       run.size() / sizeof(std::uint64_t));
                          folds(t) = fold;
                        });
 }
