@@ -104,13 +104,9 @@ double seconds_of_pages(Session& session, const Caches<Exec, T>& caches, const R
   std::vector<std::vector<portable::Run>> runs;
   for (int i = 0; i < rotation.caches; ++i) runs.push_back(caches.page_runs(i));
   const Kokkos::View<std::uint64_t*, Memory> folds("Pagoda::bench::folds", session.exec.concurrency());
-  const auto seconds = [&](const auto& read) {
-    return seconds_of_call(session.exec, rotation, session.floors.reader(),
-                           [&](int i) { read(session.exec, std::span<const portable::Run>(runs[i]), folds); });
-  };
-  return std::min({seconds(portable::host_read_runs<1, Exec, decltype(folds)>),
-                   seconds(portable::host_read_runs<2, Exec, decltype(folds)>),
-                   seconds(portable::host_read_runs<4, Exec, decltype(folds)>)});
+  return seconds_of_call(session.exec, rotation, session.floors.reader(), [&](int i) {
+    portable::host_read_runs(session.exec, std::span<const portable::Run>(runs[i]), folds);
+  });
 }
 
 template <class T>

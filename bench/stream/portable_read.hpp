@@ -3,6 +3,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -55,18 +56,31 @@ void host_read(const ExecutionSpace& exec, const std::byte* data, std::size_t by
 /// Bytes in a row.
 using Run = std::span<const std::byte>;
 
-/// Host: every thread reads its own part of the runs, one after another, each as `streams` parallel parts.
-template <int Streams, class ExecutionSpace, class Folds>
+/// Host: every thread reads its own part of the runs, one after another: a word of each cache line, which brings the
+/// whole line. (Loads of all words took 1.4 times as long in code without AVX-512.) A hardware prefetcher stops at the
+/// end of a page of memory, so the first line of each page of a later run is prefetched.
+template <class ExecutionSpace, class Folds>
 void host_read_runs(const ExecutionSpace& exec, std::span<const Run> runs, const Folds& folds) {
   const int pieces = exec.concurrency();
   Kokkos::parallel_for("Pagoda::bench::read_runs", Kokkos::RangePolicy<ExecutionSpace>(exec, 0, pieces),
                        [=](const int t) {
-                         const std::size_t begin = runs.size() * t / pieces, end = runs.size() * (t + 1) / pieces;
-                         std::uint64_t fold = 0;
-                         for (const Run& run : runs.subspan(begin, end - begin))
-                           fold ^= fold_piece<Streams>(reinterpret_cast<const std::uint64_t*>(run.data()),
-                                                       run.size() / sizeof(std::uint64_t));
-                         folds(t) = fold;
+                         constexpr std::size_t line = 64, memory_page = 4096, bytes_ahead = 32768;
+                         const std::size_t end = runs.size() * (t + 1) / pieces;
+                         std::uint64_t even = 0, odd = 0;
+                         for (std::size_t i = runs.size() * t / pieces; i < end; ++i) {
+                           const Run& run   = runs[i];
+                           const Run& later = runs[std::min(i + bytes_ahead / run.size() + 1, end - 1)];
+                           for (std::size_t at = 0; at < later.size(); at += memory_page)
+                             __builtin_prefetch(later.data() + at);
+                           const auto* const words             = reinterpret_cast<const std::uint64_t*>(run.data());
+                           constexpr std::size_t words_of_line = line / sizeof(std::uint64_t);
+                           const std::size_t n                 = run.size() / sizeof(std::uint64_t);
+                           for (std::size_t w = 0; w < n; w += 2 * words_of_line) {
+                             even ^= words[w];
+                             if (w + words_of_line < n) odd ^= words[w + words_of_line];
+                           }
+                         }
+                         folds(t) = even ^ odd;
                        });
 }
 
