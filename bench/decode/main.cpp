@@ -102,6 +102,7 @@ struct Result {
 template <class T>
 double seconds_of_pages(Session& session, const Caches<Exec, T>& caches, const Rotation& rotation) {
   std::vector<std::vector<portable::Run>> runs;
+  runs.reserve(rotation.caches);
   for (int i = 0; i < rotation.caches; ++i) runs.push_back(caches.page_runs(i));
   const Kokkos::View<std::uint64_t*, Memory> folds("Pagoda::bench::folds", session.exec.concurrency());
   return seconds_of_call(session.exec, rotation, session.floors.reader(), [&](int i) {
