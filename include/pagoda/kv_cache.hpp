@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pagoda/cache_ref.hpp>
+#include <pagoda/detail/execution_space.hpp>
 #include <pagoda/error.hpp>
 #include <pagoda/export.hpp>
 #include <pagoda/types.hpp>
@@ -83,6 +84,7 @@ template <class T, class ExecutionSpace>
 KVCache<T, typename ExecutionSpace::memory_space> make_cache(const ExecutionSpace& exec, const char* call,
                                                              const char* outer_name, const char* token_name,
                                                              const PagedCacheShape& shape) {
+  check_execution_space<ExecutionSpace>();
   const auto at_least_1 = [&](const char* name, int value) {
     require(value >= 1, call, ": ", name, " is ", value, "; allowed: 1 or more");
   };
