@@ -137,6 +137,9 @@ class Plan {
   Plan(const detail::Schedule& schedule, const Options& options, const Workspace& workspace,
        std::shared_ptr<detail::PlanMemory<ExecutionSpace>> memory)
       : schedule_(schedule), options_(options), workspace_(workspace), memory_(std::move(memory)) {}
+  Plan(const Plan&)            = default;  ///< shares memory and workspace; a move is a copy, so that no plan is empty
+  Plan& operator=(const Plan&) = default;  ///< as the copy
+  ~Plan()                      = default;
 
   /// Exact bytes of workspace that a decode of this plan may write.
   std::size_t workspace_bytes() const { return schedule_.workspace.bytes; }
