@@ -180,6 +180,14 @@ PAGODA_HIP_FUNCTION X settle(X x) {
   return x;
 }
 
+/// Hides how x was computed, so that the compiler does not merge that with what uses x.
+PAGODA_HIP_FUNCTION std::uint32_t opaque(std::uint32_t x) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  asm("" : "+v"(x));
+#endif
+  return x;
+}
+
 /// Whether x is true in any lane of the wave.
 PAGODA_HIP_FUNCTION bool any_lane(bool x) {
 #if defined(__HIP_DEVICE_COMPILE__)

@@ -67,12 +67,23 @@ struct StoredInt8 : ExpandedToFp16<8, false> {
   }
 };
 
-/// Puts n + 8 into the mantissa of 1024, and subtracts 1024 + 8.
+/// Puts n + 8 into the lowest bits of the mantissa of 1024, or four bits higher, and subtracts 1024 + 8, or divides by
+/// 16 and subtracts 64 + 8.
 struct StoredInt4 : ExpandedToFp16<4, false> {
   PAGODA_HIP_FUNCTION static void expand(std::uint32_t w, std::uint32_t (&x)[4]) {
-    constexpr std::uint32_t offset = 0x64086408u;
-    PAGODA_UNROLL_ALL
-    for (int e = 0; e < 4; ++e) x[e] = subtract((w >> 4 * e & 0x000f000fu) ^ offset, offset);
+    const std::uint32_t biased = opaque(w ^ 0x88888888u);  // or each pair would have an instruction more
+    low_pairs(biased, x[0], x[1]);
+    low_pairs(biased >> 8, x[2], x[3]);
+  }
+
+ private:
+  PAGODA_HIP_FUNCTION static void low_pairs(std::uint32_t w, std::uint32_t& first, std::uint32_t& second) {
+    const std::uint32_t mantissa_of_1024 = opaque(0x64006400u);  // in a vector register: one scalar per instruction
+    first                                = subtract((w & 0x000f000fu) | mantissa_of_1024, 0x64086408u);
+    second                               = __builtin_bit_cast(
+        std::uint32_t,
+        __builtin_elementwise_fma(__builtin_bit_cast(Halves2, (w & 0x00f000f0u) | mantissa_of_1024),
+                                                                Halves2(static_cast<_Float16>(0.0625f)), Halves2(static_cast<_Float16>(-72.0f))));
   }
 };
 
