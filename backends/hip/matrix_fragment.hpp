@@ -135,7 +135,7 @@ class MatrixFragment : public FragmentDefaults<T> {
       for_shares(rows * DimTile / 8, [&](int i) {
         reinterpret_cast<hip::Words4*>(memory_)[i] = load_query_dims(rows_of, 8 * i / DimTile, 8 * i % DimTile);
       });
-      team_.team_barrier();
+      team_.team_barrier();  // all queries are written, before any wave loads its operands
     }
   }
 
@@ -207,7 +207,7 @@ class MatrixFragment : public FragmentDefaults<T> {
       }
       if (tile_.group() == 0) reinterpret_cast<RowState<float>*>(mine + states_at)[r] = {tile_.most(n), tile_.sum(n)};
     }
-    team_.team_barrier();
+    team_.team_barrier();  // the states of all waves are written, before they are joined
     return {reinterpret_cast<RowState<float>*>(memory_ + states_at), reinterpret_cast<float*>(memory_), value_stride,
             worker_bytes / static_cast<int>(sizeof(RowState<float>)), worker_bytes / static_cast<int>(sizeof(float))};
   }
@@ -346,7 +346,7 @@ class MatrixFragment : public FragmentDefaults<T> {
       at[0]              = rounded;
       at[rows * DimTile] = Number(x - static_cast<float>(rounded));
     });
-    team_.team_barrier();
+    team_.team_barrier();  // all queries are written, before any wave loads its operands
     if constexpr (holds_queries) q_ = staged_queries(0);
   }
   /// Calls f(i) for the thread's share of 0 .. count.
