@@ -26,6 +26,14 @@ struct DeviceEntries {
   Kokkos::View<const int*, MemorySpace> state_begin;      ///< [query tokens + 1]; empty: no entry writes partial states
   Kokkos::View<const std::uint64_t*, MemorySpace> masks;  ///< empty: no query token has a mask
 
+  DeviceEntries() {}  // a body: GCC 12 miscompiles a defaulted constructor of Views alone
+  /// The arrays of a list. Without states or masks, leave the last Views empty.
+  DeviceEntries(const Kokkos::View<const Entry*, MemorySpace>& list_entries,
+                const Kokkos::View<const EntryQuery*, MemorySpace>& list_queries,
+                const Kokkos::View<const int*, MemorySpace>& states          = {},
+                const Kokkos::View<const std::uint64_t*, MemorySpace>& words = {})
+      : entries(list_entries), queries(list_queries), state_begin(states), masks(words) {}
+
   /// Entries first to last - 1, with all queries, states and masks.
   DeviceEntries part(int first, int last) const {
     DeviceEntries p = *this;

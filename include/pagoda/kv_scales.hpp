@@ -55,7 +55,7 @@ struct KVScales {
   ScaleView k;
   ScaleView v;  ///< as k, for the values
 
-  KVScales() = default;  // not an aggregate: GCC 12 does not construct a View from {}
+  KVScales() {}  // a body: GCC 12 miscompiles a defaulted constructor of Views alone
   /// Either View may be empty.
   KVScales(const ScaleView& keys, const ScaleView& values) : k(keys), v(values) {}
 };

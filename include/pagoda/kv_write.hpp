@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pagoda/cache_ref.hpp>
+#include <pagoda/detail/execution_space.hpp>
 #include <pagoda/error.hpp>
 #include <pagoda/export.hpp>
 #include <pagoda/kv_layout.hpp>
@@ -33,6 +34,7 @@ SlotMapping slot_mapping_ref(const View& view) {
 
 template <class ExecutionSpace, class K, class V>
 constexpr void check_row_views() {
+  check_execution_space<ExecutionSpace>();
   static_assert(K::rank() == 3 && V::rank() == 3, "new keys and values are (token, kv head, dim)");
   static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename K::memory_space>::accessible &&
                     Kokkos::SpaceAccessibility<ExecutionSpace, typename V::memory_space>::accessible,

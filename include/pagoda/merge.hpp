@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pagoda/cache_ref.hpp>
+#include <pagoda/detail/execution_space.hpp>
 #include <pagoda/error.hpp>
 #include <pagoda/export.hpp>
 
@@ -68,6 +69,7 @@ constexpr void check_state_views() {
 /// Requirements on the Views that merge writes.
 template <class ExecutionSpace, class Out, class Lse>
 constexpr void check_merge_views() {
+  check_execution_space<ExecutionSpace>();
   static_assert(Out::rank() == 3 && Lse::rank() == 2, "out is (token, head, dim), lse is (token, head)");
   static_assert(!std::is_const_v<typename Out::value_type> && !std::is_const_v<typename Lse::value_type>,
                 "out and lse are written: their elements cannot be const");

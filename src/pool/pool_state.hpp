@@ -195,9 +195,9 @@ struct PoolState {
   }
 
  private:
-  static Memory memory(const ExecutionSpace& exec, const char* label, const PoolOptions& o, int dims) {
-    const std::size_t rows = std::size_t(o.num_pages) * o.page_size * o.num_kv_heads;
-    return allocate_cache(exec, label, rows * dims * sizeof(T));
+  Memory memory(const ExecutionSpace& exec, const char* label, const PoolOptions& o, std::size_t dims) const {
+    return allocate_cache(exec, label,
+                          cache_bytes(table.shape().owner, o.num_pages, o.page_size, o.num_kv_heads, dims * sizeof(T)));
   }
   static Storage storage(const Memory& memory, const PoolOptions& o, int dims) {
     const bool nhd = o.order == KVOrder::NHD;
