@@ -80,7 +80,12 @@ KOKKOS_INLINE_FUNCTION std::uint16_t float_to_half(float value) {
 }
 
 KOKKOS_INLINE_FUNCTION float bfloat16_to_float(std::uint16_t bits) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  // Clang 21 makes byte operations of several shifts, and on gfx942 one of them leaves a bit of the neighbor.
+  return static_cast<float>(__builtin_bit_cast(__bf16, bits));
+#else
   return Kokkos::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+#endif
 }
 
 KOKKOS_INLINE_FUNCTION std::uint16_t float_to_bfloat16(float value) {
