@@ -222,7 +222,7 @@ class FmaFragment : public FragmentDefaults<float> {
         if (lane_ < row_lanes) *reinterpret_cast<Quad*>(keys_ + (h * DimTile + dim(c)) * 4) = out_[h][c];
       }
     }
-    team_.team_barrier();
+    team_.team_barrier();  // the states of all warps are written, before they are joined
 #endif
     return {reinterpret_cast<RowState<float>*>(memory_ + states_at), reinterpret_cast<float*>(memory_), DimTile,
             worker_bytes / static_cast<int>(sizeof(RowState<float>)), worker_bytes / static_cast<int>(sizeof(float))};

@@ -144,7 +144,7 @@ class MmaFragment : public MmaSoftmax<T, DimTile, AnyQuery, AnyAlignment> {
     if constexpr (in_blocks) this->begin_block_scales();
     this->begin_tiles(where, u, step, end, known_pages, page);
     cuda::wait_copies<2 * stages>();
-    team_.team_barrier();
+    team_.team_barrier();  // the queries have arrived, before any warp reads them
     fetch_queries(q_, 0);
   }
 
@@ -234,7 +234,7 @@ class MmaFragment : public MmaSoftmax<T, DimTile, AnyQuery, AnyAlignment> {
         to[Storage::dim(i, row_, 1)] = out_[i][2 + e] * factor;
       }
     }
-    team_.team_barrier();
+    team_.team_barrier();  // the states of all warps are written, before they are joined
 #endif
     return {reinterpret_cast<RowState<float>*>(memory_ + states_at), reinterpret_cast<float*>(memory_), value_stride,
             worker_bytes / static_cast<int>(sizeof(RowState<float>)), worker_bytes / static_cast<int>(sizeof(float))};

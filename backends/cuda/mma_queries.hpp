@@ -58,7 +58,7 @@ class MmaQueries : public MmaTiles<T, DimTile, AnyAlignment> {
   /// Drops queries that were loaded speculatively for other rows, and frees their place in scratch.
   KOKKOS_FUNCTION void forget_queries() const {
     cuda::wait_copies<0>();
-    team_.team_barrier();
+    team_.team_barrier();  // all copies have arrived: their place may be written again
   }
 
  protected:

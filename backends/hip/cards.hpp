@@ -18,14 +18,19 @@ struct Card {
   /// Cycles in which a SIMD issues an instruction of a wave: vector and memory, transcendental, matrix (16 x 16 x 16).
   int vector_cycles, transcendental_cycles, matrix_cycles;
   double latency_us;  ///< of loads from memory; assumed
+  int memory_gb;
+  double cache_bytes_per_us;  ///< of the last cache before memory, at its peak
+  /// Cycles that a SIMD issues for 16 tokens of fp16, 128 dims, with 16 and with 32 query rows, counted in the compiled
+  /// kernel (bench/NOTES.md); 0: there is no such kernel.
+  int tile16_cycles, tile32_cycles;
 };
 
 inline constexpr Card cards[] = {
-    {"MI210", "gfx90a", 64, 104, 4, 1700, 1.6e6, 512, 64, 16, 8, 4, 16, 32, 0.8},
-    {"MI250X", "gfx90a", 64, 110, 4, 1700, 1.6e6, 512, 64, 16, 8, 4, 16, 32, 0.8},
-    {"MI300X", "gfx942", 64, 304, 4, 2100, 5.3e6, 512, 64, 32, 256, 4, 16, 16, 0.8},
-    {"MI325X", "gfx942", 64, 304, 4, 2100, 6.0e6, 512, 64, 32, 256, 4, 16, 16, 0.8},
-    {"RX 7900 XTX", "gfx1100", 32, 96, 2, 2500, 0.96e6, 1536, 64, 32, 96, 1, 4, 32, 0.8},
+    {"MI210", "gfx90a", 64, 104, 4, 1700, 1.6e6, 512, 64, 16, 8, 4, 16, 32, 0.8, 64, 6.9e6, 968, 1756},
+    {"MI250X", "gfx90a", 64, 110, 4, 1700, 1.6e6, 512, 64, 16, 8, 4, 16, 32, 0.8, 64, 6.9e6, 968, 1756},
+    {"MI300X", "gfx942", 64, 304, 4, 2100, 5.3e6, 512, 64, 32, 256, 4, 16, 16, 0.8, 192, 17.2e6, 712, 1244},
+    {"MI325X", "gfx942", 64, 304, 4, 2100, 6.0e6, 512, 64, 32, 256, 4, 16, 16, 0.8, 256, 17.2e6, 712, 1244},
+    {"RX 7900 XTX", "gfx1100", 32, 96, 2, 2500, 0.96e6, 1536, 64, 32, 96, 1, 4, 32, 0.8, 24, 3.5e6, 731, 0},
 };
 
 /// Bytes that the loads of a compute unit must have in flight, so that the memory is busy.

@@ -109,14 +109,20 @@ PAGODA_HIP_FUNCTION X load_global([[maybe_unused]] const char* from) {
 #endif
 }
 
-/// The lower (Half 0) or the upper (Half 1) 16 bits of two words, those of `low` in the lower half.
-template <int Half>
-PAGODA_HIP_FUNCTION std::uint32_t pair_halves([[maybe_unused]] std::uint32_t low, [[maybe_unused]] std::uint32_t high) {
+/// Four bytes of two words. Each byte of `bytes` says which: 0 .. 3 of low, 4 .. 7 of high, or 12 for a zero.
+PAGODA_HIP_FUNCTION std::uint32_t permute([[maybe_unused]] std::uint32_t high, [[maybe_unused]] std::uint32_t low,
+                                          [[maybe_unused]] std::uint32_t bytes) {
 #if defined(__HIP_DEVICE_COMPILE__)
-  return __builtin_amdgcn_perm(high, low, Half == 0 ? 0x05040100u : 0x07060302u);
+  return __builtin_amdgcn_perm(high, low, bytes);
 #else
   return 0;
 #endif
+}
+
+/// The lower (Half 0) or the upper (Half 1) 16 bits of two words, those of `low` in the lower half.
+template <int Half>
+PAGODA_HIP_FUNCTION std::uint32_t pair_halves(std::uint32_t low, std::uint32_t high) {
+  return permute(high, low, Half == 0 ? 0x05040100u : 0x07060302u);
 }
 
 /// Two floats as fp16 or bf16, rounded to nearest. No GPU here has an instruction that converts to bf16.
@@ -176,6 +182,17 @@ template <class X>
 PAGODA_HIP_FUNCTION X settle(X x) {
 #if defined(__HIP_DEVICE_COMPILE__)
   asm volatile("" : "+v"(x));
+#endif
+  return x;
+}
+
+/// x, which is nearly always true.
+PAGODA_HIP_FUNCTION bool likely(bool x) { return __builtin_expect_with_probability(x, true, 0.9999); }
+
+/// Hides how x was computed, so that the compiler does not merge that with what uses x.
+PAGODA_HIP_FUNCTION std::uint32_t opaque(std::uint32_t x) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  asm("" : "+v"(x));
 #endif
   return x;
 }

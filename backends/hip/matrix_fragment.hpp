@@ -40,6 +40,10 @@ template <>
 struct MatrixStorageOf<std::int8_t> : std::type_identity<hip::StoredInt8> {};
 template <>
 struct MatrixStorageOf<int4x2_t> : std::type_identity<hip::StoredInt4> {};
+template <>
+struct MatrixStorageOf<mxfp4x2_t> : std::type_identity<hip::StoredMxfp4> {};
+template <>
+struct MatrixStorageOf<nvfp4x2_t> : std::type_identity<hip::StoredNvfp4> {};
 
 /// The fragment for matrix instructions of CDNA and RDNA. The arithmetic is that of hip::MatrixTile; this class finds
 /// the rows and brings queries, scales and results. With tuning.loads_ahead, keys of the next tile are loaded when the
@@ -103,7 +107,11 @@ class MatrixFragment : public FragmentDefaults<T> {
     kv_head_ = hip::uniform(where.kv_head);
     keys_    = source(args_.k, args_.k_units, args_.head_dim, DimTile, 16);
     values_  = source(args_.v, args_.v_units, args_.head_dim_v, tuning.value_dims, 4 * Tile::value_words);
-    more_    = u < end;
+    if constexpr (has_blocks) {
+      key_blocks_   = block_source(args_.k_blocks, args_.head_dim, DimTile, Tile::chunk_dims);
+      value_blocks_ = block_source(args_.v_blocks, args_.head_dim_v, tuning.value_dims, Storage::block_dims);
+    }
+    more_ = u < end;
     if (!more_ || !tuning.loads_ahead) return;
     cursor_.advance(where, u, end);
     load_keys();
@@ -127,7 +135,7 @@ class MatrixFragment : public FragmentDefaults<T> {
       for_shares(rows * DimTile / 8, [&](int i) {
         reinterpret_cast<hip::Words4*>(memory_)[i] = load_query_dims(rows_of, 8 * i / DimTile, 8 * i % DimTile);
       });
-      team_.team_barrier();
+      team_.team_barrier();  // all queries are written, before any wave loads its operands
     }
   }
 
@@ -149,7 +157,7 @@ class MatrixFragment : public FragmentDefaults<T> {
     if constexpr (AnyQuery)
       if (args_.q.type != query_type)
         hip::keep_order(), tile_.add_key_products(staged_queries(query_bytes));  // loaded again: registers
-    if constexpr (FragmentDefaults<T>::scaled)
+    if constexpr (has_token_scales)
       if (args_.k_scale.per_token()) tile_.scale_scores(key_scale_);
     if constexpr (tuning.loads_ahead) {
       if (more_) load_keys();
@@ -165,18 +173,14 @@ class MatrixFragment : public FragmentDefaults<T> {
     tile_.for_each_score(count, change);
   }
   KOKKOS_FUNCTION void softmax(bool hides) {
-    if constexpr (FragmentDefaults<T>::scaled)
+    if constexpr (has_token_scales)
       if (args_.v_scale.per_token()) return tile_.softmax_scaled(AnyQuery && hides, value_scale_);
     tile_.softmax(AnyQuery && hides);
   }
 
   template <class Where>
   KOKKOS_FUNCTION void multiply_values(const Where&, int, int, bool hides) {
-    if (AnyQuery && hides && !tile_.values_are_finite()) {
-      tile_.multiply_visible_values();
-    } else {
-      tile_.multiply_values();
-    }
+    tile_.multiply_values(AnyQuery && hides);
     if (tuning.loads_ahead && more_) load_values();
   }
 
@@ -203,7 +207,7 @@ class MatrixFragment : public FragmentDefaults<T> {
       }
       if (tile_.group() == 0) reinterpret_cast<RowState<float>*>(mine + states_at)[r] = {tile_.most(n), tile_.sum(n)};
     }
-    team_.team_barrier();
+    team_.team_barrier();  // the states of all waves are written, before they are joined
     return {reinterpret_cast<RowState<float>*>(memory_ + states_at), reinterpret_cast<float*>(memory_), value_stride,
             worker_bytes / static_cast<int>(sizeof(RowState<float>)), worker_bytes / static_cast<int>(sizeof(float))};
   }
@@ -215,6 +219,8 @@ class MatrixFragment : public FragmentDefaults<T> {
   static constexpr int worker_bytes = states_at + part_rows * static_cast<int>(sizeof(RowState<float>));
   static constexpr int query_bytes  = rows * DimTile * static_cast<int>(sizeof(Number));
   static_assert(worker_bytes % 16 == 0);
+  static constexpr bool has_blocks       = Storage::block_dims > 0,
+                        has_token_scales = FragmentDefaults<T>::scaled && !has_blocks;
   /// Queries are in registers, otherwise in LDS: read for each tile, which takes less time than its bytes from memory.
   static constexpr bool holds_queries       = tuning.loads_ahead;
   static constexpr int staged_queries_bytes = (AnyQuery ? 2 : holds_queries ? 0 : 1) * query_bytes;
@@ -262,19 +268,64 @@ class MatrixFragment : public FragmentDefaults<T> {
       hip::keep_order<2>();
     }
   }
+  /// Block scales of a kv head. Their strides are bytes.
+  struct BlockSource {
+    const char* base;           ///< of token 0 of page 0
+    std::uint32_t page, token;  ///< from a page or token to the next
+    int last_load;              ///< the last block of a row at which a lane begins to load
+    bool plain;                 ///< rows have as many dims as the tile, and 32 bits suffice for offsets in it
+  };
+  /// load_dims: dims whose scales a lane loads together.
+  KOKKOS_FORCEINLINE_FUNCTION BlockSource block_source(const BlockScaleArray& from, int dims, int dim_tile,
+                                                       int load_dims) const {
+    return {static_cast<const char*>(from.at) + static_cast<std::uint64_t>(kv_head_) * from.head, from.page, from.token,
+            (dims - load_dims) / Storage::block_dims, dims == dim_tile && from.token < 1u << 26};
+  }
+  /// As load_rows.
+  template <class Load>
+  KOKKOS_FORCEINLINE_FUNCTION void load_blocks(const BlockSource& from, int lane_token, int lane_at,
+                                               const Load& load) const {
+    if (cursor_.whole() && from.plain) {
+      const char* const row = from.base + std::uint64_t(static_cast<std::uint32_t>(cursor_.page())) * from.page +
+                              std::uint64_t(static_cast<std::uint32_t>(cursor_.slot())) * from.token;
+      const std::uint32_t share = hip::settle(lane_token * from.token + lane_at);
+      load([&](int token, int at) { return row + std::uint64_t(token) * from.token + share + at; });
+      hip::keep_order<3>();
+    } else {
+      const PagePlace place    = cursor_.place_of_lane();
+      const std::uint64_t mine = std::uint64_t(static_cast<std::uint32_t>(place.page)) * from.page +
+                                 std::uint64_t(static_cast<std::uint32_t>(place.slot)) * from.token;
+      const auto low = static_cast<std::uint32_t>(mine), high = static_cast<std::uint32_t>(mine >> 32);
+      const int token0 = hip::settle(lane_token), at0 = hip::settle(lane_at);
+      load([&](int token, int at) {
+        const std::uint64_t row =
+            hip::from_lane(low, token + token0) | std::uint64_t(hip::from_lane(high, token + token0)) << 32;
+        return from.base + row + least(at0 + at, from.last_load);
+      });
+      hip::keep_order<4>();
+    }
+  }
   KOKKOS_FORCEINLINE_FUNCTION void load_keys() {
     load_rows(keys_, tile_.key_token(), 16 * tile_.key_chunk(0), [&](const auto& address) {
       tile_.load_keys([&](int b, int s) { return address(16 * b, 16 * Arch::operand_groups * s); });
     });
-    if constexpr (FragmentDefaults<T>::scaled)
+    if constexpr (has_token_scales)
       if (args_.k_scale.per_token()) key_scale_ = scale_of_lane(args_.k_scale);
+    if constexpr (has_blocks)
+      load_blocks(key_blocks_, tile_.key_token(), tile_.key_block(), [&](const auto& address) {
+        tile_.load_key_scales([&](int b, int s) { return address(16 * b, Tile::key_block_step * s); });
+      });
   }
   KOKKOS_FORCEINLINE_FUNCTION void load_values() {
     load_rows(values_, tile_.value_token(), row_bytes(Tile::value_dim(0, tile_.column())), [&](const auto& address) {
       tile_.load_values([&](int b, int i, int h) { return address(16 * b + i, row_bytes(Tile::value_dim(h, 0))); });
     });
-    if constexpr (FragmentDefaults<T>::scaled)
+    if constexpr (has_token_scales)
       if (args_.v_scale.per_token()) value_scale_ = scale_of_lane(args_.v_scale);
+    if constexpr (has_blocks)
+      load_blocks(value_blocks_, tile_.value_token(), tile_.value_block(), [&](const auto& address) {
+        tile_.load_value_scales([&](int b, int i) { return address(16 * b + i, 0); });
+      });
   }
   KOKKOS_FUNCTION static constexpr int row_bytes(int dims) { return dims * Storage::bits / 8; }
   /// The scale of token lane % tile_tokens.
@@ -295,7 +346,7 @@ class MatrixFragment : public FragmentDefaults<T> {
       at[0]              = rounded;
       at[rows * DimTile] = Number(x - static_cast<float>(rounded));
     });
-    team_.team_barrier();
+    team_.team_barrier();  // all queries are written, before any wave loads its operands
     if constexpr (holds_queries) q_ = staged_queries(0);
   }
   /// Calls f(i) for the thread's share of 0 .. count.
@@ -335,6 +386,7 @@ class MatrixFragment : public FragmentDefaults<T> {
   Tile tile_;
   hip::TileCursor<Arch::lanes, tile_tokens> cursor_;
   Source keys_{}, values_{};
+  [[no_unique_address]] std::conditional_t<has_blocks, BlockSource, std::monostate> key_blocks_{}, value_blocks_{};
   int step_ = 0, kv_head_ = 0;
   bool more_                        = false;  ///< there is a tile to load
   float scale_                      = 1;

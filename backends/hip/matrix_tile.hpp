@@ -2,6 +2,8 @@
 #pragma once
 
 #include "backends/hip/matrix.hpp"
+#include "backends/hip/matrix_operands.hpp"
+#include "backends/hip/matrix_storage.hpp"
 #include "src/base/unroll.hpp"
 #include "src/kernel/online_softmax.hpp"
 
@@ -27,33 +29,36 @@ namespace pagoda::detail::hip {
 /// Arch: Cdna or Rdna3. Storage: matrix_storage.hpp. `group` is lane / 16 and `column` is lane % 16. The lane has
 /// scores and outputs of query rows 16 n + column. Its scores of block b are those of tokens token(b, i).
 template <class Arch, class Storage, int KeyDims, int ValueDims, int RowTiles, int TokenBlocks>
-class MatrixTile {
-  static constexpr auto type        = Storage::type;
-  static constexpr int per_half     = Storage::per_half;
-  static constexpr int operand_half = 16 / Arch::operand_groups;  ///< elements of an operand, in a lane
-  static constexpr int words        = operand_half / 2;           ///< words of an operand
-  using Operand                     = typename Arch::Operand;
-  using Sums                        = typename Arch::Sums;
+class MatrixTile : public MatrixOperands<Arch, Storage, KeyDims, ValueDims, TokenBlocks> {
+  using Operands = MatrixOperands<Arch, Storage, KeyDims, ValueDims, TokenBlocks>;
+  using Operands::column_;
+  using Operands::for_each_value;
+  using Operands::group_;
+  using Operands::key_operand;
+  using Operands::lane;
+  using Operands::scales_;
+  using Operands::settle_keys;
+  using Operands::settle_values;
+  using Operands::type;
+  using Operands::values_are_finite;
+  using Operands::words;
+  using typename Operands::Operand;
+  using typename Operands::Scales;
+  using Sums = typename Arch::Sums;
 
  public:
-  static constexpr int tokens = 16 * TokenBlocks, rows = 16 * RowTiles;
-  static constexpr int sums           = 256 / Arch::lanes;                            ///< of a product, in a lane
-  static constexpr int chunk_dims     = 128 / Storage::bits;                          ///< dims in 16 bytes
-  static constexpr int key_loads      = KeyDims / chunk_dims / Arch::operand_groups;  ///< of a lane for a row of keys
-  static constexpr int value_dims     = ValueDims / 16 < chunk_dims ? ValueDims / 16 : chunk_dims;  ///< of a load
-  static constexpr int value_loads    = ValueDims / 16 / value_dims;  ///< loads of a lane for a row of values
-  static constexpr int operand_tokens = operand_half;                 ///< tokens of a block whose values a lane loads
-  static constexpr int query_loads    = key_loads * per_half;         ///< loads of a lane for a query row
-  static constexpr int value_words    = value_dims * Storage::bits / 32;
-  static_assert(key_loads * chunk_dims * Arch::operand_groups == KeyDims && value_words > 0);
-  using ValueWords = Words<value_words>;
+  using Operands::query_loads;
+  using Operands::sums;
+  using Operands::token;
+  using Operands::value_dims;
+  static constexpr int rows = 16 * RowTiles;
 
   /// Operand b of a tile of queries, in the order of the expanded keys. For each chunk of keys, per_half loads.
   struct Queries {
     Words4 at[RowTiles][query_loads];
   };
 
-  PAGODA_HIP_FUNCTION explicit MatrixTile(int lane) : group_(lane >> 4), column_(lane & 15) {
+  PAGODA_HIP_FUNCTION explicit MatrixTile(int lane) : Operands(lane) {
     PAGODA_UNROLL_ALL
     for (int n = 0; n < RowTiles; ++n) base_[n] = initial_max, sum_[n] = 0;
     PAGODA_UNROLL_ALL
@@ -61,74 +66,10 @@ class MatrixTile {
       for (Sums& out : row_tile) out = 0;
   }
 
-  PAGODA_HIP_FUNCTION int group() const { return group_; }
-  PAGODA_HIP_FUNCTION int column() const { return column_; }
-  /// The chunk of 16 bytes of a row of keys that the lane loads in its load s.
-  PAGODA_HIP_FUNCTION int key_chunk(int s) const { return operand_group() + Arch::operand_groups * s; }
-  /// The token of a block whose key the lane loads.
-  PAGODA_HIP_FUNCTION int key_token() const { return Arch::token_of_row(column_); }
-  /// The first dim of a query that the lane loads in its load s.
-  PAGODA_HIP_FUNCTION int query_dim(int s) const { return chunk_dims * key_chunk(s / per_half) + 8 * (s % per_half); }
-  /// The first dim of a row of values that column `sixteenth` loads in its load h, and of the output in that row of
-  /// sums.
-  PAGODA_HIP_FUNCTION static constexpr int value_dim(int h, int sixteenth) {
-    return 16 * value_dims * h + value_dims * sixteenth;
-  }
-  /// Row of the lane's sum i of a product.
-  PAGODA_HIP_FUNCTION int sum_row(int i) const { return Arch::sum_row(i, group_); }
-  /// The first token of a block whose values the lane loads.
-  PAGODA_HIP_FUNCTION int value_token() const { return operand_tokens * operand_group(); }
-  /// Token in the tile of the lane's score i of block b.
-  PAGODA_HIP_FUNCTION int token(int b, int i) const { return 16 * b + sums * group_ + i; }
-
-  /// Loads keys. at(b, s): address of the lane's chunk s of token 16 b + key_token().
-  template <class At>
-  PAGODA_HIP_FUNCTION void load_keys(const At& at) {
-    PAGODA_UNROLL_ALL
-    for (int b = 0; b < TokenBlocks; ++b) {
-      PAGODA_UNROLL_ALL
-      for (int s = 0; s < key_loads; ++s) keys_[b][s] = load_global<Words4>(at(b, s));
-    }
-  }
-  /// Loads values. at(b, i, h): address of the lane's load h of token 16 b + value_token() + i.
-  template <class At>
-  PAGODA_HIP_FUNCTION void load_values(const At& at) {
-    PAGODA_UNROLL_ALL
-    for (int b = 0; b < TokenBlocks; ++b) {
-      PAGODA_UNROLL_ALL
-      for (int i = 0; i < operand_tokens; ++i) {
-        PAGODA_UNROLL_ALL
-        for (int h = 0; h < value_loads; ++h) values_[b][i][h] = load_global<ValueWords>(at(b, i, h));
-      }
-    }
-  }
-  /// Sets keys from chunk `end` on to zero.
-  PAGODA_HIP_FUNCTION void clear_keys(int end) {
-    PAGODA_UNROLL_ALL
-    for (int b = 0; b < TokenBlocks; ++b) {
-      PAGODA_UNROLL_ALL
-      for (int s = 0; s < key_loads; ++s)
-        for (int w = 0; w < 4; ++w) keys_[b][s][w] = key_chunk(s) < end ? keys_[b][s][w] : 0;
-    }
-  }
   /// Brings queries, loaded in the order of their dims, in the order of the expanded keys.
   PAGODA_HIP_FUNCTION static void order_queries(Queries& q) {
-    if constexpr (per_half > 1) {
-      PAGODA_UNROLL_ALL
-      for (auto& row : q.at)
-        for (int s = 0; s < key_loads; ++s) {
-          std::uint32_t from[4 * per_half];
-          PAGODA_UNROLL_ALL
-          for (int w = 0; w < 4 * per_half; ++w) from[w] = row[per_half * s + w / 4][w % 4];
-          PAGODA_UNROLL_ALL
-          for (int w = 0; w < 4 * per_half;
-               ++w) {  // element w % per_half of the halves of the word w / per_half of keys
-            const int low = w - w % per_half + w % per_half / 2, high = low + per_half / 2;
-            row[per_half * s + w / 4][w % 4] =
-                w % 2 == 0 ? pair_halves<0>(from[low], from[high]) : pair_halves<1>(from[low], from[high]);
-          }
-        }
-    }
+    PAGODA_UNROLL_ALL
+    for (auto& row : q.at) order_as_expanded<Storage>(row);
   }
 
   /// Scores = keys x queries.
@@ -139,19 +80,14 @@ class MatrixTile {
     add_key_products(q);
   }
   PAGODA_HIP_FUNCTION void add_key_products(const Queries& q) {
-    PAGODA_UNROLL_ALL
-    for (int b = 0; b < TokenBlocks; ++b) {
+    if constexpr (Scales::has_windows) {
+      scales_.begin_keys(lane());
+      do add_scaled_key_products(q);
+      while (scales_.next_keys());
+    } else {
+      scales_.convert_keys();
       PAGODA_UNROLL_ALL
-      for (int p = 0; p < KeyDims / 16; ++p) {
-        const Operand a = key_operand(b, p);
-        PAGODA_UNROLL_ALL
-        for (int n = 0; n < RowTiles; ++n) {
-          Operand of_row;
-          PAGODA_UNROLL_ALL
-          for (int k = 0; k < words; ++k) of_row[k] = q.at[n][(words * p + k) / 4][(words * p + k) % 4];
-          scores_[b][n] = Arch::template multiply<type>(a, of_row, scores_[b][n]);
-        }
-      }
+      for (int b = 0; b < TokenBlocks; ++b) multiply_block(b, q, scores_[b]);
     }
   }
   /// Multiplies scores by `scale`. Scores of tokens from `count` on become -infinity.
@@ -210,60 +146,22 @@ class MatrixTile {
     }
   }
 
-  /// Output += values x probabilities.
-  PAGODA_HIP_FUNCTION void multiply_values() {
-    for_each_value([&](int b, int j, Operand a) {
-      PAGODA_UNROLL_ALL
-      for (int n = 0; n < RowTiles; ++n) out_[n][j] = Arch::template multiply<type>(a, weights_[b][n], out_[n][j]);
-    });
-  }
-  /// The second product for tiles with values that are not finite and tokens that a row does not see: one product for
-  /// each row, with 0 in place of the values that it does not see. Slow and rarely needed.
-  PAGODA_HIP_FUNCTION void multiply_visible_values() {
-    PAGODA_UNROLL_ALL
-    for (int n = 0; n < RowTiles; ++n) {
-      PAGODA_UNROLL(1)
-      for (int r = 0; r < 16; ++r) {
-        settle_values();  // or operands of all products are made before the loop and occupy registers
-        Operand seen[TokenBlocks];
-        PAGODA_UNROLL_ALL
-        for (int b = 0; b < TokenBlocks; ++b)
-          for (int w = 0; w < words; ++w) seen[b][w] = visible_halves(from_lane(weights_[b][n][w], 16 * group_ + r));
-        for_each_value([&](int b, int j, Operand a) {
-          const Sums sum = Arch::template multiply<type>(a & seen[b], weights_[b][n], Sums{});
-          if (column_ == r) out_[n][j] += sum;
-          keep_order();  // operands made ahead would occupy registers
-        });
-      }
+  /// Output += values x probabilities. hides: as for softmax.
+  PAGODA_HIP_FUNCTION void multiply_values(bool hides) {
+    if constexpr (Scales::has_windows) {
+      scales_.begin_values(lane());
+      do multiply_converted_values(hides);
+      while (scales_.next_values());
+    } else {
+      scales_.convert_values();
+      multiply_converted_values(hides);
     }
   }
-  /// Whether no value of the tile is infinite or NaN.
-  PAGODA_HIP_FUNCTION bool values_are_finite() const {
-    if constexpr (!Storage::floating) return true;
-    // An exponent of ones overflows into the upper bit of its half.
-    constexpr std::uint32_t exponent = type == MatrixType::fp16 ? 0x7c007c00u : 0x7f807f80u;
-    constexpr std::uint32_t one      = type == MatrixType::fp16 ? 0x04000400u : 0x00800080u;
-    std::uint32_t ones               = 0;
-    PAGODA_UNROLL_ALL
-    for (const auto& block : values_) {
-      PAGODA_UNROLL_ALL
-      for (const auto& token : block)
-        for (const ValueWords& load : token)
-          for (int w = 0; w < value_words; ++w) {
-            std::uint32_t x[per_half];
-            Storage::expand(load[w], x);
-            PAGODA_UNROLL_ALL
-            for (const std::uint32_t halves : x) ones |= (halves & exponent) + one;
-          }
-    }
-    return !any_lane((ones & 0x80008000u) != 0);
-  }
-
   /// Adds up the sums of the lanes of each row, once after the last tile.
   PAGODA_HIP_FUNCTION void sum_lanes() {
     PAGODA_UNROLL_ALL
     for (float& sum : sum_)
-      for (int d = 16; d < Arch::lanes; d *= 2) sum += from_lane(sum, (16 * group_ + column_) ^ d);
+      for (int d = 16; d < Arch::lanes; d *= 2) sum += from_lane(sum, lane() ^ d);
   }
   /// Maximum (base 2) and sum of row 16 n + column. If the base was never raised, the row has seen no token.
   PAGODA_HIP_FUNCTION float most(int n) const { return sum_[n] == 0.0f ? -__builtin_inff() : base_[n]; }
@@ -285,25 +183,33 @@ class MatrixTile {
     }
   };
 
-  PAGODA_HIP_FUNCTION int operand_group() const { return Arch::operand_groups == 1 ? 0 : group_; }
-
-  /// Operand a of product p of block b: keys.
-  PAGODA_HIP_FUNCTION Operand key_operand(int b, int p) const {
-    constexpr int at_once = words < per_half ? words : per_half;  ///< words that come from one word of keys
-    Operand a;
+  /// sum += keys of block b x queries
+  PAGODA_HIP_FUNCTION void multiply_block(int b, const Queries& q, Sums (&sum)[RowTiles]) const {
     PAGODA_UNROLL_ALL
-    for (int k = 0; k < words; k += at_once) {
-      const int first = words * p + k, word = first / per_half;
-      std::uint32_t x[per_half];
-      Storage::expand(keys_[b][word / 4][word % 4], x);
+    for (int p = 0; p < KeyDims / 16; ++p) {
+      const Operand a = key_operand(b, p);
       PAGODA_UNROLL_ALL
-      for (int e = 0; e < at_once; ++e) a[k + e] = x[first % per_half + e];
+      for (int n = 0; n < RowTiles; ++n) {
+        Operand of_row;
+        PAGODA_UNROLL_ALL
+        for (int k = 0; k < words; ++k) of_row[k] = q.at[n][(words * p + k) / 4][(words * p + k) % 4];
+        sum[n] = Arch::template multiply<type>(a, of_row, sum[n]);
+      }
     }
-    return a;
+  }
+  PAGODA_HIP_FUNCTION void add_scaled_key_products(const Queries& q) {
+    settle_keys();
+    PAGODA_UNROLL_ALL
+    for (int b = 0; b < TokenBlocks; ++b) {
+      Sums sum[RowTiles] = {};
+      multiply_block(b, q, sum);
+      PAGODA_UNROLL_ALL
+      for (int n = 0; n < RowTiles; ++n) scores_[b][n] += sum[n] * scales_.key_factor();
+    }
   }
 
-  template <class Scales>
-  PAGODA_HIP_FUNCTION void raise_where_exceeded(const Scales& scales) {
+  template <class TokenScales>
+  PAGODA_HIP_FUNCTION void raise_where_exceeded(const TokenScales& scales) {
     float most[RowTiles];
     bool rises = false;
     PAGODA_UNROLL_ALL
@@ -320,8 +226,7 @@ class MatrixTile {
     PAGODA_UNROLL_ALL
     for (int n = 0; n < RowTiles; ++n) {
       PAGODA_UNROLL_ALL
-      for (int d = 16; d < Arch::lanes; d *= 2)
-        most[n] = __builtin_fmaxf(most[n], from_lane(most[n], (16 * group_ + column_) ^ d));
+      for (int d = 16; d < Arch::lanes; d *= 2) most[n] = __builtin_fmaxf(most[n], from_lane(most[n], lane() ^ d));
       const float base = __builtin_fmaxf(base_[n], most[n]), kept = exp2(base_[n] - base);
       base_[n] = base;
       sum_[n] *= kept;
@@ -329,8 +234,8 @@ class MatrixTile {
       for (Sums& out : out_[n]) out *= kept;
     }
   }
-  template <class Hiding, class Scales>
-  PAGODA_HIP_FUNCTION void exponentiate(Hiding, const Scales& scales) {
+  template <class Hiding, class TokenScales>
+  PAGODA_HIP_FUNCTION void exponentiate(Hiding, const TokenScales& scales) {
     PAGODA_UNROLL_ALL
     for (int b = 0; b < TokenBlocks; ++b)
       for (int n = 0; n < RowTiles; ++n) {
@@ -345,54 +250,60 @@ class MatrixTile {
         Words<sums / 2> packed;
         PAGODA_UNROLL_ALL
         for (int w = 0; w < sums / 2; ++w) packed[w] = pack<type>(p[2 * w], p[2 * w + 1]);
-        weights_[b][n] = Arch::operand(packed, group_);
+        weights_[n][b] = Arch::operand(packed, group_);
       }
   }
-  /// Calls f(b, j, a) for operand a of each output j and block b: dim j of the lane's tokens.
-  template <class F>
-  PAGODA_HIP_FUNCTION void for_each_value(const F& f) const {
-    PAGODA_UNROLL_ALL
-    for (int b = 0; b < TokenBlocks; ++b) {
+  PAGODA_HIP_FUNCTION void multiply_converted_values(bool hides) {
+    if (hides && !values_are_finite()) return multiply_visible_values();
+    if constexpr (Scales::has_windows) settle_values();
+    for_each_value([&](int j, const Operand(&a)[TokenBlocks]) {
       PAGODA_UNROLL_ALL
-      for (int i = 0; i < value_loads * value_words; ++i) {
-        pass_values<0>(f, b, i / value_words, i % value_words);
-        pass_values<1>(f, b, i / value_words, i % value_words);
+      for (int n = 0; n < RowTiles; ++n) add_products(out_[n][j], a, weights_[n]);
+    });
+  }
+  /// out += values x weights
+  PAGODA_HIP_FUNCTION void add_products(Sums& out, const Operand (&a)[TokenBlocks],
+                                        const Operand (&weights)[TokenBlocks]) const {
+    Sums sum = Scales::has_windows ? Sums{} : out;
+    PAGODA_UNROLL_ALL
+    for (int b = 0; b < TokenBlocks; ++b) sum = Arch::template multiply<type>(a[b], weights[b], sum);
+    if constexpr (Scales::has_windows) {
+      out += sum * scales_.value_factor();
+    } else {
+      out = sum;
+    }
+  }
+  /// The second product for tiles with values that are not finite and tokens that a row does not see: one product for
+  /// each row, with 0 in place of the values that it does not see. Slow and rarely needed.
+  PAGODA_HIP_FUNCTION void multiply_visible_values() {
+    PAGODA_UNROLL_ALL
+    for (int n = 0; n < RowTiles; ++n) {
+      PAGODA_UNROLL(1)
+      for (int r = 0; r < 16; ++r) {
+        settle_values();
+        Operand seen[TokenBlocks];
+        PAGODA_UNROLL_ALL
+        for (int b = 0; b < TokenBlocks; ++b)
+          for (int w = 0; w < words; ++w) seen[b][w] = visible_halves(from_lane(weights_[n][b][w], 16 * group_ + r));
+        for_each_value([&](int j, const Operand(&a)[TokenBlocks]) {
+          Operand visible[TokenBlocks];
+          PAGODA_UNROLL_ALL
+          for (int b = 0; b < TokenBlocks; ++b) visible[b] = a[b] & seen[b];
+          Sums out = out_[n][j];
+          add_products(out, visible, weights_[n]);
+          if (column_ == r) out_[n][j] = out;
+          keep_order();  // operands made ahead would occupy registers
+        });
       }
     }
-  }
-  PAGODA_HIP_FUNCTION void settle_values() {
-    PAGODA_UNROLL_ALL
-    for (auto& block : values_) {
-      PAGODA_UNROLL_ALL
-      for (auto& token : block)
-        for (ValueWords& x : token)  // by words: clang has no register for a vector of one word
-          for (int w = 0; w < value_words; ++w) x[w] = settle(x[w]);
-    }
-  }
-  /// The operands of the dims in the lower (Half 0) or upper (Half 1) 16 bits of word w of load h.
-  template <int Half, class F>
-  PAGODA_HIP_FUNCTION void pass_values(const F& f, int b, int h, int w) const {
-    Operand a[per_half];
-    PAGODA_UNROLL_ALL
-    for (int k = 0; k < words; ++k) {
-      std::uint32_t x[per_half];
-      Storage::expand(pair_halves<Half>(values_[b][2 * k][h][w], values_[b][2 * k + 1][h][w]), x);
-      PAGODA_UNROLL_ALL
-      for (int e = 0; e < per_half; ++e) a[e][k] = x[e];
-    }
-    PAGODA_UNROLL_ALL
-    for (int e = 0; e < per_half; ++e) f(b, value_dims * h + per_half * (2 * w + Half) + e, a[e]);
   }
   /// A mask of 16-bit halves: all bits where that of a word of probabilities is not hidden_probability.
   PAGODA_HIP_FUNCTION static std::uint32_t visible_halves(std::uint32_t p) {
     return ((p & 0xffffu) != 0x8000u ? 0xffffu : 0u) | (p >> 16 != 0x8000u ? 0xffff0000u : 0u);
   }
 
-  int group_, column_;
-  Words4 keys_[TokenBlocks][key_loads];
-  ValueWords values_[TokenBlocks][operand_tokens][value_loads];
   Sums scores_[TokenBlocks][RowTiles];
-  Operand weights_[TokenBlocks][RowTiles];  ///< of value rows, as operand b
+  Operand weights_[RowTiles][TokenBlocks];  ///< of value rows, as operand b
   float base_[RowTiles], sum_[RowTiles];    ///< running maximum, and the sum of the lane's probabilities
   Sums out_[RowTiles][ValueDims / 16];      ///< output j of product j, see output()
 };

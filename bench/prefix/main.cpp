@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "bench/common/bench_type.hpp"
 #include "bench/prefix/measure.hpp"
 #include "bench/prefix/plan.hpp"
 #include "src/base/by_type.hpp"
@@ -28,7 +29,7 @@ struct Session {
 };
 
 /// Entries of which each reads one kv head: sequence s of the tables is kv head s % heads of query token s / heads.
-/// The problem is made by hand: GCC 12 does not construct the Views of aggregates such as DeviceEntries reliably.
+/// The problem is made by hand, because there are no partial states.
 template <class T>
 class HeadEntries {
  public:
@@ -171,16 +172,6 @@ Outcome measure(Session& session, const PrefixCase& c, Way way, bool warm) {
       Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), out), c.num_q_heads / c.num_kv_heads,
       [&](int token, int kv_head) { return way == Way::per_head ? token * c.num_kv_heads + kv_head : token; });
   return o;
-}
-
-/// The first of these types that the build has.
-DType bench_type() {
-#define PAGODA_TYPE_OF_BUILD(name) DType::name,
-  const std::vector<DType> types{PAGODA_FOR_EACH_PLAIN_TYPE(PAGODA_TYPE_OF_BUILD)};
-#undef PAGODA_TYPE_OF_BUILD
-  for (const DType type : {DType::fp16, DType::bf16, DType::fp32})
-    if (std::find(types.begin(), types.end(), type) != types.end()) return type;
-  return DType::fp16;
 }
 
 /// Options of this program; the others are for the harness.

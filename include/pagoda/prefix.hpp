@@ -33,7 +33,8 @@ struct PrefixOptions {
   int max_states   = 0;            ///< bound on its partial states; default: 4 for each query token
   DType state_type = DType::fp32;  ///< fp32, or fp16 or bf16: half the traffic, and each state is rounded
   /// Rates that planning predicts times from. Default: those of the machine (PrefixDecoder::rates). On NVIDIA GPUs they
-  /// follow the measurements of pagoda-tune.
+  /// follow the measurements of pagoda-tune. On AMD GPUs they are predicted; there and on hosts pagoda-tune prints
+  /// measured ones, to be passed here.
   std::optional<DeviceRates> rates{};
 };
 
@@ -85,8 +86,8 @@ class PAGODA_EXPORT PrefixDecoder {
   PrefixDecoder(const ExecutionSpace& exec, const CacheRef& kv, const DecodeOptions<memory_space>& options,
                 const PrefixOptions& prefix = {});
   ~PrefixDecoder();
-  PrefixDecoder(PrefixDecoder&&) noexcept;             ///< the moved-from decoder can only be destroyed
-  PrefixDecoder& operator=(PrefixDecoder&&) noexcept;  ///< the moved-from decoder can only be destroyed
+  PrefixDecoder(PrefixDecoder&&) noexcept;             ///< the moved-from decoder can be destroyed or assigned to
+  PrefixDecoder& operator=(PrefixDecoder&&) noexcept;  ///< the moved-from decoder can be destroyed or assigned to
 
   /// Plans for the batch of the next decodes, unless the last plan still holds: it holds while the batch has the same
   /// sequences and query counts, and their shared pages stay as they are. Growth needs no new plan. Returns whether

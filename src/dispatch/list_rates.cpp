@@ -7,6 +7,10 @@
 #include "backends/cuda/tuned/decode.hpp"
 #endif
 
+#if defined(KOKKOS_ENABLE_HIP)
+#include "backends/hip/rates.hpp"
+#endif
+
 #include <Kokkos_Core.hpp>
 
 #include <algorithm>
@@ -80,6 +84,19 @@ DeviceRates cuda_rates(const Kokkos::Cuda& exec, const Schedule& lists) {
 
 #endif
 
+#if defined(KOKKOS_ENABLE_HIP)
+
+DeviceRates hip_rates(const Kokkos::HIP& exec, const Schedule& lists) {
+  const hipDeviceProp_t& device = exec.hip_device_prop();
+  const hip::Card* const card =
+      hip::find_card(device.gcnArchName, device.multiProcessorCount, static_cast<double>(device.totalGlobalMem) * 1e-9);
+  if (!card) return {};
+  const bool matrix = size_of(lists.kernel.probability_type) == 2;
+  return hip::rates_of(*card, lists.multiprocessors, lists.split.num_teams, matrix, lists.kernel.row_tile);
+}
+
+#endif
+
 }  // namespace
 
 template <class ExecutionSpace>
@@ -87,10 +104,13 @@ DeviceRates list_rates(const ExecutionSpace& exec, [[maybe_unused]] const Schedu
 #if defined(KOKKOS_ENABLE_CUDA)
   if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) return cuda_rates(exec, lists);
 #endif
+#if defined(KOKKOS_ENABLE_HIP)
+  if constexpr (std::is_same_v<ExecutionSpace, Kokkos::HIP>) return hip_rates(exec, lists);
+#endif
   if constexpr (std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>) {
     return host_rates(exec.concurrency());
   } else {
-    return {};  // not measured
+    return {};  // of an unknown machine
   }
 }
 

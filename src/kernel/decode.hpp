@@ -84,10 +84,10 @@ struct DecodeKernel {
         if (!share.state().one_round && leads(team)) next = Kokkos::atomic_fetch_add(&args.team_counters->next, 1);
         carry_out(team, fragment, item, notes, started);
         if (notes->plan.one_round) return;
-        team.team_barrier();
+        team.team_barrier();  // all have finished the item: notes and scratch may change
         if (leads(team)) notes->next = team.league_size() + next;
       }
-      team.team_barrier();
+      team.team_barrier();  // the notes are written, before all read them
       i = notes->next;
     }
   }
@@ -332,7 +332,7 @@ struct DecodeKernel {
       if (last) *counter = 0;
       notes->last = last;
     }
-    team.team_barrier();
+    team.team_barrier();  // the leader's note is written, before all read it
     return notes->last != 0;
   }
 

@@ -108,7 +108,7 @@ struct MergeKernel {
       }
       sums[team.team_rank() * dims + d] = value;
     });
-    team.team_barrier();
+    team.team_barrier();  // the sums of all workers are written, before they are added
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, dims), [&](int d) {
       Acc value = Acc(0);
       for (int w = 0; w < workers; ++w) value += sums[w * dims + d];

@@ -117,7 +117,7 @@ class PortableFragment : public FragmentDefaults<T> {
       const int r = i / stride, d = i % stride;
       q_[i] = d < dims ? rows_of.template load_query<Acc>(r, d) * scale : Acc(0);
     });
-    team_.team_barrier();
+    team_.team_barrier();  // all queries are written, before any worker multiplies them
   }
 
   /// Computes the scores of all rows with the tile of tokens that begins at u. Tokens from `end` on get -infinity.
@@ -214,7 +214,7 @@ class PortableFragment : public FragmentDefaults<T> {
       for (int j = r; j < score_width; j += R) tile += total[j];
       sum_[r] = sum_[r] * correction_[r] + tile;
     }
-    Machine::sync_worker(team_);
+    Machine::sync_worker(team_);  // the worker's probabilities are written, before its lanes read them
   }
 
   /// output = output * correction + probabilities x values, for the tile of the last multiply_keys.
@@ -255,7 +255,7 @@ class PortableFragment : public FragmentDefaults<T> {
       RowState<Acc>* const state = state_of(team_.team_rank());
       for (int r = 0; r < R; ++r) state[r] = {max_[r], sum_[r]};
     });
-    team_.team_barrier();
+    team_.team_barrier();  // the states of all workers are written, before they are joined
     return {state_of(0), output_of(0), o_stride(), worker_bytes_ / static_cast<int>(sizeof(RowState<Acc>)),
             worker_bytes_ / static_cast<int>(sizeof(Acc))};
   }
@@ -269,7 +269,7 @@ class PortableFragment : public FragmentDefaults<T> {
       const Acc scale = v_scale()[n];
       for (int r = 0; r < R; ++r) s_[n * R + r] *= scale;
     });
-    Machine::sync_worker(team_);
+    Machine::sync_worker(team_);  // weighted, before other lanes read them
   }
 
   /// Elementwise maximum or sum over lanes.

@@ -58,7 +58,7 @@ SplitBounds fixed_split_lengths(const FragmentChoice& choice, const ProblemShape
   SplitBounds s         = split_lengths(choice);
   const int shortest    = 1 << (s.chunk_shift + s.split_shift);
   int length            = 4096;
-  while (length > 256 && length / 2 >= shortest && length / 2 >= tokens) length /= 2;
+  while (length > 256 && length / 2 >= shortest && length >= 2 * tokens) length /= 2;
   s.even_waves = s.waves = 0;
   s.max_chunks           = std::max(length >> s.chunk_shift, 1);
   return s;

@@ -51,14 +51,16 @@ def machine_of(arch: str) -> Machine:
 
 
 # Names of kernels: the numbers are DimTile and RowTiles; the library's general kernels end differently.
-PLAIN = re.compile(r"matrix_decodeI.*?(Plain16ILN\w*?MatrixTypeE\d|Stored\w+?E?L)\w*?i(\d+)ELi(\d+)ELb([01])E")
+PLAIN = re.compile(r"matrix_decodeI.*?(Plain16ILN\w*?MatrixTypeE\d|StoredE2m1ILi\d+|Stored\w+?E?L)\w*?i(\d+)ELi(\d+)ELb([01])E")
 LIBRARY = re.compile(r"DecodeKernel.*?MatrixFragmentI\w*?(?:Cdna|Rdna3)E(\w*?)Li(\d+)ELi(\d+)ELb0EEELb([01])E")
 TYPES = (
     ("MatrixTypeE0", "fp16"), ("MatrixTypeE1", "bf16"), ("E4m3", "fp8_e4m3"), ("E5m2", "fp8_e5m2"), ("Int8", "int8"),
-    ("Int4", "int4"), ("half_t", "fp16"), ("bfloat16_t", "bf16"), ("fp8_e4m3_t", "fp8_e4m3"), ("fp8_e5m2_t", "fp8_e5m2"),
-    ("int4x2_t", "int4"), ("a", "int8"),
+    ("Int4", "int4"), ("E2m1ILi32", "mxfp4"), ("E2m1ILi16", "nvfp4"), ("half_t", "fp16"), ("bfloat16_t", "bf16"), ("fp8_e4m3_t", "fp8_e4m3"), ("fp8_e5m2_t", "fp8_e5m2"),
+    ("mxfp4x2_t", "mxfp4"), ("nvfp4x2_t", "nvfp4"), ("int4x2_t", "int4"), ("a", "int8"),
 )  # fmt: skip
-BITS = {"fp16": 16, "bf16": 16, "fp8_e4m3": 8, "fp8_e5m2": 8, "int8": 8, "int4": 4}
+BITS = {"fp16": 16, "bf16": 16, "fp8_e4m3": 8, "fp8_e5m2": 8, "int8": 8, "int4": 4, "mxfp4": 4, "nvfp4": 4}
+BLOCK_DIMS = {"mxfp4": 32, "nvfp4": 16}  #: dims of a block scale of one byte
+SCALE_LOAD = re.compile(r"global_load_(ubyte|ushort|d16_u8|u8|u16|d16_b16)")
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,10 @@ class Planned:
     def key(self) -> tuple[int, int, int]:
         return self.bits, self.key_dims, self.row_tiles
 
-    @property
-    def tile_bytes(self) -> int:
-        return 2 * self.token_blocks * (self.key_dims + self.value_dims) * self.bits
+    def tile_bytes(self, block_dims: int) -> int:
+        """block_dims: of a block scale, or 0."""
+        dims = 16 * self.token_blocks * (self.key_dims + self.value_dims)
+        return dims * self.bits // 8 + (dims // block_dims if block_dims else 0)
 
     @property
     def products(self) -> int:
@@ -136,15 +139,15 @@ class Kernel:
     notes: dict[str, int]  #: resources, by the names of the code object's metadata
     code: list[Instruction] = field(default_factory=list)
 
-    def loop(self) -> list[Instruction]:
-        """The shortest loop with loads from global memory and matrix instructions; [] if there is none."""
+    def loop(self, products: int = 1) -> list[Instruction]:
+        """The shortest loop with loads from global memory and so many matrix instructions; [] if there is none."""
         found: list[Instruction] = []
         for last in self.code:
             if not last.name.startswith(("s_cbranch", "s_branch")) or last.target > last.address:
                 continue
             body = [i for i in self.code if last.target <= i.address <= last.address]
-            names = {i.name for i in body}
-            if any(n.startswith(("v_mfma", "v_wmma")) for n in names) and any(n.startswith("global_load") for n in names):
+            found_products = sum(i.name.startswith(("v_mfma", "v_wmma")) for i in body)
+            if found_products >= products and any(i.name.startswith("global_load") for i in body):
                 if not found or len(body) < len(found):
                     found = body
         return found
@@ -201,8 +204,8 @@ def faults(kernel: Kernel, planned: Planned, general: bool, machine: Machine) ->
         yield f"{flat} flat loads"
 
 
-def loop_faults(kernel: Kernel, planned: Planned, machine: Machine) -> Iterable[str]:
-    loop = kernel.loop()
+def loop_faults(kernel: Kernel, planned: Planned, machine: Machine, block_dims: int = 0) -> Iterable[str]:
+    loop = kernel.loop(planned.products if block_dims else 1)
     names = Counter(i.name for i in loop)
     if not loop:
         yield "no loop over tiles"
@@ -211,7 +214,13 @@ def loop_faults(kernel: Kernel, planned: Planned, machine: Machine) -> Iterable[
     if products != planned.products:
         yield f"{products} matrix instructions in the loop; planned are {planned.products}"
     loads = Counter({name: count for name, count in names.items() if name.startswith("global_load")})
-    if loads != planned.loads(machine):
+    if block_dims:  # the compiler may join loads of the scales of keys
+        scales = sum(count for name, count in loads.items() if SCALE_LOAD.match(name))
+        if scales < planned.token_blocks * 16 // machine.groups:
+            yield f"{scales} loads of scales in the loop; a lane's values have one for each token"
+        for fault in lacks(loads, planned.loads(machine)):
+            yield fault
+    elif loads != planned.loads(machine):
         yield f"loads in the loop are {dict(loads)}; planned are {dict(planned.loads(machine))}"
     # Lanes exchange maxima by ds_bpermute, which does not access LDS, when a running maximum rises.
     lds = [name for name in names if name.startswith("ds_") and name != "ds_bpermute_b32"]
@@ -259,14 +268,15 @@ def check(
             continue
         seen.add(key)
         found += [f"{what}: {fault}" for fault in faults(kernel, planned, general, machine)]
+        block_dims = BLOCK_DIMS.get(name, 0)
         if plain and not scaled:
-            found += [f"{what}: {fault}" for fault in loop_faults(kernel, planned, machine)]
+            found += [f"{what}: {fault}" for fault in loop_faults(kernel, planned, machine, block_dims)]
         line = f"{what}: {kernel.notes['vgpr_count']} registers"
         if plain and counts:
-            classes = Counter(class_of(i.name) for i in kernel.loop())
+            classes = Counter(class_of(i.name) for i in kernel.loop(planned.products if block_dims else 1))
             line += f"; a tile: {', '.join(f'{n} {name}' for name, n in sorted(classes.items()))}"
             for card in cards:
-                line += f"; {card.prediction(classes, planned.tile_bytes)}"
+                line += f"; {card.prediction(classes, planned.tile_bytes(block_dims))}"
         report.append(line)
     types = {bits for bits, _, _ in seen}
     found += [

@@ -16,6 +16,10 @@ PLAIN = (
     "_ZN12_GLOBAL__N_113matrix_decodeIN6pagoda6detail3hip7Plain16ILNS3_10MatrixTypeE0EEELi128ELi1ELb0EEEvNS_4ArgsE"
 )
 INT8 = "_ZN12_GLOBAL__N_113matrix_decodeIN6pagoda6detail3hip10StoredInt8ELi128ELi1ELb{}EEEvNS_4ArgsE"
+MXFP4 = (
+    "_ZN12_GLOBAL__N_113matrix_decodeIN6pagoda6detail3hip10StoredE2m1ILi32ELNS3_14BlockScaleTypeE1ELi1EEE"
+    "Li128ELi1ELb0EEEvNS_4ArgsE"
+)
 LIBRARY = (
     "_ZN6pagoda6detail12DecodeKernelIN6Kokkos3HIPENS0_14MatrixFragmentINS0_3hip4CdnaE{}Li128ELi1ELb0EEELb{}EEE"
 )
@@ -129,6 +133,21 @@ class Faults(unittest.TestCase):
         self.assertIn("planned are", faults(kernel(without="global_load_dwordx4"))[0])
         self.assertIn("'global_load_dword': 1", faults(kernel(extra=("global_load_dword",)))[0])
         self.assertIn("1 flat loads", faults(kernel(extra=("flat_load_dwordx4",)))[0])
+
+    def test_block_scales(self) -> None:
+        row = dataclasses.replace(ROW, bits=4, token_blocks=2)
+
+        def found(*scales: str, products: int = 32, values: int = 8) -> list[str]:
+            body = ["global_load_dwordx4"] * 2 + ["global_load_dword"] * values + ["v_mfma_f32_16x16x16_f16"] * products
+            code = lines(["s_nop", *body, *scales, "s_cbranch_scc1"])
+            code[-1] = dataclasses.replace(code[-1], operands=str(65536 - len(code) + 1))
+            notes = {"vgpr_count": 128, "private_segment_fixed_size": 0}
+            return c.check([c.Kernel(MXFP4, notes, code)], [row], counts=False)[0]
+
+        self.assertEqual([], found(*["global_load_ubyte"] * 10))
+        self.assertIn("mxfp4, 128 dims, 16 rows: 7 loads of scales", found(*["global_load_ubyte"] * 7)[0])
+        self.assertIn("7 global_load_dword of 8", found(*["global_load_ubyte"] * 10, values=7)[0])
+        self.assertIn("33 matrix instructions", found(*["global_load_ubyte"] * 10, products=33)[0])
 
     def test_lds(self) -> None:
         self.assertEqual([], faults(kernel(extra=("ds_bpermute_b32",))))
