@@ -29,7 +29,7 @@ struct Session {
 };
 
 /// Entries of which each reads one kv head: sequence s of the tables is kv head s % heads of query token s / heads.
-/// The problem is made by hand: GCC 12 does not construct the Views of aggregates such as DeviceEntries reliably.
+/// The problem is made by hand, because there are no partial states.
 template <class T>
 class HeadEntries {
  public:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/detail/execution_space.hpp>
 #include <pagoda/detail/problem.hpp>
 #include <pagoda/entries.hpp>
 #include <pagoda/export.hpp>
@@ -47,6 +48,7 @@ PAGODA_EXPORT void check(const ExecutionSpace& exec, const CacheRef& kv, const E
 /// Throws InvalidArgument, which names the array, the entry, its value and what is allowed.
 template <class ExecutionSpace, KVLayout KV>
 void check(const ExecutionSpace& exec, const KV& kv) {
+  detail::check_execution_space<ExecutionSpace>();
   static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename KV::memory_space>::accessible,
                 "the cache must lie in memory that the execution space can read");
   detail::check(exec, kv.ref(), {});

@@ -26,6 +26,14 @@ struct DeviceEntries {
   Kokkos::View<const int*, MemorySpace> state_begin;      ///< [query tokens + 1]; empty: no entry writes partial states
   Kokkos::View<const std::uint64_t*, MemorySpace> masks;  ///< empty: no query token has a mask
 
+  DeviceEntries() {}  // a body: GCC 12 miscompiles a defaulted constructor of Views alone
+  /// The arrays of a list. Without states or masks, leave the last Views empty.
+  DeviceEntries(const Kokkos::View<const Entry*, MemorySpace>& list_entries,
+                const Kokkos::View<const EntryQuery*, MemorySpace>& list_queries,
+                const Kokkos::View<const int*, MemorySpace>& states          = {},
+                const Kokkos::View<const std::uint64_t*, MemorySpace>& words = {})
+      : entries(list_entries), queries(list_queries), state_begin(states), masks(words) {}
+
   /// Entries first to last - 1, with all queries, states and masks.
   DeviceEntries part(int first, int last) const {
     DeviceEntries p = *this;
@@ -115,6 +123,9 @@ void decode_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan
 /// states. Query tokens without partial states are left as they are. The plan's sinks are added here, once.
 ///
 /// Execution: one kernel, asynchronous on exec, that allocates and fences nothing.
+///
+/// Throws InvalidArgument if shapes do not agree with each other, the list and the plan, or an array with elements has
+/// a null pointer.
 template <class ExecutionSpace, class StateOut, class StateLse, class Out, class Lse>
 void merge_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan,
                    const DeviceEntries<typename ExecutionSpace::memory_space>& list,
@@ -124,6 +135,9 @@ void merge_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan,
   p.entries   = list.ref();
   p.state_out = tensor_ref(states.out), p.state_lse = tensor_ref(states.lse);
   p.out = tensor_ref(out), p.lse = tensor_ref(lse);
+  const int heads = plan.schedule().shape.num_q_heads;
+  detail::require(p.out.extent[1] == heads, "pagoda::merge_entries: out has ", p.out.extent[1],
+                  " heads; allowed: the plan's num_q_heads = ", heads);
   detail::merge_entries(exec, p, plan.schedule().options.sinks);
 }
 

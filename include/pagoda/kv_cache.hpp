@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pagoda/cache_ref.hpp>
+#include <pagoda/detail/execution_space.hpp>
 #include <pagoda/error.hpp>
 #include <pagoda/export.hpp>
 #include <pagoda/types.hpp>
@@ -10,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 /// @file
 /// Memory for keys and values, allocated for the fastest decodes:
@@ -72,6 +74,15 @@ PAGODA_EXPORT Kokkos::View<std::byte*, typename ExecutionSpace::memory_space> al
                                                                                              const char* label,
                                                                                              std::size_t bytes);
 
+/// Bytes of rows for this many tokens and heads. Throws InvalidArgument for 2^62 bytes or more, before they overflow.
+inline std::size_t cache_bytes(const std::string& who, int num_pages, int page_size, int num_kv_heads,
+                               std::size_t row_bytes) {
+  const double bytes = double(num_pages) * page_size * num_kv_heads * double(row_bytes);
+  require(bytes < 0x1p62, who, ": the cache has ", num_pages, " * ", page_size, " tokens of ", num_kv_heads,
+          " kv heads, ", bytes, " bytes of keys or values; allowed: fewer than 2^62 bytes");
+  return std::size_t(num_pages) * page_size * num_kv_heads * row_bytes;
+}
+
 /// The first multiple of 1024 in memory of allocate_cache.
 inline std::byte* first_row_of(std::byte* memory) {
   constexpr std::uintptr_t alignment = 1024;
@@ -83,6 +94,7 @@ template <class T, class ExecutionSpace>
 KVCache<T, typename ExecutionSpace::memory_space> make_cache(const ExecutionSpace& exec, const char* call,
                                                              const char* outer_name, const char* token_name,
                                                              const PagedCacheShape& shape) {
+  check_execution_space<ExecutionSpace>();
   const auto at_least_1 = [&](const char* name, int value) {
     require(value >= 1, call, ": ", name, " is ", value, "; allowed: 1 or more");
   };
@@ -96,11 +108,12 @@ KVCache<T, typename ExecutionSpace::memory_space> make_cache(const ExecutionSpac
   require(shape.head_dim % per_element == 0 && head_dim_v % per_element == 0, call, ": head_dim is ", shape.head_dim,
           " and head_dim_v ", head_dim_v, "; allowed: multiples of ", per_element, ", the dims of an element of ",
           name_of(dtype_v<T>));
-  const bool nhd         = shape.order == KVOrder::NHD;
-  const std::size_t rows = std::size_t(shape.num_pages) * shape.page_size * shape.num_kv_heads;
-  using Cache            = KVCache<T, typename ExecutionSpace::memory_space>;
-  const auto memory_for  = [&](const char* label, int dims) {
-    return allocate_cache(exec, label, rows * (dims / per_element) * sizeof(T));
+  const bool nhd        = shape.order == KVOrder::NHD;
+  using Cache           = KVCache<T, typename ExecutionSpace::memory_space>;
+  const auto memory_for = [&](const char* label, int dims) {
+    return allocate_cache(exec, label,
+                          cache_bytes(call, shape.num_pages, shape.page_size, shape.num_kv_heads,
+                                      std::size_t(dims / per_element) * sizeof(T)));
   };
   const auto rows_in = [&](const typename Cache::Memory& memory, int dims) {
     return typename Cache::Rows(reinterpret_cast<T*>(first_row_of(memory.data())), shape.num_pages,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pagoda/cache_ref.hpp>
+#include <pagoda/detail/execution_space.hpp>
 #include <pagoda/error.hpp>
 #include <pagoda/export.hpp>
 
@@ -68,6 +69,7 @@ constexpr void check_state_views() {
 /// Requirements on the Views that merge writes.
 template <class ExecutionSpace, class Out, class Lse>
 constexpr void check_merge_views() {
+  check_execution_space<ExecutionSpace>();
   static_assert(Out::rank() == 3 && Lse::rank() == 2, "out is (token, head, dim), lse is (token, head)");
   static_assert(!std::is_const_v<typename Out::value_type> && !std::is_const_v<typename Lse::value_type>,
                 "out and lse are written: their elements cannot be const");
@@ -81,8 +83,8 @@ constexpr void check_merge_views() {
 /// log-sum-exps are float or double. out and lse may be the memory of state 0.
 ///
 /// One kernel, asynchronous on exec. Allocates nothing, except what Kokkos itself allocates on the host to launch on a
-/// GPU. Throws InvalidArgument if shapes do not agree, with nothing launched, and what Kokkos throws if it cannot
-/// launch.
+/// GPU. Throws InvalidArgument if shapes do not agree or an array with elements has a null pointer, with nothing
+/// launched, and what Kokkos throws if it cannot launch.
 template <class ExecutionSpace, class Outs, class Lses, class Out, class Lse>
 void merge(const ExecutionSpace& exec, const Outs& outs, const Lses& lses, const Out& out, const Lse& lse) {
   static_assert(Outs::rank() == 4 && Lses::rank() == 3,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pagoda/cache_ref.hpp>
+#include <pagoda/detail/execution_space.hpp>
 #include <pagoda/detail/schedule.hpp>
 #include <pagoda/export.hpp>
 #include <pagoda/kv_layout.hpp>
@@ -136,6 +137,9 @@ class Plan {
   Plan(const detail::Schedule& schedule, const Options& options, const Workspace& workspace,
        std::shared_ptr<detail::PlanMemory<ExecutionSpace>> memory)
       : schedule_(schedule), options_(options), workspace_(workspace), memory_(std::move(memory)) {}
+  Plan(const Plan&)            = default;  ///< shares memory and workspace; a move is a copy, so that no plan is empty
+  Plan& operator=(const Plan&) = default;  ///< as the copy
+  ~Plan()                      = default;
 
   /// Exact bytes of workspace that a decode of this plan may write.
   std::size_t workspace_bytes() const { return schedule_.workspace.bytes; }
@@ -183,6 +187,7 @@ PAGODA_EXPORT Plan<ExecutionSpace> make_plan(const ExecutionSpace& exec, const C
 template <class ExecutionSpace, KVLayout KV>
 std::size_t workspace_bytes(const ExecutionSpace& exec, const KV& kv,
                             const DecodeOptions<typename ExecutionSpace::memory_space>& options) {
+  detail::check_execution_space<ExecutionSpace>();
   return detail::make_schedule(exec, kv.ref(), options).workspace.bytes;
 }
 
@@ -210,6 +215,7 @@ template <class ExecutionSpace, KVLayout KV>
 Plan<ExecutionSpace> plan(const ExecutionSpace& exec, const KV& kv,
                           const DecodeOptions<typename ExecutionSpace::memory_space>& options,
                           typename Plan<ExecutionSpace>::Workspace workspace = {}) {
+  detail::check_execution_space<ExecutionSpace>();
   static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, typename KV::memory_space>::accessible,
                 "the cache must lie in memory that the execution space can read");
   return detail::make_plan(exec, kv.ref(), options, std::move(workspace));

@@ -22,7 +22,7 @@
 namespace pagoda::detail {
 
 /// Writes sequence numbers, which are passed as the kernel's argument, so no copy and no wait is needed. A launch
-/// carries at most `most` of them; earlier launches brought the first num_staged.
+/// carries at most `most` of them; earlier launches have staged the first num_staged.
 template <class ExecutionSpace>
 struct SelectKernel {
   static constexpr int most = 512;  // 2 KiB; Kokkos passes up to 4 KiB by value
@@ -195,9 +195,9 @@ struct PoolState {
   }
 
  private:
-  static Memory memory(const ExecutionSpace& exec, const char* label, const PoolOptions& o, int dims) {
-    const std::size_t rows = std::size_t(o.num_pages) * o.page_size * o.num_kv_heads;
-    return allocate_cache(exec, label, rows * dims * sizeof(T));
+  Memory memory(const ExecutionSpace& exec, const char* label, const PoolOptions& o, std::size_t dims) const {
+    return allocate_cache(exec, label,
+                          cache_bytes(table.shape().owner, o.num_pages, o.page_size, o.num_kv_heads, dims * sizeof(T)));
   }
   static Storage storage(const Memory& memory, const PoolOptions& o, int dims) {
     const bool nhd = o.order == KVOrder::NHD;

@@ -40,6 +40,14 @@ constexpr bool right = std::is_same_v<PAGODA_TEST_SPACE, Here>;
 using WrongLse       = std::conditional_t<right, float, pagoda::half_t>;
 using WrongValue     = std::conditional_t<right, float, double>;
 
+/// An execution space for which the library has no kernels.
+struct OtherExec {
+  using execution_space = OtherExec;
+  using memory_space    = Here;
+  using device_type     = Kokkos::Device<OtherExec, Here>;
+};
+using WrongExec = std::conditional_t<right, Exec, OtherExec>;
+
 }  // namespace
 
 // Each call has its own types, because a compiler reports an assertion once for each instance of a template.
@@ -79,6 +87,9 @@ void calls(const Exec& exec, const Kokkos::View<int*, Here>& ints, const Kokkos:
   pagoda::merge(exec, outs, Right<const WrongLse, 3>(), out, lse);
   // refused: log-sum-exps are Views of float or double
   pagoda::merge(exec, outs, lses, out, Right<WrongLse, 2>());
+
+  // refused: Pagoda has kernels for Kokkos' default execution space and its default host execution space
+  pagoda::merge(WrongExec(), outs, lses, out, lse);
 
   const Right<float, 4> cache;
   const Right<std::int64_t, 1> mapping;

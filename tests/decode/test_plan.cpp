@@ -137,6 +137,18 @@ TYPED_TEST(Plans, RepeatsBitForBit) {
   }
 }
 
+// A move of a plan is a copy: a plan is never without memory.
+TYPED_TEST(Plans, DecodesAfterItWasMoved) {
+  using T = typename TypeParam::type;
+  const Sample<T> sample({.lengths = {100}, .num_q_heads = 2, .num_kv_heads = 1, .head_dim = 64});
+  Scene<typename TypeParam::space, T> scene(sample);
+  auto plan        = scene.plan();
+  const auto other = std::move(plan);
+  scene.decode(plan);  // NOLINT(bugprone-use-after-move)
+  EXPECT_TRUE(scene.right());
+  EXPECT_EQ(other.workspace().data(), plan.workspace().data());
+}
+
 TYPED_TEST(Plans, BringsItsOwnWorkspace) {
   using T     = typename TypeParam::type;
   using Space = typename TypeParam::space;

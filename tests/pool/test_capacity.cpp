@@ -5,6 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
+
 namespace pagoda::test {
 namespace {
 
@@ -54,6 +57,25 @@ TEST(Capacity, Errors) {
   expect_refusal([] { static_cast<void>(sequences_that_fit(1, 0, 1, 1)); }, {"token_bytes 0"});
   expect_refusal([] { static_cast<void>(sequences_that_fit(1, 1, 0, 1)); }, {"seq_len 0"});
   expect_refusal([] { static_cast<void>(sequences_that_fit(1, 1, 1, 0)); }, {"page_size 0"});
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  expect_refusal([] { static_cast<void>(reserved_tokens(5, 0)); },
+                 {"pagoda::reserved_tokens: seq_len is 5, page_size 0", "a page_size of 1 or more"});
+  expect_refusal([] { static_cast<void>(waste_fraction(-1, 16)); }, {"seq_len is -1", "a seq_len of 0 or more"});
+  expect_refusal([] { static_cast<void>(reserved_tokens(most, 16)); }, {"fewer than 2^63 tokens"});
+  expect_refusal([] { static_cast<void>(bytes_per_token(-3, 128, DType::fp16)); },
+                 {"pagoda::bytes_per_token: num_kv_heads is -3, head_dim 128", "0 or more each"});
+  expect_refusal([] { static_cast<void>(bytes_per_token(1 << 30, 1 << 30, DType::fp64)); }, {"fewer than 2^60 dims"});
+  expect_refusal([] { static_cast<void>(latent_bytes_per_token(512, -64, DType::bf16)); },
+                 {"pagoda::latent_bytes_per_token: kv_lora_rank is 512, rope_dim -64", "0 or more each"});
+}
+
+// Sizes whose products exceed an int, or 64 bits, before the division.
+TEST(Capacity, LargeSizes) {
+  EXPECT_EQ(bytes_per_token(1, 2147483647, DType::fp16), 4 * std::int64_t(2147483647));
+  EXPECT_EQ(latent_bytes_per_token(2147483647, 1, DType::fp16), std::int64_t(1) << 32);
+  EXPECT_EQ(reserved_tokens(std::numeric_limits<std::int64_t>::max(), 1), std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(sequences_that_fit(std::int64_t(1) << 40, std::int64_t(1) << 32, 5, std::int64_t(1) << 32), 0);
+  EXPECT_EQ(sequences_that_fit(std::int64_t(1) << 62, 1 << 20, 5, std::int64_t(1) << 40), 4);
 }
 
 static_assert(sequences_that_fit(4 * gib, bytes_per_token(1, 128, DType::fp32), 512, 16) == 8192);

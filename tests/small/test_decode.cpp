@@ -2,6 +2,8 @@
 #include "tests/support/latent.hpp"
 #include "tests/support/scene.hpp"
 
+#include <utility>
+
 /// Plain caches. Lengths lie around the edges of tiles, and each problem has few of them.
 namespace pagoda::test {
 namespace {
@@ -14,6 +16,16 @@ TYPED_TEST(Small, HeadDims) {
   for (const int dim : {64, 72, 128, 256})
     expect_right<typename TypeParam::space, typename TypeParam::type>(
         {.lengths = {0, 1, 33, 65}, .num_q_heads = 2, .num_kv_heads = 1, .head_dim = dim}, {{.layout = Layout::paged}});
+}
+
+/// Rows that no matrix instructions multiply: too many dims, or not aligned.
+TYPED_TEST(Small, PortableFragments) {
+  for (const auto& [dim, strides] : {std::pair(592, Strides::dense), std::pair(36, Strides::padded)})
+    for (const int group : {1, 4, 8})
+      for (const double cap : {0.0, 7.0})
+        expect_right<typename TypeParam::space, typename TypeParam::type>(
+            {.lengths = {0, 1, 33}, .num_q_heads = group, .num_kv_heads = 1, .head_dim = dim, .logit_soft_cap = cap},
+            {{.layout = Layout::paged, .strides = strides}});
 }
 
 TYPED_TEST(Small, PlacesOfRows) {

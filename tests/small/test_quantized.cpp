@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/scene.hpp"
 
+#include <utility>
+
 /// Quantized caches with each kind of scales.
 namespace pagoda::test {
 namespace {
@@ -15,6 +17,16 @@ TYPED_TEST(SmallQuantized, HeadDims) {
       expect_right<typename TypeParam::space, typename TypeParam::type>(
           {.lengths = {0, 1, 33, 65}, .num_q_heads = 4, .head_dim = dim, .k_scales = scales, .v_scales = scales},
           {{.layout = Layout::paged}});
+}
+
+/// Rows that no matrix instructions multiply: too many dims, or not aligned.
+TYPED_TEST(SmallQuantized, PortableFragments) {
+  for (const auto& [dim, strides] : {std::pair(288, Strides::dense), std::pair(96, Strides::padded)})
+    for (const int group : {1, 4, 8})
+      for (const double cap : {0.0, 7.0})
+        expect_right<typename TypeParam::space, typename TypeParam::type>(
+            {.lengths = {0, 1, 33}, .num_q_heads = group, .num_kv_heads = 1, .head_dim = dim, .logit_soft_cap = cap},
+            {{.layout = Layout::paged, .strides = strides}});
 }
 
 TYPED_TEST(SmallQuantized, ManyRows) {
