@@ -22,8 +22,9 @@ std::string configuration_text() {
 #undef PAGODA_NAME
   text += "; Kokkos " + std::to_string(KOKKOS_VERSION_MAJOR) + "." + std::to_string(KOKKOS_VERSION_MINOR) + "." +
           std::to_string(KOKKOS_VERSION_PATCH);
-  text += "; host instructions: " + std::string(detail::name_of(detail::best_host_isa())) + " of " +
-          detail::host_isas() + "; all host code for the build machine: " + (PAGODA_IS_NATIVE ? "yes" : "no");
+  text += "; host instructions: " + std::string(detail::name_of(detail::best_host_isa())) +
+          " (available: " + detail::host_isas() +
+          "); compiled with -march=native: " + (PAGODA_IS_NATIVE ? "yes" : "no");
 #if defined(PAGODA_DEBUG_BOUNDS)
   text += "; bounds checks: yes";
 #else

@@ -55,16 +55,21 @@ struct HipMachine::Choose<T> {
   template <int DimTile>
   using Matrix = MatrixFragment<hip::Rdna3, T, DimTile>;
   using Long   = typename Prepend<PortableFragments<T>, Matrix<128>>::type;
-  using type   = std::conditional_t<dims_per_element_v<T> == 1, typename Prepend<Long, Matrix<64>>::type, Long>;
+  using type   = std::conditional_t<
+        std::is_same_v<T, mxfp4x2_t>, PortableFragments<T>,  // too few registers
+        std::conditional_t<dims_per_element_v<T> == 1, typename Prepend<Long, Matrix<64>>::type, Long>>;
 #else
   template <int DimTile, int RowTiles = 1>
   using Matrix  = MatrixFragment<hip::Cdna, T, DimTile, RowTiles>;
+  using Mxfp4   = typename Prepend<PortableFragments<T>, Matrix<128>>::type;  // 256 dims take too many registers
   using Nibbles = typename Prepend<PortableFragments<T>, Matrix<128>, Matrix<256>>::type;
   using Bytes   = typename Prepend<Nibbles, Matrix<64>>::type;
   using Plain   = typename Prepend<PortableFragments<T>, Matrix<64>, Matrix<128>, Matrix<256>, Matrix<64, 2>,
                                    Matrix<128, 2>, Matrix<576>>::type;
-  using type =
-      std::conditional_t<is_quantized_v<T>, std::conditional_t<dims_per_element_v<T> == 1, Bytes, Nibbles>, Plain>;
+  using type    = std::conditional_t<is_quantized_v<T>,
+                                     std::conditional_t<std::is_same_v<T, mxfp4x2_t>, Mxfp4,
+                                                        std::conditional_t<dims_per_element_v<T> == 1, Bytes, Nibbles>>,
+                                     Plain>;
 #endif
 };
 #endif

@@ -79,23 +79,35 @@ class BlockScales<Storage, Lanes, KeyLoads, ValueTokens, TokenBlocks> {
   PAGODA_HIP_FUNCTION void begin_keys(int lane) {
     std::uint32_t codes[key_pairs];
     key_codes(codes);
-    if (!likely(key_window_.convert(codes, key_scales_))) key_window_.move(codes, key_scales_, lane);
+    if (!likely(key_window_.convert(codes, key_scales_))) {
+      key_window_.move(codes, key_scales_, lane);
+      keep_order<5>();  // or the compiler merges this branch with that of values, and the object is in scratch memory
+    }
   }
   PAGODA_HIP_FUNCTION bool next_keys() {
+    if (likely(!key_window_.has_more())) return false;
     std::uint32_t codes[key_pairs];
     key_codes(codes);
-    return !likely(!key_window_.next(codes, key_scales_));
+    key_window_.next(codes, key_scales_);
+    keep_order<6>();
+    return true;
   }
   /// The same for values.
   PAGODA_HIP_FUNCTION void begin_values(int lane) {
     std::uint32_t codes[value_pairs];
     value_codes(codes);
-    if (!likely(value_window_.convert(codes, value_scales_))) value_window_.move(codes, value_scales_, lane);
+    if (!likely(value_window_.convert(codes, value_scales_))) {
+      value_window_.move(codes, value_scales_, lane);
+      keep_order<7>();
+    }
   }
   PAGODA_HIP_FUNCTION bool next_values() {
+    if (likely(!value_window_.has_more())) return false;
     std::uint32_t codes[value_pairs];
     value_codes(codes);
-    return !likely(!value_window_.next(codes, value_scales_));
+    value_window_.next(codes, value_scales_);
+    keep_order<8>();
+    return true;
   }
   PAGODA_HIP_FUNCTION float key_factor() const { return key_window_.factor(); }
   PAGODA_HIP_FUNCTION float value_factor() const { return value_window_.factor(); }

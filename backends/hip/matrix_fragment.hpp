@@ -281,8 +281,8 @@ class MatrixFragment : public FragmentDefaults<T> {
     return {static_cast<const char*>(from.at) + static_cast<std::uint64_t>(kv_head_) * from.head, from.page, from.token,
             (dims - load_dims) / Storage::block_dims, dims == dim_tile && from.token < 1u << 26};
   }
-  /// As load_rows.
-  template <class Load>
+  /// As load_rows. Branch: differs for keys and values, or the compiler merges their branches (keep_order).
+  template <int Branch, class Load>
   KOKKOS_FORCEINLINE_FUNCTION void load_blocks(const BlockSource& from, int lane_token, int lane_at,
                                                const Load& load) const {
     if (cursor_.whole() && from.plain) {
@@ -290,7 +290,7 @@ class MatrixFragment : public FragmentDefaults<T> {
                               std::uint64_t(static_cast<std::uint32_t>(cursor_.slot())) * from.token;
       const std::uint32_t share = hip::settle(lane_token * from.token + lane_at);
       load([&](int token, int at) { return row + std::uint64_t(token) * from.token + share + at; });
-      hip::keep_order<3>();
+      hip::keep_order<Branch>();
     } else {
       const PagePlace place    = cursor_.place_of_lane();
       const std::uint64_t mine = std::uint64_t(static_cast<std::uint32_t>(place.page)) * from.page +
@@ -302,7 +302,7 @@ class MatrixFragment : public FragmentDefaults<T> {
             hip::from_lane(low, token + token0) | std::uint64_t(hip::from_lane(high, token + token0)) << 32;
         return from.base + row + least(at0 + at, from.last_load);
       });
-      hip::keep_order<4>();
+      hip::keep_order<Branch + 1>();
     }
   }
   KOKKOS_FORCEINLINE_FUNCTION void load_keys() {
@@ -312,7 +312,7 @@ class MatrixFragment : public FragmentDefaults<T> {
     if constexpr (has_token_scales)
       if (args_.k_scale.per_token()) key_scale_ = scale_of_lane(args_.k_scale);
     if constexpr (has_blocks)
-      load_blocks(key_blocks_, tile_.key_token(), tile_.key_block(), [&](const auto& address) {
+      load_blocks<3>(key_blocks_, tile_.key_token(), tile_.key_block(), [&](const auto& address) {
         tile_.load_key_scales([&](int b, int s) { return address(16 * b, Tile::key_block_step * s); });
       });
   }
@@ -323,7 +323,7 @@ class MatrixFragment : public FragmentDefaults<T> {
     if constexpr (has_token_scales)
       if (args_.v_scale.per_token()) value_scale_ = scale_of_lane(args_.v_scale);
     if constexpr (has_blocks)
-      load_blocks(value_blocks_, tile_.value_token(), tile_.value_block(), [&](const auto& address) {
+      load_blocks<9>(value_blocks_, tile_.value_token(), tile_.value_block(), [&](const auto& address) {
         tile_.load_value_scales([&](int b, int i) { return address(16 * b + i, 0); });
       });
   }

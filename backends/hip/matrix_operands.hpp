@@ -153,6 +153,15 @@ class MatrixOperands {
       pass_values<1>(f, i / value_words, i % value_words);
     }
   }
+  /// Called in loops that multiply keys or values several times. Otherwise the compiler would expand all of them before
+  /// the loop, which takes many registers.
+  PAGODA_HIP_FUNCTION void settle_keys() {
+    PAGODA_UNROLL_ALL
+    for (auto& block : keys_) {
+      PAGODA_UNROLL_ALL
+      for (Words4& x : block) x = settle(x);
+    }
+  }
   PAGODA_HIP_FUNCTION void settle_values() {
     PAGODA_UNROLL_ALL
     for (auto& block : values_) {

@@ -37,6 +37,7 @@ class MatrixTile : public MatrixOperands<Arch, Storage, KeyDims, ValueDims, Toke
   using Operands::key_operand;
   using Operands::lane;
   using Operands::scales_;
+  using Operands::settle_keys;
   using Operands::settle_values;
   using Operands::type;
   using Operands::values_are_finite;
@@ -197,6 +198,7 @@ class MatrixTile : public MatrixOperands<Arch, Storage, KeyDims, ValueDims, Toke
     }
   }
   PAGODA_HIP_FUNCTION void add_scaled_key_products(const Queries& q) {
+    settle_keys();
     PAGODA_UNROLL_ALL
     for (int b = 0; b < TokenBlocks; ++b) {
       Sums sum[RowTiles] = {};
@@ -253,6 +255,7 @@ class MatrixTile : public MatrixOperands<Arch, Storage, KeyDims, ValueDims, Toke
   }
   PAGODA_HIP_FUNCTION void multiply_converted_values(bool hides) {
     if (hides && !values_are_finite()) return multiply_visible_values();
+    if constexpr (Scales::has_windows) settle_values();
     for_each_value([&](int j, const Operand(&a)[TokenBlocks]) {
       PAGODA_UNROLL_ALL
       for (int n = 0; n < RowTiles; ++n) add_products(out_[n][j], a, weights_[n]);
@@ -277,7 +280,7 @@ class MatrixTile : public MatrixOperands<Arch, Storage, KeyDims, ValueDims, Toke
     for (int n = 0; n < RowTiles; ++n) {
       PAGODA_UNROLL(1)
       for (int r = 0; r < 16; ++r) {
-        settle_values();  // or operands of all products are made before the loop and occupy registers
+        settle_values();
         Operand seen[TokenBlocks];
         PAGODA_UNROLL_ALL
         for (int b = 0; b < TokenBlocks; ++b)

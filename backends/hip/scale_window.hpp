@@ -54,13 +54,13 @@ class ScaleWindow {
     set(low < 254 - last ? low : 254 - last);
     convert_window(codes, scales);
   }
-  /// Moves the window below itself. Returns false if no scales are left.
+  /// There are scales below the window.
+  PAGODA_HIP_FUNCTION bool has_more() const { return lowest_ < low_; }
+  /// Moves the window below itself.
   template <int Words>
-  PAGODA_HIP_FUNCTION bool next(const std::uint32_t (&codes)[Words], std::uint32_t (&scales)[Words]) {
-    if (lowest_ >= low_) return false;
+  PAGODA_HIP_FUNCTION void next(const std::uint32_t (&codes)[Words], std::uint32_t (&scales)[Words]) {
     set(low_ - last - 1);
     convert_window(codes, scales);
-    return true;
   }
 
  private:

@@ -123,6 +123,9 @@ void decode_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan
 /// states. Query tokens without partial states are left as they are. The plan's sinks are added here, once.
 ///
 /// Execution: one kernel, asynchronous on exec, that allocates and fences nothing.
+///
+/// Throws InvalidArgument if shapes do not agree with each other, the list and the plan, or an array with elements has
+/// a null pointer.
 template <class ExecutionSpace, class StateOut, class StateLse, class Out, class Lse>
 void merge_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan,
                    const DeviceEntries<typename ExecutionSpace::memory_space>& list,
@@ -132,6 +135,9 @@ void merge_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan,
   p.entries   = list.ref();
   p.state_out = tensor_ref(states.out), p.state_lse = tensor_ref(states.lse);
   p.out = tensor_ref(out), p.lse = tensor_ref(lse);
+  const int heads = plan.schedule().shape.num_q_heads;
+  detail::require(p.out.extent[1] == heads, "pagoda::merge_entries: out has ", p.out.extent[1],
+                  " heads; allowed: the plan's num_q_heads = ", heads);
   detail::merge_entries(exec, p, plan.schedule().options.sinks);
 }
 

@@ -74,6 +74,16 @@ void check_cache_views(const char* who, const K& k, const V& v) {
           k.extent(2), ", ", k.extent(3), "), v has head_dim ", v.extent(3));
 }
 
+/// Lengths and ids as int counts them, and memory for the ids.
+template <class View>
+void check_sequences(const char* who, const View& seq_lens, const View& sequence_ids) {
+  constexpr std::size_t max_int = std::numeric_limits<int>::max();
+  require(seq_lens.extent(0) <= max_int && sequence_ids.extent(0) <= max_int, who, ": seq_lens has ",
+          seq_lens.extent(0), " entries and sequence_ids ", sequence_ids.extent(0), "; allowed: below 2^31");
+  require(sequence_ids.data() || sequence_ids.extent(0) == 0, who, ": sequence_ids has a null pointer and ",
+          sequence_ids.extent(0), " entries; allowed: memory for all of its entries, or an empty View");
+}
+
 /// The layout with these scales.
 template <class KV, class Scales>
 KV with_scales(const char* who, const KV& kv, const Scales& scales) {
@@ -151,7 +161,7 @@ struct ContiguousKV {
   detail::IntView<MemorySpace> seq_lens;      ///< [sequences] tokens
   detail::IntView<MemorySpace> sequence_ids;  ///< [batch], or empty: batch entry b is sequence b
 
-  /// Throws InvalidArgument if the extents of keys, values and lengths do not agree.
+  /// Throws InvalidArgument if the extents of keys, values and lengths do not agree, or are 2^31 or more.
   template <class KView, class VView>
   ContiguousKV(const KView& keys, const VView& values, const detail::IntView<MemorySpace>& lengths,
                KVOrder order = KVOrder::NHD, const detail::IntView<MemorySpace>& ids = {})
@@ -161,6 +171,7 @@ struct ContiguousKV {
         sequence_ids(ids) {
     detail::check_kv_types<T, MemorySpace, KView, VView>();
     detail::check_cache_views("pagoda::ContiguousKV", k, v);
+    detail::check_sequences("pagoda::ContiguousKV", seq_lens, sequence_ids);
     detail::require(seq_lens.extent(0) == k.extent(0), "pagoda::ContiguousKV: seq_lens has ", seq_lens.extent(0),
                     " entries; k has ", k.extent(0), " sequences, and the two must agree");
   }
@@ -235,7 +246,8 @@ struct PagedKV {
   detail::IntView<MemorySpace> sequence_ids;  ///< [batch], or empty: batch entry b is sequence b
   int max_len;                                ///< tokens that a sequence can hold
 
-  /// With a dense block table: any View of int of rank 2. Throws InvalidArgument if extents do not agree.
+  /// With a dense block table: any View of int of rank 2. Throws InvalidArgument if extents do not agree, or are 2^31
+  /// or more.
   template <class KView, class VView, class Table>
     requires(Table::rank() == 2)
   PagedKV(const KView& k_pages, const VView& v_pages, const Table& table, const detail::IntView<MemorySpace>& lengths,
@@ -245,7 +257,7 @@ struct PagedKV {
         block_table(table),
         seq_lens(lengths),
         sequence_ids(ids),
-        max_len(bounded(table.extent(1) * k.extent(1))) {
+        max_len(bounded_product(table.extent(1), k.extent(1))) {
     detail::check_kv_types<T, MemorySpace, KView, VView>();
     check_common();
     detail::require(block_table.extent(0) == seq_lens.extent(0), "pagoda::PagedKV: block_table has ",
@@ -254,7 +266,7 @@ struct PagedKV {
   }
 
   /// With CSR page lists, which are on the device. max_seq_len: length of the longest sequence that the lists will
-  /// hold. Throws InvalidArgument if extents do not agree.
+  /// hold. Throws InvalidArgument if extents do not agree, or are 2^31 or more, and for a page_indptr without memory.
   template <class KView, class VView>
   PagedKV(const KView& k_pages, const VView& v_pages, const detail::IntView<MemorySpace>& indptr,
           const detail::IntView<MemorySpace>& indices, const detail::IntView<MemorySpace>& lengths, int max_seq_len,
@@ -271,6 +283,8 @@ struct PagedKV {
     detail::require(page_indptr.extent(0) == seq_lens.extent(0) + 1, "pagoda::PagedKV: page_indptr has ",
                     page_indptr.extent(0), " entries; allowed: sequences + 1 = ", seq_lens.extent(0) + 1);
     detail::require(max_seq_len >= 0, "pagoda::PagedKV: max_seq_len is ", max_seq_len, "; allowed: 0 or more");
+    detail::require(page_indptr.data() != nullptr,
+                    "pagoda::PagedKV: page_indptr has a null pointer; allowed: memory for all of its entries");
   }
 
   /// Batch entries of a decode: the entries of sequence_ids, or of seq_lens without them.
@@ -331,11 +345,14 @@ struct PagedKV {
   }
 
  private:
-  static int bounded(std::size_t tokens) {
+  static int bounded_product(std::size_t pages, std::size_t page_size) {
     constexpr std::size_t max_int = std::numeric_limits<int>::max();
-    return static_cast<int>(tokens < max_int ? tokens : max_int);
+    return static_cast<int>(page_size > 0 && pages > max_int / page_size ? max_int : pages * page_size);
   }
-  void check_common() const { detail::check_cache_views("pagoda::PagedKV", k, v); }
+  void check_common() const {
+    detail::check_cache_views("pagoda::PagedKV", k, v);
+    detail::check_sequences("pagoda::PagedKV", seq_lens, sequence_ids);
+  }
 };
 
 /// ContiguousKV{k, v, seq_lens} deduces the element type and the memory space.

@@ -102,7 +102,10 @@ auto as_scale_view(const View& view, KVOrder order = KVOrder::NHD) {
 template <class Scales, class Cache>
 ScaleRef scale_ref(const char* who, const char* name, const Scales& scales, const Cache& cache) {
   ScaleRef ref;
-  ref.data = scales.data();
+  ref.data           = scales.data();
+  const auto entries = scales.extent(0) * scales.extent(1) * scales.extent(2);
+  require(ref.data || entries <= 1, who, ": scales.", name, " has a null pointer and ", entries,
+          " entries; allowed: memory for all of its entries, or an empty View");
   if (!ref.data) return ref;
   for (int axis = 0; axis < 3; ++axis) {
     require(scales.extent(axis) == 1 || scales.extent(axis) == cache.extent(axis), who, ": axis ", axis, " of scales.",

@@ -58,8 +58,7 @@ PAGODA_EXPORT void write_kv(const ExecutionSpace& exec, const TensorRef& k_cache
 /// contiguous cache it is sequence * max_seq_len + token. Rows with a negative position are skipped.
 ///
 ///  - k_cache, v_cache: the keys and values of a PagedKV or a ContiguousKV, in the given order. Elements are fp64,
-///  fp32,
-///    fp16 or bf16. A quantized cache is written by kernels of your own, which choose its scales.
+///    fp32, fp16 or bf16. A quantized cache is written by kernels of your own, which choose its scales.
 ///  - slot_mapping: [tokens] of std::int64_t, any stride.
 ///  - k, v: (token, kv head, dim), any strides, fp64, fp32, fp16 or bf16. They are converted to the cache's type with
 ///    one rounding, to nearest even.
@@ -67,7 +66,8 @@ PAGODA_EXPORT void write_kv(const ExecutionSpace& exec, const TensorRef& k_cache
 /// A position beyond the cache is undefined behaviour; a build with PAGODA_BOUNDS_CHECK stops at it. If two rows have
 /// the same position, either may be the one that stays. Asynchronous on exec; allocates nothing.
 ///
-/// Throws InvalidArgument if shapes do not agree, with nothing launched, and what Kokkos throws if it cannot launch.
+/// Throws InvalidArgument if shapes do not agree or an array with elements has a null pointer, with nothing launched,
+/// and what Kokkos throws if it cannot launch.
 ///
 /// Source: Kwon et al., PagedAttention, section 5.1 (fused reshape and block write).
 template <class ExecutionSpace, class KCache, class VCache, class Mapping, class K, class V>

@@ -83,8 +83,8 @@ constexpr void check_merge_views() {
 /// log-sum-exps are float or double. out and lse may be the memory of state 0.
 ///
 /// One kernel, asynchronous on exec. Allocates nothing, except what Kokkos itself allocates on the host to launch on a
-/// GPU. Throws InvalidArgument if shapes do not agree, with nothing launched, and what Kokkos throws if it cannot
-/// launch.
+/// GPU. Throws InvalidArgument if shapes do not agree or an array with elements has a null pointer, with nothing
+/// launched, and what Kokkos throws if it cannot launch.
 template <class ExecutionSpace, class Outs, class Lses, class Out, class Lse>
 void merge(const ExecutionSpace& exec, const Outs& outs, const Lses& lses, const Out& out, const Lse& lse) {
   static_assert(Outs::rank() == 4 && Lses::rank() == 3,

@@ -86,8 +86,8 @@ class PAGODA_EXPORT PrefixDecoder {
   PrefixDecoder(const ExecutionSpace& exec, const CacheRef& kv, const DecodeOptions<memory_space>& options,
                 const PrefixOptions& prefix = {});
   ~PrefixDecoder();
-  PrefixDecoder(PrefixDecoder&&) noexcept;             ///< the moved-from decoder can only be destroyed
-  PrefixDecoder& operator=(PrefixDecoder&&) noexcept;  ///< the moved-from decoder can only be destroyed
+  PrefixDecoder(PrefixDecoder&&) noexcept;             ///< the moved-from decoder can be destroyed or assigned to
+  PrefixDecoder& operator=(PrefixDecoder&&) noexcept;  ///< the moved-from decoder can be destroyed or assigned to
 
   /// Plans for the batch of the next decodes, unless the last plan still holds: it holds while the batch has the same
   /// sequences and query counts, and their shared pages stay as they are. Growth needs no new plan. Returns whether

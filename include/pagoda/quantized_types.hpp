@@ -13,8 +13,8 @@
 #endif
 
 /// @file
-/// Element types of quantized caches: a byte holds one number of 8 bits or two numbers of 4 bits. A stored number
-/// stands for itself times a scale (KVScales). std::int8_t is an element type of quantized caches too.
+/// Element types of quantized caches: a byte holds one number of 8 bits or two numbers of 4 bits. The value is the
+/// stored number times a scale (KVScales). std::int8_t is an element type of quantized caches too.
 ///
 /// Source: Micikevicius et al., "FP8 formats for deep learning", and the OCP 8-bit floating point specification (OFP8).
 namespace pagoda {

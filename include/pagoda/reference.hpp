@@ -46,9 +46,8 @@ struct Row {
 /// Function that fills a row of head_dim (or head_dim_v) numbers with the key (or value) of a token.
 using ReadRow = std::function<void(int token, std::span<double> row)>;
 
-/// Computes attention of one query row. q: [head_dim]. position: index of the query's own token in its sequence,
-/// seq_len
-/// - 1 for the newest. key and value: read the KV rows of tokens 0 to seq_len - 1.
+/// Computes attention of one query row. q: [head_dim]. position: index of the query's own token in its sequence, which
+/// is seq_len - 1 for the newest token. key and value: read the KV rows of tokens 0 to seq_len - 1.
 PAGODA_EXPORT Row attend(std::span<const double> q, int seq_len, int position, int head_dim_v, const ReadRow& key,
                          const ReadRow& value, const RowOptions& options);
 

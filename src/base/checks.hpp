@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pagoda/cache_ref.hpp>
+#include <pagoda/detail/problem.hpp>
 #include <pagoda/error.hpp>
 #include <pagoda/types.hpp>
 
@@ -26,6 +27,30 @@ std::string types_that(const Wanted& wanted) {
   PAGODA_FOR_EACH_TYPE(PAGODA_LIST)
 #undef PAGODA_LIST
   return comma > 0 ? list.replace(comma, 2, " or ") : list;
+}
+
+/// Whether an array has memory for its elements, or no elements.
+inline bool has_memory(const TensorRef& t) {
+  bool empty = false;
+  for (int axis = 0; axis < t.rank; ++axis) empty = empty || t.extent[axis] == 0;
+  return t.data || empty;
+}
+
+/// Throws InvalidArgument if an array with elements has no memory.
+inline void require_data(const char* who, const char* name, const TensorRef& t) {
+  require(has_memory(t), who, ": ", name, " has a null pointer; allowed: memory for all of its elements");
+}
+
+/// Throws InvalidArgument if a list with entries lacks the memory of one of its arrays. (That of state_begin is checked
+/// with its length.)
+inline void require_list(const char* who, const EntriesRef& e) {
+  const auto check = [&](const char* name, const void* data, bool needed) {
+    require(data || !needed, who, ": the list's ", name,
+            " have a null pointer; allowed: memory for all of its elements");
+  };
+  check("entries", e.entries, e.num_entries > 0);
+  check("queries", e.queries, e.num_entries > 0);
+  check("masks", e.masks, e.num_mask_words > 0);
 }
 
 /// Throws InvalidArgument if a decode of `entries` entries, one or more, has no memory for the lengths or the page

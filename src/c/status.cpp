@@ -37,7 +37,9 @@ pagoda_status record_exception() noexcept {
   } catch (const std::bad_alloc& e) {
     return keep(e.what(), PAGODA_OUT_OF_MEMORY);
   } catch (const std::exception& e) {
-    return keep(e.what(), PAGODA_RUNTIME_ERROR);
+    // Kokkos throws std::runtime_error with these words if an allocation fails.
+    const bool no_memory = std::strstr(e.what(), "memory space failed to allocate") != nullptr;
+    return keep(e.what(), no_memory ? PAGODA_OUT_OF_MEMORY : PAGODA_RUNTIME_ERROR);
   } catch (...) {
     return keep("pagoda: an exception of an unknown type", PAGODA_RUNTIME_ERROR);
   }

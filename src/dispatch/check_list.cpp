@@ -149,9 +149,10 @@ std::string text_of(const Finding& f, int b, const ListLimits& limits, int page_
 template <class ExecutionSpace>
 void check(const ExecutionSpace& exec, const CacheRef& kv, const EntriesRef& list, const ListLimits& limits) {
   require_tables("pagoda::check", kv, list.num_entries);
-  require(list.num_state_begin == 0 || list.num_state_begin == limits.num_tokens + 1,
+  require_list("pagoda::check", list);
+  require(list.num_state_begin == 0 || (list.state_begin && list.num_state_begin == limits.num_tokens + 1),
           "pagoda::check: the list's state_begin has ", list.num_state_begin,
-          " elements; allowed: none, or q.extent(0) + 1 = ", limits.num_tokens + 1);
+          " elements; allowed: none, or q.extent(0) + 1 = ", limits.num_tokens + 1, ", not null");
   const Examiner examiner{kv, list, limits};
   int first = std::numeric_limits<int>::max();
   Kokkos::parallel_reduce("Pagoda::check", Kokkos::RangePolicy<ExecutionSpace>(exec, 0, list.num_entries),

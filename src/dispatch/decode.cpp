@@ -21,13 +21,6 @@ namespace pagoda::detail {
 
 namespace {
 
-/// A View that has elements must have memory.
-void require_data(const char* who, const char* name, const TensorRef& t) {
-  bool empty = false;
-  for (int axis = 0; axis < t.rank; ++axis) empty = empty || t.extent[axis] == 0;
-  require(t.data || empty, who, ": ", name, " has a null pointer; allowed: memory for all of its elements");
-}
-
 /// The shape of rows of q heads.
 void require_rows(const char* who, const char* name, const TensorRef& t, std::int64_t rows, const ProblemShape& s) {
   require(t.extent[0] == rows && t.extent[1] == s.num_q_heads && t.extent[2] == s.head_dim_v, who, ": ", name, " is (",
@@ -49,9 +42,9 @@ void check_cache(const char* who, const Schedule& s, const Problem& p) {
           kv.head_dim(), " (keys) and ", kv.head_dim_v(), " (values); the plan was made for ", s.shape.head_dim,
           " and ", s.shape.head_dim_v);
   require(rows_fit(kv, s.kernel.row_alignment), who,
-          ": the cache's strides or alignment are not those the plan was made for: every row must start on ",
-          s.kernel.row_alignment, s.kernel.row_alignment == 1 ? " byte" : " bytes",
-          " and be dense; make the plan from this cache");
+          ": the cache's strides or alignment are not those the plan was made for; allowed: rows of adjacent dims that "
+          "start on multiples of ",
+          s.kernel.row_alignment, s.kernel.row_alignment == 1 ? " byte" : " bytes", ", or a plan made from this cache");
   require(!s.kernel.values_in_keys || values_in_keys(kv), who,
           ": the values are not a prefix of the keys in the same memory (data, strides), as in the cache the plan was "
           "made for; make the plan from this cache");
@@ -118,12 +111,7 @@ void check_list(const Schedule& s, const Problem& p) {
           " entries; allowed: up to the plan's entries.max_entries = ", s.bounds.max_entries);
   check_cache(who, s, p);
   check_rows(who, s, p, e.num_entries);
-  require(e.entries || e.num_entries == 0, who,
-          ": the list's entries have a null pointer; allowed: memory for all of its "
-          "elements");
-  require(e.queries || e.num_entries == 0, who,
-          ": the list's queries have a null pointer; allowed: memory for all of its "
-          "elements");
+  require_list(who, e);
   require(e.num_mask_words == 0 || !s.options.alibi_slopes, who, ": the list has ", e.num_mask_words,
           " words of masks, and the plan has alibi_slopes; allowed: one of them (a mask gives no position)");
   if (e.num_state_begin == 0) return;

@@ -39,6 +39,11 @@ void merge(const ExecutionSpace& exec, const MergeProblem& p) {
   require_plain(who, "the first state's output holds", p.first_out.type);
   require_plain(who, "the other states' outputs hold", p.rest_out.type);
   require_plain(who, "out holds", p.out.type);
+  require_data(who, "the first state's output", p.first_out);
+  require_data(who, "the first state's log-sum-exp", p.first_lse);
+  require_data(who, "the array of the other states' outputs", p.rest_out);
+  require_data(who, "the array of the other states' log-sum-exps", p.rest_lse);
+  require_data(who, "out", p.out);
 
   const auto launch = [&]<class Acc>(Acc) {
     CallerStates<Acc> states{};
@@ -69,6 +74,9 @@ void merge_entries(const ExecutionSpace& exec, const Problem& p, const float* si
   require(p.state_lse.extent[0] == p.state_out.extent[0], who, ": states.lse has ", p.state_lse.extent[0],
           " states; allowed: ", p.state_out.extent[0], ", as states.out has");
   if (p.lse.data) check_shape(who, "lse", p.lse, 0, p.out);
+  require_data(who, "states.out", p.state_out);
+  require_data(who, "states.lse", p.state_lse);
+  require_data(who, "out", p.out);
   if (p.state_out.extent[0] == 0) return;
 
   const auto launch = [&]<class Acc>(Acc) {

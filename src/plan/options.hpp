@@ -80,6 +80,13 @@ void check_options(const DecodeOptions<MemorySpace>& o, DType kv_type) {
           "; allowed: fast (0), batch_invariant (1) or reproducible (2)");
   require(o.exactness == Exactness::fast || e.max_entries == 0, "pagoda::plan: exactness is ", name_of(o.exactness),
           " in a plan for lists of entries; allowed: fast (the splits of an entry depend on the whole list)");
+  const auto require_memory = [](const char* name, const auto& view) {
+    require(view.data() || view.extent(0) == 0, "pagoda::plan: ", name, " has a null pointer and ", view.extent(0),
+            " entries; allowed: memory for all of its entries, or an empty View");
+  };
+  require_memory("cu_seqlens_q", o.cu_seqlens_q);
+  require_memory("alibi_slopes", o.alibi_slopes);
+  require_memory("sinks", o.sinks);
   const std::size_t heads = static_cast<std::size_t>(o.num_q_heads);
   require(!o.alibi_slopes.data() || o.alibi_slopes.extent(0) == heads, "pagoda::plan: alibi_slopes has ",
           o.alibi_slopes.extent(0), " entries; allowed: num_q_heads = ", o.num_q_heads);

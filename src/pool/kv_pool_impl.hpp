@@ -111,6 +111,7 @@ template <class T, class ExecutionSpace>
 void KVPool<T, ExecutionSpace>::write_rows(const ExecutionSpace& exec, const detail::SlotMapping& mapping,
                                            const TensorRef& k, const TensorRef& v) {
   state_->check("::write", k, v, mapping.count);
+  detail::check_mapping(state_->owner().c_str(), "::write", mapping);
   detail::write_mapped<T>(state_->write_label, exec, mapping, state_->row_shape(),
                           {detail::caller_rows(k), detail::caller_rows(v)}, state_->cache());
 }

@@ -25,6 +25,7 @@ void check_rows(const char* owner, const char* call, const TensorRef& k, const T
     require(t.extent[0] == tokens && t.extent[1] == num_kv_heads && t.extent[2] == dims, owner, call, ": ", name,
             " is (", t.extent[0], ", ", t.extent[1], ", ", t.extent[2], "); allowed: (token, kv head, dim) = (", tokens,
             ", ", num_kv_heads, ", ", dims, ")");
+    require(has_memory(t), owner, call, ": ", name, " has a null pointer; allowed: memory for all of its elements");
   };
   require(tokens <= std::numeric_limits<int>::max(), owner, call, ": ", tokens, " tokens at once; allowed: below 2^31");
   check("k", k, head_dim);
@@ -39,6 +40,9 @@ void write_kv(const ExecutionSpace& exec, const TensorRef& k_cache, const Tensor
   // The caller writes quantized caches, because it must choose the scales.
   require_plain("pagoda::write_kv", "k_cache and v_cache hold", k_cache.type);
   check_rows("pagoda", "::write_kv", k, v, mapping.count, k_cache.extent[2], k_cache.extent[3], v_cache.extent[3]);
+  check_mapping("pagoda", "::write_kv", mapping);
+  require_data("pagoda::write_kv", "k_cache", k_cache);
+  require_data("pagoda::write_kv", "v_cache", v_cache);
   const RowShape shape{static_cast<int>(k_cache.extent[2]), static_cast<int>(k_cache.extent[3]),
                        static_cast<int>(v_cache.extent[3]), k_cache.extent[0] * k_cache.extent[1]};
   by_plain_type(k_cache.type, [&]<class T>(T*) {

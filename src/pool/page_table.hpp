@@ -160,7 +160,7 @@ class PageTable {
   int take_page();
   void share_page(int page);
   void drop_page(int page);
-  /// Evicts pages until so many are unused. There must be enough free_pages().
+  /// Evicts pages until `pages` of them are unused. free_pages() must be at least `pages`.
   void make_room(int pages);
   void undo_evictions() noexcept;
   void forget_undo() noexcept;

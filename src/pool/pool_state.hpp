@@ -22,7 +22,7 @@
 namespace pagoda::detail {
 
 /// Writes sequence numbers, which are passed as the kernel's argument, so no copy and no wait is needed. A launch
-/// carries at most `most` of them; earlier launches brought the first num_staged.
+/// carries at most `most` of them; earlier launches have staged the first num_staged.
 template <class ExecutionSpace>
 struct SelectKernel {
   static constexpr int most = 512;  // 2 KiB; Kokkos passes up to 4 KiB by value

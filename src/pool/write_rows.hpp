@@ -48,6 +48,12 @@ struct RowPair {
   PagedRows k, v;
 };
 
+/// Throws InvalidArgument if a mapping of rows to positions has no memory. Messages begin with the owner and the call.
+inline void check_mapping(const char* owner, const char* call, const SlotMapping& mapping) {
+  require(mapping.data || mapping.count == 0, owner, call, ": slot_mapping has a null pointer; allowed: memory for ",
+          mapping.count, " positions");
+}
+
 /// The rows that a copy moves for each token.
 struct RowShape {
   int num_heads = 0, head_dim = 0, head_dim_v = 0;

@@ -118,7 +118,7 @@ void bind_cache(nb::module_& m) {
                              {k, v, seq_lens, block_table, page_indptr, sequence_ids, k_scale, v_scale, k_block_scale,
                               v_block_scale, order, scale_order, std::move(kv_type), max_seq_len, stream});
           },
-          "paged"_a, nb::kw_only(), "k"_a, "v"_a, "seq_lens"_a, "block_table"_a = nb::none(),
+          "paged"_a, nb::kw_only(), "k"_a.none(), "v"_a.none(), "seq_lens"_a.none(), "block_table"_a = nb::none(),
           "page_indptr"_a = nb::none(), "sequence_ids"_a = nb::none(), "k_scale"_a = nb::none(),
           "v_scale"_a = nb::none(), "k_block_scale"_a = nb::none(), "v_block_scale"_a = nb::none(), "order"_a = "NHD",
           "scale_order"_a = "NHD", "kv_type"_a = nb::none(), "max_seq_len"_a = 0, "stream"_a = 0)

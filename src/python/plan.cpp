@@ -168,6 +168,8 @@ class Plan final : public Owned {
   }
   void require_here(const char* who, const char* name, const Array& array) const {
     array.require_on(who, name, device_, "the plan's device");
+    if (array && array.tensor().type == 0)
+      refuse(who, ": ", name, " holds ", array.type_name(), "; allowed: float64, float32, float16 or bfloat16");
   }
 
   void require_same(const char* who, const char* name, Device device) const {

@@ -78,14 +78,17 @@ Runtime& Runtime::instance() {
   return *runtime;
 }
 
-void Runtime::start(Device device) {
-  const std::lock_guard lock(mutex_);
-  if (shut_down_) throw std::runtime_error("pagoda: the interpreter is exiting, and Kokkos is finalized");
+void Runtime::require_not_forked() const {
   if (forked_)
     throw std::runtime_error(
         "pagoda: this process was forked from one that had used Pagoda; Kokkos does not work here. Use the start "
-        "method "
-        "\"spawn\" of multiprocessing, or use Pagoda first in the child");
+        "method \"spawn\" of multiprocessing, or use Pagoda first in the child");
+}
+
+void Runtime::start(Device device) {
+  const std::lock_guard lock(mutex_);
+  if (shut_down_) throw std::runtime_error("pagoda: the interpreter is exiting, and Kokkos is finalized");
+  require_not_forked();
   if (started_) return;
   // Kokkos recommends OMP_PROC_BIND, which would pin the threads of PyTorch and NumPy as well.
   const DefaultVariable quiet("KOKKOS_DISABLE_WARNINGS", "1");
@@ -96,6 +99,7 @@ void Runtime::start(Device device) {
 }
 
 const pagoda_exec* Runtime::exec(const char* who, Device device, std::uintptr_t stream) {
+  require_not_forked();
   if (!device.on_cpu() && device.type != gpu)
     refuse(who, ": the arrays are on ", device.name(), "; allowed: ", allowed_devices(), ", the devices of this build");
   if (device.on_cpu() && gpu == 0) return nullptr;

@@ -59,7 +59,8 @@ class Runtime {
   bool started() const { return started_; }
 
   /// The execution instance for arrays of this device. stream: a cudaStream_t or hipStream_t as a number; 0: Kokkos'
-  /// default instance. Null stands for the default instance of the default space.
+  /// default instance. Null stands for the default instance of the default space. Every call that launches asks for it
+  /// first, and raises RuntimeError here in the child of a fork, where it would wait for threads that do not exist.
   const pagoda_exec* exec(const char* who, Device device, std::uintptr_t stream);
 
   /// Waits for the instance of this device, by its name, and stream.
@@ -73,6 +74,7 @@ class Runtime {
 
  private:
   friend class Owned;
+  void require_not_forked() const;
 
   std::mutex mutex_;  ///< of all members; locked before the `use` of an object
   bool started_ = false, forked_ = false, shut_down_ = false;

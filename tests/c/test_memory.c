@@ -41,6 +41,27 @@ static void test_shapes(void) {
   pagoda_cache_memory_destroy(memory), pagoda_cache_memory_destroy(NULL);
 }
 
+/* Sanitizers end the program where an allocation fails. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define PAGODA_TEST_SANITIZED
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define PAGODA_TEST_SANITIZED
+#endif
+
+static void test_too_much_memory(void) {
+#ifndef PAGODA_TEST_SANITIZED
+  pagoda_cache_shape s        = paged(PAGODA_FP32, PAGODA_NHD);
+  pagoda_cache_memory* memory = NULL;
+  pagoda_tensor k, v;
+  s.num_pages = 1 << 30, s.page_size = 1 << 12, s.num_kv_heads = 16, s.head_dim = s.head_dim_v = 128; /* 2^55 bytes */
+  CHECK_ERROR(pagoda_cache_memory_create(NULL, &s, &memory, &k, &v), PAGODA_OUT_OF_MEMORY, "failed to allocate");
+  CHECK(memory == NULL);
+#endif
+}
+
 static void test_errors(void) {
   const pagoda_cache_shape good = paged(PAGODA_INT4, PAGODA_NHD);
   pagoda_cache_shape s          = good;
@@ -105,6 +126,7 @@ int main(void) {
   CHECK_ERROR(pagoda_cache_memory_create(NULL, &s, &memory, &k, &v), PAGODA_NOT_INITIALIZED, "not initialized");
   CHECK_OK(pagoda_initialize());
   test_shapes();
+  test_too_much_memory();
   test_errors();
   CHECK_OK(pagoda_finalize());
   return failed_checks();

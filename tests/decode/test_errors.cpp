@@ -97,6 +97,15 @@ TYPED_TEST(PlanErrors, ScoreOptions) {
   this->refuses({.num_q_heads = 8, .sinks = this->floats(9)}, {"sinks has 9", "num_q_heads = 8"});
 }
 
+TYPED_TEST(PlanErrors, OptionsWithoutMemory) {
+  using DeviceMemory = typename TypeParam::memory_space;
+  const Kokkos::View<const float*, DeviceMemory> no_floats(nullptr, 8);
+  this->refuses({.num_q_heads = 8, .cu_seqlens_q = Kokkos::View<const int*, DeviceMemory>(nullptr, 4)},
+                {"cu_seqlens_q has a null pointer and 4 entries", "or an empty View"});
+  this->refuses({.num_q_heads = 8, .alibi_slopes = no_floats}, {"alibi_slopes has a null pointer and 8 entries"});
+  this->refuses({.num_q_heads = 8, .sinks = no_floats}, {"sinks has a null pointer and 8 entries"});
+}
+
 TYPED_TEST(PlanErrors, CuSeqlens) {
   this->refuses({.num_q_heads = 8, .cu_seqlens_q = this->ints(3)}, {"cu_seqlens_q has 3", "the cache's batch + 1 = 4"});
   this->refuses({.num_q_heads = 8, .max_batch = 10, .cu_seqlens_q = this->ints(4)},
@@ -200,7 +209,7 @@ TYPED_TEST(DecodeErrors, CachesOfAnotherShape) {
 // The plan reads rows in vectors. Dims that lie apart cannot be; whether rows may begin anywhere, the machine says.
 TYPED_TEST(DecodeErrors, CachesWithOtherStrides) {
   const int alignment     = this->plan.schedule().kernel.row_alignment;
-  const std::string bytes = std::to_string(alignment) + (alignment == 1 ? " byte " : " bytes ");
+  const std::string bytes = std::to_string(alignment) + (alignment == 1 ? " byte" : " bytes");
   this->template refuses_other<T>(shape, {"strides or alignment", bytes.c_str()}, {.strides = Strides::left});
   if (alignment > 1) {
     this->template refuses_other<T>(shape, {"strides or alignment", bytes.c_str()}, {.strides = Strides::padded});

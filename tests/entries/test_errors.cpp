@@ -106,6 +106,53 @@ TEST_F(ListErrors, Merges) {
   expected([](P& p) { p.state_lse.extent[0] = 7; }, {"states.lse has 7 states", "allowed: 2"});
   expected([](P& p) { p.state_out.type = DType::int8; }, {"states.out holds int8"});
   expected([](P& p) { p.lse.extent[0] = 7; }, {"axis 0 of lse", "7"});
+  expected([](P& p) { p.state_out.data = nullptr; }, {"pagoda::merge_entries: states.out has a null pointer"});
+  expected([](P& p) { p.state_lse.data = nullptr; }, {"pagoda::merge_entries: states.lse has a null pointer"});
+  expected([](P& p) { p.out.data = nullptr; }, {"pagoda::merge_entries: out has a null pointer"});
+}
+
+// The plan's sinks have an entry for each of its heads.
+TEST_F(ListErrors, MergesOfOtherHeads) {
+  const auto plan = scene.plan(bounds_of(list));
+  const auto states =
+      EntryStates{Kokkos::View<float***, Space>("states", 2, 40, 64), Kokkos::View<float**, Space>("lse", 2, 40)};
+  expect_refusal(
+      [&] {
+        merge_entries(scene.exec(), plan, there, states, Kokkos::View<float***, Space>("out", 2, 40, 64),
+                      Kokkos::View<float**, Space>("lse", 2, 40));
+      },
+      {"pagoda::merge_entries: out has 40 heads", "the plan's num_q_heads = 4"});
+}
+
+// On the stack, where GCC 12 left the Views of a defaulted constructor uninitialized.
+TEST_F(ListErrors, DecodesOfAnEmptyList) {
+  DeviceEntries<Space::memory_space> none;
+  EXPECT_EQ(none.entries.data(), nullptr);
+  EXPECT_EQ(none.masks.extent(0), 0u);
+  none = there;
+  EXPECT_EQ(none.entries.data(), there.entries.data());
+}
+
+TEST_F(ListErrors, ChecksOfListsWithoutMemory) {
+  const auto plan    = scene.plan(bounds_of(list));
+  const auto refuses = [&](const auto& change, std::initializer_list<const char*> words) {
+    auto changed = there;
+    change(changed);
+    const auto q = scene.scene().q().template view<const T, 3>();
+    expect_refusal(
+        [&] {
+          std::visit([&](const auto& kv) { pagoda::check(scene.exec(), plan, q, kv, changed, 2); }, scene.cache());
+        },
+        words);
+  };
+  refuses([](auto& l) { l.entries = Kokkos::View<const Entry*, Space::memory_space>(nullptr, 3); },
+          {"pagoda::check: the list's entries have a null pointer"});
+  refuses([](auto& l) { l.queries = Kokkos::View<const EntryQuery*, Space::memory_space>(nullptr, 2); },
+          {"pagoda::check: the list's queries have a null pointer"});
+  refuses([](auto& l) { l.state_begin = Kokkos::View<const int*, Space::memory_space>(nullptr, 3); },
+          {"pagoda::check: the list's state_begin has 3 elements", "not null"});
+  refuses([](auto& l) { l.masks = Kokkos::View<const std::uint64_t*, Space::memory_space>(nullptr, 2); },
+          {"pagoda::check: the list's masks have a null pointer"});
 }
 
 TEST_F(ListErrors, CheckFindsWhatDoesNotFit) {

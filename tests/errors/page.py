@@ -89,7 +89,7 @@ def row(site: Site, messages: set[str], note: str | None) -> str:
         call, _, rest = message.partition(": ")
         calls.add(call)
         rest = VERB.split(rest, maxsplit=1)[0]
-        names.add(re.sub(r"\d+", "i", rest) if len(rest) < 40 else "")
+        names.add("" if len(rest) >= 40 or rest.endswith("there") else re.sub(r"\d+", "i", rest))
     text = site.text()
     if len(site.parts) > 1 and isinstance(site.parts[0], str):  # the call, if it is a value, has a column of its own
         text = re.sub(r"^<\w+>(<call>)?(::\w+)?(: )?", "", text)

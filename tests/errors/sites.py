@@ -81,10 +81,22 @@ def part_of(argument: str) -> tuple[str, ...] | str:
         conditions = rest.count("?") - 1
         if len(literals) == len(texts) - conditions:
             return literals
+    return value_name(rest)
+
+
+def value_name(expression: str) -> str:
+    """A short name for the value of an expression: of a sum or a product, the names of its terms."""
+    expression = re.sub(r"\[[^\[\]]*\]", "", expression)  # an index
+    expression = re.sub(r"\bextent\(\w+\)", "extent", expression)
+    terms = re.split(r" ([-+*]) ", expression)
+    if len(terms) > 1 and all(t.count("(") == t.count(")") for t in terms):
+        return " ".join(t if i % 2 or t.isdigit() else value_name(t) for i, t in enumerate(terms))
     # An identifier that is not the name of a function around it.
-    names = re.findall(r"[A-Za-z_]\w*(?!\w*(?:\(|::|\.|->))", rest)
+    names = re.findall(r"[A-Za-z_]\w*(?!\w*(?:\(|::|\.|->))", expression)
     names = [n for n in names if n not in ("int", "size_t", "std", "uint32_t", "int64_t", "max", "x")]
-    calls = re.findall(r"([A-Za-z_]\w*)\(", rest)
+    calls = re.findall(r"([A-Za-z_]\w*)\(", expression)
+    if calls and calls[0] in ("sizeof", "alignof"):
+        return f"{calls[0]} {names[-1]}"
     return (names or calls or ["value"])[-1]
 
 

@@ -83,6 +83,52 @@ TEST(LayoutErrors, CachesToAllocate) {
       {"head_dim is 9 and head_dim_v 9", "multiples of 2", "int4"});
 }
 
+// 2^64 bytes and more: a product that wraps around would allocate a few bytes for them.
+TEST(LayoutErrors, CachesOfMoreBytesThanIntegersCount) {
+  const Device exec;
+  constexpr int many = 1 << 30;
+  expect_refusal(
+      [&] {
+        make_paged_cache<float>(exec, {.num_pages = many, .page_size = many, .num_kv_heads = 16, .head_dim = 128});
+      },
+      {"pagoda::make_paged_cache: the cache has 1073741824 * 1073741824 tokens of 16 kv heads",
+       "fewer than 2^62 bytes"});
+  expect_refusal(
+      [&] {
+        make_contiguous_cache<float>(
+            exec, {.num_sequences = many, .max_seq_len = many, .num_kv_heads = 1, .head_dim = 1, .head_dim_v = 128});
+      },
+      {"pagoda::make_contiguous_cache: the cache has 1073741824 * 1073741824 tokens of 1 kv heads"});
+}
+
+TEST(LayoutErrors, ArraysWithoutMemory) {
+  const Cache k = cache(3, 4, 2, 16);
+  expect_refusal([&] { PagedKV<float, Memory>(k, k, ints(4), ints(9), ints(3), 12); },
+                 {"pagoda::PagedKV: page_indptr has a null pointer"});
+  expect_refusal([&] { ContiguousKV<float, Memory>(k, k, ints(3), KVOrder::NHD, ints(2)); },
+                 {"pagoda::ContiguousKV: sequence_ids has a null pointer and 2 entries"});
+  const Kokkos::View<fp8_e4m3_t****, Kokkos::LayoutRight, Memory> bytes(nullptr, 3, 4, 2, 16);
+  const Kokkos::View<const float*, Memory> scales(nullptr, 2);
+  expect_refusal(
+      [&] { ContiguousKV<fp8_e4m3_t, Memory>(bytes, bytes, ints(3)).with_scales(per_head_scales(scales, scales)); },
+      {"pagoda::ContiguousKV::with_scales: scales.k has a null pointer and 2 entries", "or an empty View"});
+}
+
+// A default-constructed struct of Views is empty, on the stack too.
+TEST(Layouts, EmptyScales) {
+  const KVScales<Memory> none;
+  EXPECT_EQ(none.k.data(), nullptr);
+  EXPECT_EQ(none.v.extent(0), 0u);
+}
+
+TEST(Layouts, LongTablesHoldAsManyTokensAsAnIntCounts) {
+  const int id = 0;
+  for (const std::size_t pages : {std::size_t(1) << 31, std::size_t(1) << 62}) {
+    const TableView wide(&id, 1, pages);
+    EXPECT_EQ((PagedKV<float, Memory>(cache(1, 4, 1, 8), cache(1, 4, 1, 8), wide, ints(1)).max_seq_len()), 2147483647);
+  }
+}
+
 TEST(LayoutErrors, NumbersOfSequences) {
   refuses_contiguous(cache(3, 10, 2, 16), cache(3, 10, 2, 16), 2, {"seq_lens has 2", "k has 3 sequences"});
   const Cache k = cache(8, 4, 2, 16);
@@ -92,6 +138,11 @@ TEST(LayoutErrors, NumbersOfSequences) {
                  {"page_indptr has 4", "sequences + 1 = 5"});
   expect_refusal([&] { PagedKV<float, Memory>(k, k, ints(5), ints(9), ints(4), -1); },
                  {"max_seq_len is -1", "0 or more"});
+  const std::size_t many = std::size_t(1) << 32;
+  expect_refusal([&] { PagedKV<float, Memory>(k, k, table(many, 5), ints(many)); },
+                 {"pagoda::PagedKV: seq_lens has 4294967296 entries", "below 2^31"});
+  expect_refusal([&] { PagedKV<float, Memory>(k, k, table(3, 5), ints(3), KVOrder::NHD, ints(many)); },
+                 {"pagoda::PagedKV: seq_lens has 3 entries and sequence_ids 4294967296", "below 2^31"});
 }
 
 }  // namespace

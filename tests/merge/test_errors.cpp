@@ -62,5 +62,37 @@ TYPED_TEST(MergeErrors, SecondStates) {
   this->refuses_two({3, 4, 8}, {2, 4}, {"other states", "log-sum-exp", "extent 2", "allowed: 3"});
 }
 
+TYPED_TEST(MergeErrors, ArraysWithoutMemory) {
+  using Memory  = typename TypeParam::memory_space;
+  const auto of = [](bool given, auto... extents) {
+    using View = Kokkos::View<std::conditional_t<sizeof...(extents) == 4, float****,
+                                                 std::conditional_t<sizeof...(extents) == 3, float***, float**>>,
+                              Memory>;
+    return given ? View("test array", extents...) : View(static_cast<float*>(nullptr), extents...);
+  };
+  const auto refuses = [&](int missing, const char* words) {
+    expect_refusal(
+        [&] {
+          pagoda::merge(TypeParam(), of(missing != 0, 2, 3, 4, 8), of(missing != 1, 2, 3, 4), of(missing != 2, 3, 4, 8),
+                        of(true, 3, 4));
+        },
+        {"pagoda::merge: ", words, "a null pointer; allowed: memory for all of its elements"});
+  };
+  refuses(0, "the first state's output has");
+  refuses(1, "the first state's log-sum-exp has");
+  refuses(2, "out has");
+  const auto refuses_second = [&](int missing, const char* words) {
+    expect_refusal(
+        [&] {
+          pagoda::merge(TypeParam(), of(true, 3, 4, 8), of(true, 3, 4), of(missing != 0, 3, 4, 8),
+                        of(missing != 1, 3, 4), of(true, 3, 4, 8), of(true, 3, 4));
+        },
+        {words});
+  };
+  refuses_second(0, "the array of the other states' outputs has a null pointer");
+  refuses_second(1, "the array of the other states' log-sum-exps has a null pointer");
+  pagoda::merge(TypeParam(), of(false, 2, 0, 4, 8), of(false, 2, 0, 4), of(false, 0, 4, 8), of(false, 0, 4));
+}
+
 }  // namespace
 }  // namespace pagoda::test

@@ -217,6 +217,21 @@ TYPED_TEST(PoolErrors, Shapes) {
                                       {"::write: k is (3, 2, 4)", "(2, 2, 4)"});
 }
 
+TYPED_TEST(PoolErrors, RowsWithoutMemory) {
+  using Memory = typename TypeParam::memory_space;
+  using Rows   = Kokkos::View<const typename TypeParam::value_type***, Memory>;
+  Refusing<TypeParam> d;
+  const int a = d.admit(3);
+  const Rows no_k(nullptr, 1, 2, 4), no_v(nullptr, 1, 2, 3);
+  d.template refuses<InvalidArgument>([&] { d.pool.admit(d.exec, no_k, d.v(1)); },
+                                      {"::admit: k has a null pointer", "memory for all of its elements"});
+  d.template refuses<InvalidArgument>([&] { d.pool.append(d.exec, Slots{a}, d.k(1), no_v); },
+                                      {"::append: v has a null pointer"});
+  const Kokkos::View<const std::int64_t*, Memory> no_mapping(nullptr, 1);
+  d.template refuses<InvalidArgument>([&] { d.pool.write(d.exec, no_mapping, d.k(1), d.v(1)); },
+                                      {"::write: slot_mapping has a null pointer", "memory for 1 positions"});
+}
+
 TYPED_TEST(PoolErrors, Decode) {
   using Space  = typename TypeParam::execution_space;
   using Memory = typename Space::memory_space;
@@ -324,6 +339,8 @@ TYPED_TEST(PoolErrors, Options) {
   refuses([](PoolOptions& o) { o.num_q_heads = 3; }, "num_q_heads is 3");
   refuses([](PoolOptions& o) { o.share_prefixes = static_cast<SharePrefixes>(7); },
           "share_prefixes is 7; allowed: automatic (0) or never (1)");
+  refuses([](PoolOptions& o) { o.max_seq_len = o.page_size = 1 << 30, o.num_kv_heads = o.head_dim = 1 << 16; },
+          "allowed: fewer than 2^62 bytes");
   if (!is_paged<TypeParam>) return;
   refuses([](PoolOptions& o) { o.page_size = 0; }, "page_size is 0");
   refuses([](PoolOptions& o) { o.num_pages = -1; }, "num_pages is -1");
@@ -341,6 +358,17 @@ TEST(WriteKV, Errors) {
   EXPECT_THROW(write_kv(exec, k, v, three, rows, rows), InvalidArgument);
   EXPECT_THROW(write_kv(exec, k, v_float, mapping, rows, rows), InvalidArgument);
   EXPECT_THROW(write_kv(exec, k, v, mapping, rows, rows, KVOrder::HND), InvalidArgument);  // 3 heads then
+  const decltype(rows) no_rows(nullptr, 2, 2, 4);
+  const decltype(k) no_cache(nullptr, 2, 3, 2, 4);
+  const decltype(mapping) no_mapping(nullptr, 2);
+  expect_refusal([&] { write_kv(exec, k, v, mapping, no_rows, rows); }, {"pagoda::write_kv: k has a null pointer"});
+  expect_refusal([&] { write_kv(exec, k, v, mapping, rows, no_rows); }, {"pagoda::write_kv: v has a null pointer"});
+  expect_refusal([&] { write_kv(exec, no_cache, v, mapping, rows, rows); },
+                 {"pagoda::write_kv: k_cache has a null pointer"});
+  expect_refusal([&] { write_kv(exec, k, no_cache, mapping, rows, rows); },
+                 {"pagoda::write_kv: v_cache has a null pointer"});
+  expect_refusal([&] { write_kv(exec, k, v, no_mapping, rows, rows); },
+                 {"pagoda::write_kv: slot_mapping has a null pointer", "memory for 2 positions"});
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <climits>
 #include <map>
 #include <set>
@@ -57,6 +58,10 @@ void expect_forest(const BatchPages& p, PrefixForest& forest) {
     int queries                = 0;
     for (const int b : who) queries += p.num_queries(b);
     ASSERT_EQ(node.num_queries, queries);
+    ASSERT_EQ(node.member, who.front());
+    if (v > 0 && node.parent == forest.nodes()[v - 1].parent) {
+      ASSERT_LT(forest.nodes()[v - 1].member, node.member);
+    }
     for (int n = node.first_page + 1; n <= node.last_page; ++n, ++pages)
       ASSERT_EQ(sharers[prefix(p, node.member, n)], who);
     // Maximal: no page more is common to all members.
@@ -64,6 +69,7 @@ void expect_forest(const BatchPages& p, PrefixForest& forest) {
                 sharers[prefix(p, node.member, node.last_page + 1)] != who);
     for (const auto& g : forest.groups().subspan(node.first_group, node.num_groups)) {
       std::int64_t own = 0;
+      ASSERT_EQ(g.node, v);
       for (const int b : forest.leaves().subspan(g.first_leaf, g.count)) {
         ASSERT_EQ(p.num_queries(b), g.num_queries);
         own += p.seq_len(b) - node.last_page * p.page_size;
@@ -84,6 +90,40 @@ TEST(PrefixForest, RandomTables) {
   for (int i = 0; i < 1500; ++i) {
     SCOPED_TRACE(i);
     PrefixBatch batch = random_batch(random, i % 3 == 0 ? 60 : 12, i % 5 == 0 ? 40 : 6);
+    expect_forest(batch.pages(), forest);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(PrefixForest, OddTables) {
+  // Ids that stand at several places of a row and behind different prefixes, as no cache has them.
+  std::mt19937 random(5);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  const int odd[]  = {0, -1, INT_MAX, INT_MIN, 1 << 16, 1 << 30, -0x61c88647};
+  PrefixForest forest;
+  for (int i = 0; i < 800; ++i) {
+    SCOPED_TRACE(i);
+    PrefixBatch batch;
+    batch.table = std::array{PrefixBatch::Table::dense, PrefixBatch::Table::strided, PrefixBatch::Table::csr}[i % 3];
+    batch.page_size = 1 + below(3);
+    const int ids = 1 + below(7), longest = i % 10 == 0 ? 80 : 25;
+    for (int b = below(i % 10 == 1 ? 60 : 12); b >= 0; --b) {
+      std::vector<int> row;
+      if (!batch.rows.empty() && below(4) > 0) {
+        row = batch.rows[static_cast<std::size_t>(below(static_cast<int>(batch.rows.size())))];
+        if (below(3) > 0) row.resize(static_cast<std::size_t>(below(static_cast<int>(row.size()) + 1)));
+        // One other page before what is shared again.
+        if (!row.empty() && below(3) == 0) row[random() % row.size()] = odd[below(ids)];
+      }
+      for (int more = below(longest); more > 0; --more) row.push_back(odd[below(ids)]);
+      batch.seq_lens.push_back(static_cast<int>(row.size()) * batch.page_size - (row.empty() ? 0 : below(2)));
+      batch.rows.push_back(row);
+    }
+    if (i % 4 == 0) {
+      batch.cu_seqlens_q = {0};
+      for (std::size_t b = 0; b < batch.rows.size(); ++b)
+        batch.cu_seqlens_q.push_back(batch.cu_seqlens_q.back() + below(4));
+    }
     expect_forest(batch.pages(), forest);
     if (HasFatalFailure()) return;
   }

@@ -62,6 +62,18 @@ def test_caches(scene):
         pagoda.PagedCache(np.broadcast_to(np.float32(1), k.shape), v, table, lens)
     with refused("pagoda.PagedCache: v is an object of type list; allowed: an array with __dlpack__"):
         pagoda.PagedCache(k, [1], table, lens)
+    with refused("pagoda.PagedCache: k is an object of type NoneType; allowed: an array with __dlpack__"):
+        pagoda.PagedCache(None, v, table, lens)
+
+
+def test_queries(scene, plan):
+    cache, q = scene.cache(), scene.q
+    with refused("pagoda.Plan.decode: q has 2 axes; allowed: 3 (query token, q head, head_dim)"):
+        plan.decode(q[0], cache)
+    with refused("pagoda.Plan.decode: q holds int32; allowed: float64, float32, float16 or bfloat16"):
+        plan.decode(q.astype(np.int32), cache)
+    with refused("pagoda.Plan.decode: q is an object of type NoneType; allowed: an array with __dlpack__"):
+        plan.decode(None, cache)
 
 
 def test_outputs(scene, plan):

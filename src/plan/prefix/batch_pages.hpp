@@ -3,6 +3,8 @@
 
 #include <pagoda/batch_pages.hpp>
 
+#include <algorithm>
+
 namespace pagoda::detail {
 
 /// Returns the first page from `from` on in which two rows differ, or `to`.
@@ -14,8 +16,11 @@ inline int common_end(const PageRow& a, const PageRow& b, int from, int to) {
       for (int i = 0; i < block; ++i) differ |= a.ids[from + i] ^ b.ids[from + i];
       if (differ != 0) break;
     }
-    while (from < to && a.ids[from] == b.ids[from]) ++from;
-    return from;
+    // The first of the last pages that differs, without a branch for each.
+    const int count = std::min(to - from, block);
+    int equal       = count;
+    for (int i = count - 1; i >= 0; --i) equal = a.ids[from + i] != b.ids[from + i] ? i : equal;
+    return from + std::max(equal, 0);
   }
   while (from < to && a[from] == b[from]) ++from;
   return from;

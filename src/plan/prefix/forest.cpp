@@ -3,178 +3,270 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
 
 namespace pagoda::detail {
 
-namespace {
-constexpr std::uint64_t empty_key = ~std::uint64_t(0);  // marks an empty place
-constexpr int no_child            = INT32_MIN;
-}  // namespace
-
-/// Returns the child of `node` whose first page is page_id; for a new one, no_child. Open addressing: each batch entry
-/// inserts at most two keys, and the table has room for four.
-int& PrefixForest::child(int node, int page_id) {
-  const std::uint64_t key =
-      std::uint64_t(static_cast<std::uint32_t>(node + 1)) << 32 | static_cast<std::uint32_t>(page_id);
-  const std::uint64_t mask = table_.size() - 1;
-  std::uint64_t at         = (key * 0x9e3779b97f4a7c15u) >> table_shift_;
-  while (table_[at].key != key && table_[at].key != empty_key) at = (at + 1) & mask;
-  table_[at].key = key;
-  return table_[at].value;
+/// Whether two rows differ in a range of pages.
+inline bool PrefixForest::differ(int a, int b, int from, int to) const {
+  if (a == b && to - from > 64) return false;
+  const int *const x = rows_[a], *const y = rows_[b];
+  int bits = 0;  // no exit inside the loop, so that the compiler vectorizes it
+  for (int page = from; page < to; ++page) bits |= x[page] ^ y[page];
+  return bits != 0;
 }
 
-int PrefixForest::add_node(int first_page, int last_page, int parent, int member) {
-  nodes_.push_back({first_page, last_page, parent, 0, 0, 0, 0, member, 0});
-  return static_cast<int>(nodes_.size()) - 1;
+inline std::uint32_t PrefixForest::hash(int b, int from, int to) const {
+  std::uint64_t hash = 0;
+  for (int page = from; page < to; ++page)
+    hash = (hash ^ static_cast<std::uint32_t>(rows_[b][page])) * 0x9e3779b97f4a7c15u, hash ^= hash >> 32;
+  return static_cast<std::uint32_t>(hash);
 }
 
-/// Follows the pages of batch entry b as far as they are known, and splits the node in which they end. Starts with the
-/// nodes that it shares with the last sequence: neighbours in a batch are often neighbours in the tree.
-void PrefixForest::insert(int b) {
-  const PageRow row = pages_->row(b);
-  const int end     = shareable_[b];
-  int at = top, page = 0;
-  if (last_ < 0 || row[0] != pages_->row(last_)[0]) {
-    path_.clear();
-  } else {
-    const int known = common_end(row, pages_->row(last_), 1, std::min(end, shareable_[last_]));
-    while (!path_.empty() && nodes_[path_.back()].last_page > known) path_.pop_back();
-    if (!path_.empty()) at = path_.back(), page = nodes_[at].last_page;
-  }
-  last_              = b;
-  const auto descend = [&](int node, int last) {
-    path_.push_back(node);
-    at = node, page = last;
-  };
-  while (page < end) {
-    int& found = child(at, row[page]);
-    if (found == no_child) {
-      found = ~b;
-      break;
+/// Pages that two entries share, which are at least `from`; at most to - 1.
+inline int PrefixForest::shared_pages(int a, int b, int from, int to) const {
+  return common_end({rows_[a]}, {rows_[b]}, from, std::min({shareable_[a], shareable_[b], to - 1}));
+}
+
+/// Divides the entries of each group, which share `from` pages, into classes that share `to`. Returns the number of
+/// classes, and sets class_of_ and classes_, in the order of their first entries.
+///
+/// In tables of a cache, an id stands at one place of one path. So the last id of a range says which range it is, and
+/// the others are compared afterwards. No branch depends on whether an entry is the first of its class, because a
+/// processor cannot predict that.
+int PrefixForest::classify(const Member* members, int count, int from, int to) {
+  if (by_hash_) return classify_by_hash(members, count, from, to);
+  const unsigned slots = std::bit_ceil(4 * static_cast<unsigned>(count));
+  const int shift      = 64 - std::countr_zero(slots);
+  int* const table     = table_.data();
+  Class* const classes = classes_.data();
+  int* const class_of  = class_of_.data();
+  std::fill_n(table, slots, 0);
+  int last = 0;
+  for (int i = 0; i < count; ++i) {
+    const auto [b, leader] = members[i];
+    int c                  = last + 1;
+    if (shareable_[b] >= to) {
+      const std::uint64_t key =
+          std::uint64_t(static_cast<std::uint32_t>(leader)) << 32 | static_cast<std::uint32_t>(rows_[b][to - 1]);
+      classes[0].key   = key;  // no class: the search ends
+      std::uint64_t at = key * 0x9e3779b97f4a7c15u >> shift;
+      while (classes[table[at]].key != key) at = (at + 1) & (slots - 1);
+      const int found = table[at];
+      classes[c]      = {key, b, b, 0};
+      c               = found | (c & -static_cast<int>(found == 0));
+      table[at]       = c;
+    } else {
+      classes[c] = {std::uint64_t(static_cast<std::uint32_t>(leader)) << 32, b, b, 0};
     }
-    if (found < 0) {  // one other sequence: the shared pages become a node
-      const int other         = ~found;
-      const PageRow other_row = pages_->row(other);
-      const int last          = common_end(row, other_row, page + 1, std::min(end, shareable_[other]));
-      const int node = found = add_node(page, last, at, other);
-      if (last < shareable_[other]) child(node, other_row[last]) = ~other;
-      owner_[other] = node;
-      descend(node, last);
+    last            = std::max(last, c);
+    class_of[i]     = c;
+    classes[c].last = b;
+    ++classes[c].count;
+  }
+  if (last == count || to - from == 1) return last;
+  int differs = 0;
+  for (int i = 0; i < count; ++i) differs |= differ(classes[class_of[i]].first, members[i].entry, from, to - 1);
+  if (!differs) return last;
+  by_hash_ = true;
+  return classify_by_hash(members, count, from, to);
+}
+
+/// The same for any ids: takes time linear in the pages of the ranges.
+int PrefixForest::classify_by_hash(const Member* members, int count, int from, int to) {
+  const unsigned slots = std::bit_ceil(4 * static_cast<unsigned>(count));
+  const int shift      = 64 - std::countr_zero(slots);
+  std::fill_n(table_.begin(), slots, 0);
+  int last = 0;
+  for (int i = 0; i < count; ++i) {
+    const auto [b, leader]  = members[i];
+    const bool whole        = shareable_[b] >= to;
+    const std::uint64_t key = std::uint64_t(static_cast<std::uint32_t>(leader)) << 32 | (whole ? hash(b, from, to) : 0);
+    std::uint64_t at        = key * 0x9e3779b97f4a7c15u >> shift;
+    int c                   = whole ? table_[at] : 0;
+    while (c != 0 && (classes_[c].key != key || differ(classes_[c].first, b, from, to)))
+      at = (at + 1) & (slots - 1), c = table_[at];
+    if (c == 0) {
+      c           = ++last;
+      classes_[c] = {key, b, b, 0};
+      if (whole) table_[at] = c;
+    }
+    class_of_[i]     = c;
+    classes_[c].last = b;
+    ++classes_[c].count;
+  }
+  return last;
+}
+
+/// Entry b leaves the path of another before this page. For each path, calls come in descending order of pages, and of
+/// entries that leave at the same page.
+inline void PrefixForest::leave(int b, int other, int page) {
+  int& cut = first_cut_[other];
+  if (cut < 0 || cuts_[cut].page != page) {
+    cuts_.push_back({page, cut, -1});
+    cut = static_cast<int>(cuts_.size()) - 1;
+  }
+  next_[b]         = cuts_[cut].first;
+  cuts_[cut].first = b;
+}
+
+/// Finds where the entries of groups leave each other, of which no two share `to` pages. An entry leaves the first one
+/// in the batch with which it shares most. Takes `count` members from `begin` on, the last ones of members_. Divides at
+/// the middle of the range, or, if that divided no group, where an entry leaves its leader.
+void PrefixForest::divide(int begin, int count, int groups, int from, int to) {
+  bool divided = true;  // by the last step
+  while (count > 0 && to - from > 1) {
+    int middle = from + (to - from) / 2;
+    if (!divided) {
+      const auto [b, leader] = members_[begin + count - 1];
+      middle                 = std::max(shared_pages(b, leader, from, to), from + 1);
+    }
+    const int last = classify(&members_[begin], count, from, middle);
+    divided        = last > groups && last < count;
+    if (last == groups) {
+      from = middle;
       continue;
     }
-    const int node           = found;
-    const PageRow member_row = pages_->row(nodes_[node].member);
-    const int node_end       = nodes_[node].last_page;
-    const int last           = common_end(row, member_row, page + 1, std::min(end, node_end));
-    if (last == node_end) {
-      descend(node, last);
-      continue;
+    if (divided) {
+      const auto needed = static_cast<std::size_t>(begin) + 2 * static_cast<std::size_t>(count);
+      if (members_.size() < needed) members_.resize(2 * needed);
+      const Class* const classes = classes_.data();
+      int end = begin + count, shared_groups = 0;
+      for (int i = 0; i < count; ++i) {
+        const Class& c = classes[class_of_[i]];
+        members_[end]  = {members_[begin + i].entry, c.first};
+        end += c.count > 2;
+      }
+      for (int c = 1; c <= last; ++c) {
+        shared_groups += classes[c].count > 2;
+        ++num_classes_[classes[c].leader()];
+        if (classes[c].count == 2)
+          leave(classes[c].last, classes[c].first, shared_pages(classes[c].last, classes[c].first, middle, to));
+      }
+      const int upper = begin + count;
+      int kept        = begin;
+      groups          = 0;
+      for (int c = 1; c <= last; ++c) {
+        const bool keep = num_classes_[classes[c].leader()] > 1;
+        members_[kept]  = {classes[c].first, classes[c].leader()};
+        kept += keep, groups += keep & (classes[c].first == classes[c].leader());
+      }
+      for (int c = 1; c <= last; ++c) num_classes_[classes[c].leader()] = 0;
+      divide(upper, end - upper, shared_groups, middle, to);
+      count = kept - begin;
     }
-    const int upper = found = add_node(page, last, at, nodes_[node].member);
-    nodes_[node].first_page = last, nodes_[node].parent = upper;
-    child(upper, member_row[last]) = node;
-    descend(upper, last);
+    to = middle;
   }
-  owner_[b] = at;
+  for (int i = count - 1; i >= 0; --i) {
+    const auto [b, leader] = members_[begin + i];
+    if (b != leader) leave(b, leader, from);
+  }
+}
+
+/// Copies ids that are not contiguous.
+void PrefixForest::copy_rows() {
+  std::size_t ids = 0;
+  for (int b = 0; b < pages_->batch; ++b) ids += static_cast<std::size_t>(shareable_[b]);
+  copies_.resize(ids);
+  int* copy = copies_.data();
+  for (int b = 0; b < pages_->batch; ++b) {
+    if (shareable_[b] == 0) continue;
+    const PageRow row = pages_->row(b);
+    rows_[b]          = copy;
+    for (int page = 0; page < shareable_[b]; ++page) *copy++ = row[page];
+  }
 }
 
 bool PrefixForest::build(const BatchPages& pages) {
   pages_          = &pages;
   const int batch = pages.batch;
-  nodes_.clear(), groups_.clear(), leaves_.clear();
+  nodes_.clear(), groups_.clear(), leaves_.clear(), cuts_.clear();
   num_roots_ = num_unshared_groups_ = 0;
+  by_hash_                          = false;
   if (!pages.paged() || batch < 2) return false;
-  const auto capacity = std::bit_ceil(std::max<std::size_t>(4 * static_cast<std::size_t>(batch), 16));
-  last_               = -1, path_.clear();
-  table_.assign(capacity, {empty_key, no_child});
-  table_shift_ = 64 - std::countr_zero(capacity);
-  owner_.assign(static_cast<std::size_t>(batch), top);
-  shareable_.resize(static_cast<std::size_t>(batch));
+  const auto n = static_cast<std::size_t>(batch);
+  rows_.resize(n), shareable_.resize(n), class_of_.resize(n), classes_.resize(n + 1), num_classes_.resize(n);
+  if (members_.size() < 2 * n) members_.resize(2 * n);
+  table_.resize(std::bit_ceil(4 * n));
+  int count = 0, longest = 0;
   for (int b = 0; b < batch; ++b) {
     shareable_[b] = pages.num_queries(b) > 0 ? pages.shareable_pages(b) : 0;
-    if (shareable_[b] > 0) insert(b);
+    if (shareable_[b] == 0) continue;
+    rows_[b]          = pages.row(b).ids;
+    members_[count++] = {b, 0};
+    longest           = std::max(longest, shareable_[b]);
   }
-  if (nodes_.empty()) return false;
-  order_nodes();
-  order_leaves();
+  if (count == 0) return false;
+  if (pages.block_table && pages.page_stride != 1) copy_rows();
+  const int last = classify(members_.data(), count, 0, 1);
+  if (last == count) return false;
+  first_cut_.assign(n, -1), next_.assign(n, root);
+  int kept = 0, groups = 0;
+  for (int i = 0; i < count; ++i) {
+    const Class& c = classes_[class_of_[i]];
+    members_[kept] = {members_[i].entry, c.first};
+    kept += c.count > 1;
+  }
+  for (int c = 1; c <= last; ++c) groups += classes_[c].count > 1;
+  divide(0, kept, groups, 1, longest + 1);
+  add_roots();
+  add_nodes();
   return true;
 }
 
-/// Numbers the nodes breadth first.
-void PrefixForest::order_nodes() {
-  const int n = static_cast<int>(nodes_.size());
-  next_.assign(static_cast<std::size_t>(n), -1);
-  place_.assign(static_cast<std::size_t>(n) + 1, -1);  // first child of each; the last: the first root
-  for (int v = n - 1; v >= 0; --v) {
-    int& head = place_[nodes_[v].parent == top ? n : nodes_[v].parent];
-    next_[v]  = head;
-    head      = v;
+/// Adds the first node of each tree, and the groups that share nothing.
+inline void PrefixForest::add_roots() {
+  for (int b = 0; b < pages_->batch; ++b) {
+    if (next_[b] != root || pages_->num_queries(b) == 0) continue;
+    if (const int cut = first_cut_[b]; cut >= 0)
+      nodes_.push_back({0, cuts_[cut].page, -1, 0, 0, cut, 0, b, 0});
+    else
+      leaves_.push_back(b);
   }
-  ordered_.clear();
-  count_.resize(static_cast<std::size_t>(n));  // old numbers in the new order
-  int filled             = 0;
-  const auto append_list = [&](int v, int parent) {
-    for (; v >= 0; v = next_[v]) {
-      count_[filled++] = v;
-      ordered_.push_back(nodes_[v]);
-      ordered_.back().parent = parent;
-    }
-  };
-  append_list(place_[n], top);
-  num_roots_ = filled;
-  for (int i = 0; i < n; ++i) {
-    ordered_[i].first_child = filled;
-    append_list(place_[count_[i]], i);
-    ordered_[i].num_children = filled - ordered_[i].first_child;
-  }
-  for (int i = 0; i < n; ++i) place_[count_[i]] = i;  // from old to new numbers
-  nodes_.swap(ordered_);
+  num_roots_ = static_cast<int>(nodes_.size());
+  add_groups(-1, 0);
+  num_unshared_groups_ = static_cast<int>(groups_.size());
 }
 
-/// Sorts batch entries by node (counting sort) and, within a node, by their number of query tokens.
-void PrefixForest::order_leaves() {
+/// Adds the other nodes and the groups of all, node by node. Until a node's turn comes, first_group is its cut.
+inline void PrefixForest::add_nodes() {
+  for (int v = 0; v < static_cast<int>(nodes_.size()); ++v) {
+    const Node node      = nodes_[v];
+    const Cut cut        = cuts_[node.first_group];
+    const int first_leaf = static_cast<int>(leaves_.size()), first_group = static_cast<int>(groups_.size());
+    nodes_[v].first_child = static_cast<int>(nodes_.size()), nodes_[v].first_group = first_group;
+    const auto add = [&](int b, int next_cut) {
+      if (next_cut >= 0)
+        nodes_.push_back({node.last_page, cuts_[next_cut].page, v, 0, 0, next_cut, 0, b, 0});
+      else
+        leaves_.push_back(b);
+    };
+    add(node.member, cut.next);
+    for (int b = cut.first; b >= 0; b = next_[b]) add(b, first_cut_[b]);
+    add_groups(v, first_leaf);
+    nodes_[v].num_children = static_cast<int>(nodes_.size()) - nodes_[v].first_child;
+    nodes_[v].num_groups   = static_cast<int>(groups_.size()) - first_group;
+    for (int g = first_group; g < static_cast<int>(groups_.size()); ++g)
+      nodes_[v].num_queries += groups_[g].count * groups_[g].num_queries;
+  }
+  for (int v = static_cast<int>(nodes_.size()) - 1; v >= num_roots_; --v)
+    nodes_[nodes_[v].parent].num_queries += nodes_[v].num_queries;
+}
+
+/// Adds the groups of a node, which are those of leaves first_leaf and on.
+inline void PrefixForest::add_groups(int node, int first_leaf) {
   const BatchPages& p = *pages_;
-  by_queries_.resize(static_cast<std::size_t>(p.batch));
-  std::iota(by_queries_.begin(), by_queries_.end(), 0);
   if (p.cu_seqlens_q)
-    std::sort(by_queries_.begin(), by_queries_.end(), [&](int a, int b) {
+    std::sort(leaves_.begin() + first_leaf, leaves_.end(), [&](int a, int b) {
       const int qa = p.num_queries(a), qb = p.num_queries(b);
       return qa != qb ? qa < qb : a < b;
     });
-  const int n = static_cast<int>(nodes_.size());
-  // Entry 0 counts sequences that share nothing.
-  count_.assign(static_cast<std::size_t>(n) + 2, 0);
-  for (int b = 0; b < p.batch; ++b) {
-    if (owner_[b] != top) owner_[b] = place_[owner_[b]];
-    if (p.num_queries(b) > 0) ++count_[owner_[b] + 2];
+  const int shared_tokens = node < 0 ? 0 : nodes_[node].last_page * p.page_size;
+  int queries             = -1;
+  for (int leaf = first_leaf; leaf < static_cast<int>(leaves_.size()); ++leaf) {
+    const int b = leaves_[leaf], q = p.num_queries(b);
+    if (q != queries) groups_.push_back({node, queries = q, leaf, 0, 0});
+    ++groups_.back().count, groups_.back().own_tokens += p.seq_len(b) - shared_tokens;
   }
-  for (int v = 0; v <= n; ++v) count_[v + 1] += count_[v];
-  leaves_.resize(static_cast<std::size_t>(count_[n + 1]));
-  for (const int b : by_queries_)
-    if (p.num_queries(b) > 0) leaves_[count_[owner_[b] + 1]++] = b;  // leaves count_[v] at the begin of node v
-  int leaf = 0;
-  for (int v = -1; v < n; ++v) {
-    const int first_group = static_cast<int>(groups_.size()), end = count_[v + 1];
-    const int shared = v < 0 ? 0 : nodes_[v].last_page * p.page_size;
-    int queries      = 0;
-    for (; leaf < end; ++leaf) {
-      const int b = leaves_[leaf], q = p.num_queries(b);
-      if (static_cast<int>(groups_.size()) == first_group || groups_.back().num_queries != q)
-        groups_.push_back({q, leaf, 0, 0});
-      ++groups_.back().count, groups_.back().own_tokens += p.seq_len(b) - shared;
-      queries += q;
-    }
-    const int num_groups = static_cast<int>(groups_.size()) - first_group;
-    if (v < 0) {
-      num_unshared_groups_ = num_groups;
-    } else {
-      nodes_[v].first_group = first_group, nodes_[v].num_groups = num_groups;
-      nodes_[v].num_queries = queries;
-    }
-  }
-  for (int v = n - 1; v >= 0; --v)
-    if (nodes_[v].parent != top) nodes_[nodes_[v].parent].num_queries += nodes_[v].num_queries;
 }
 
 }  // namespace pagoda::detail

@@ -13,8 +13,9 @@ namespace pagoda::detail {
 /// children continue it. Two sequences share a page if it has the same id in both rows and they share all pages before
 /// it.
 ///
-/// Building takes time linear in the number of shared pages plus the number of sequences: rows are compared page by
-/// page only with a row that shares their pages, and a hash table finds the next child. A sequence that shares nothing
+/// Building divides the range of pages in which rows may differ: one look-up for each row says which rows share the
+/// first half, and these are then divided in the second half, one row of each set in the first. So a row takes about
+/// log2(pages) look-ups, and building takes time linear in the table, for any page ids. A sequence that shares nothing
 /// costs one look-up of its first page id. Memory is reused by the next build.
 class PrefixForest {
  public:
@@ -23,12 +24,13 @@ class PrefixForest {
     int parent;                     ///< negative: a root
     int first_child, num_children;  ///< in nodes()
     int first_group, num_groups;    ///< in groups(): sequences whose other pages are not shared
-    int member;                     ///< a batch entry that has these pages
+    int member;                     ///< the first batch entry that has these pages
     int num_queries;                ///< query tokens of all its members
     int pages() const { return last_page - first_page; }
   };
   /// Sequences that leave the tree at the same node and have the same number of query tokens.
   struct Group {
+    int node;                 ///< negative: they share nothing
     int num_queries;          ///< query tokens of each sequence
     int first_leaf, count;    ///< in leaves()
     std::int64_t own_tokens;  ///< tokens after the node, of all sequences
@@ -37,7 +39,7 @@ class PrefixForest {
   /// Returns whether any page is shared. Batch entries without query tokens are left out.
   bool build(const BatchPages& pages);
 
-  /// Breadth first: a parent precedes its children, and siblings are adjacent.
+  /// Breadth first: a parent precedes its children. Siblings are adjacent, in the order of their members.
   std::span<const Node> nodes() const { return nodes_; }
   int num_roots() const { return num_roots_; }
   std::span<const Group> groups() const { return groups_; }
@@ -47,28 +49,52 @@ class PrefixForest {
   std::span<const Group> unshared() const { return std::span(groups_).first(num_unshared_groups_); }
 
  private:
-  struct Slot {
-    std::uint64_t key;
-    int value;  ///< a node, or ~b: only batch entry b
+  /// A page of an entry's path before which other entries leave it.
+  struct Cut {
+    int page;
+    int next;   ///< cut of the same path; negative: the last one
+    int first;  ///< of the entries that leave here; the others follow in next_
   };
-  static constexpr int top = -1;  ///< parent of roots
+  static constexpr int root = -2;  ///< in next_: an entry that has left no other
+  /// An entry of a group. All entries of a group share the pages before a range, and the leader is the first of them.
+  struct Member {
+    int entry, leader;
+  };
+  /// Entries of a group that share the first half of a range.
+  struct Class {
+    std::uint64_t key;  ///< the group's leader, and a key of the pages of the first half
+    int first, last;    ///< entries
+    int count;
+    int leader() const { return static_cast<int>(key >> 32); }
+  };
 
-  int& child(int node, int page_id);
-  int add_node(int first_page, int last_page, int parent, int member);
-  void insert(int b);
-  void order_nodes();
-  void order_leaves();
+  void copy_rows();
+  std::uint32_t hash(int b, int from, int to) const;
+  bool differ(int a, int b, int from, int to) const;
+  int shared_pages(int a, int b, int from, int to) const;
+  int classify(const Member* members, int count, int from, int to);
+  int classify_by_hash(const Member* members, int count, int from, int to);
+  void divide(int begin, int count, int groups, int from, int to);
+  void leave(int b, int other, int page);
+  void add_roots();
+  void add_nodes();
+  void add_groups(int node, int first_leaf);
 
   const BatchPages* pages_ = nullptr;
-  std::vector<Slot> table_;
-  int table_shift_ = 0;
-  int last_        = -1;    ///< batch entry that was inserted last
-  std::vector<int> path_;   ///< its nodes
-  std::vector<int> owner_;  ///< node at which a batch entry leaves the tree
-  std::vector<int> shareable_;
-  std::vector<Node> nodes_, ordered_;
+  std::vector<const int*> rows_;       ///< page ids of each entry
+  std::vector<int> copies_;            ///< of rows whose ids are not contiguous
+  std::vector<int> shareable_;         ///< pages of a row that can be shared
+  bool by_hash_ = false;               ///< whether an id has been found at several places
+  std::vector<Member> members_;        ///< of ranges that are still to be divided: a stack
+  std::vector<int> class_of_;          ///< of the members of a range
+  std::vector<Class> classes_;         ///< of a range, from 1 on
+  std::vector<int> table_;             ///< classes by their keys; 0: none
+  std::vector<int> num_classes_;       ///< of each group, by its leader; 0 between calls
+  std::vector<int> first_cut_, next_;  ///< of each entry; negative: none
+  std::vector<Cut> cuts_;
+  std::vector<Node> nodes_;
   std::vector<Group> groups_;
-  std::vector<int> leaves_, by_queries_, next_, place_, count_;
+  std::vector<int> leaves_;
   int num_roots_ = 0, num_unshared_groups_ = 0;
 };
 

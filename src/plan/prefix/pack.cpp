@@ -8,21 +8,34 @@
 
 namespace pagoda::detail {
 
+namespace {
+
+/// Row r: 1 in column r, 0 elsewhere.
+struct AtRoot {
+  double values[PrefixPacking::max_nodes + 1][PrefixPacking::max_nodes] = {};
+  constexpr AtRoot() {
+    for (int r = 0; r < PrefixPacking::max_nodes; ++r) values[r][r] = 1;
+  }
+};
+constexpr AtRoot at_root;
+
+}  // namespace
+
 /// Cost of leaves that read `weight` tokens besides their own, with or without partial states.
-double PrefixPacking::group_us(const PrefixForest::Group& g, double weight, bool states) const {
+inline double PrefixPacking::group_us(const PrefixForest::Group& g, double weight, bool states) const {
   const double tokens = g.count * weight + static_cast<double>(g.own_tokens);
   return tokens * cost_->pass(g.num_queries) +
          g.count * (cost_->item(g.num_queries) + (states ? g.num_queries * cost_->state() : 0));
 }
 
 /// The same in a plain decode.
-double PrefixPacking::plain_group_us(const PrefixForest::Group& g, double weight) const {
+inline double PrefixPacking::plain_group_us(const PrefixForest::Group& g, double weight) const {
   const double tokens = g.count * weight + static_cast<double>(g.own_tokens);
   return tokens * cost_->plain_pass(g.num_queries) + g.count * cost_->plain_item(g.num_queries);
 }
 
 /// Collects the branches of a node. The costs of its children must be known.
-void PrefixPacking::gather(int node) {
+inline void PrefixPacking::gather(int node) {
   const PrefixForest::Node& v = forest_->nodes()[node];
   branches_.clear();
   for (int c = v.first_child; c < v.first_child + v.num_children; ++c)
@@ -35,20 +48,22 @@ void PrefixPacking::gather(int node) {
   }
 }
 
-/// Whether entries of the node cost the same for every subset of its branches.
-bool PrefixPacking::in_tile(int node) const {
-  const PrefixForest::Node& v = forest_->nodes()[node];
-  int least                   = v.num_queries;
-  for (int c = v.first_child; c < v.first_child + v.num_children; ++c)
-    least = std::min(least, forest_->nodes()[c].num_queries);
-  for (int g = v.first_group; g < v.first_group + v.num_groups; ++g)
-    least = std::min(least, forest_->groups()[g].num_queries);
-  return v.num_queries > 0 && cost_->same_tile(least, v.num_queries);
+/// Finds the nodes whose entries cost the same for every subset of their branches.
+inline void PrefixPacking::find_in_tile() {
+  const auto nodes = forest_->nodes();
+  least_.assign(nodes.size(), INT32_MAX), in_tile_.resize(nodes.size());
+  for (const PrefixForest::Group& g : forest_->groups().subspan(forest_->unshared().size()))
+    least_[g.node] = std::min(least_[g.node], g.num_queries);
+  for (std::size_t v = static_cast<std::size_t>(forest_->num_roots()); v < nodes.size(); ++v) {
+    int& least = least_[nodes[v].parent];
+    least      = std::min(least, nodes[v].num_queries);
+  }
+  for (std::size_t v = 0; v < nodes.size(); ++v) in_tile_[v] = cost_->same_tile(least_[v], nodes[v].num_queries);
 }
 
 /// Sets the times of such a node for all numbers of ancestors. Each branch begins new entries if that saves more than
 /// its partial states cost. The loops over ancestors are vectorized.
-void PrefixPacking::set_costs_in_tile(int node) {
+inline void PrefixPacking::set_costs_in_tile(int node) {
   const PrefixForest::Node& v = forest_->nodes()[node];
   const double *weight = &weight_[at(node)], pass = cost_->pass(v.num_queries), item = cost_->item(v.num_queries);
   double shared[max_nodes], extended[max_nodes] = {};
@@ -60,10 +75,10 @@ void PrefixPacking::set_costs_in_tile(int node) {
   for (int g = v.first_group; g < v.first_group + v.num_groups; ++g) {
     const PrefixForest::Group& group = forest_->groups()[g];
     const double begin = group_us(group, 0, true), states = group.count * group.num_queries * cost_->state(),
-                 slope = group.count * cost_->pass(group.num_queries);
-    const int root     = depth_[node];
+                 slope       = group.count * cost_->pass(group.num_queries);
+    const double* const root = at_root.values[std::min(depth_[node], max_nodes)];
     for (int up = 0; up < max_nodes; ++up) {
-      const double extend = begin + weight[up] * slope - (up == root ? states : 0);
+      const double extend = begin + weight[up] * slope - root[up] * states;
       extended[up] += extend, shared[up] += std::min(begin + states, extend);
     }
   }
@@ -72,13 +87,13 @@ void PrefixPacking::set_costs_in_tile(int node) {
 }
 
 /// Cost of a branch that does not begin new entries. Sequences whose entries begin at a root write no partial states.
-double PrefixPacking::extend_us(const Branch& b, int node, int ancestors) const {
+inline double PrefixPacking::extend_us(const Branch& b, int node, int ancestors) const {
   if (b.child >= 0) return us_[at(b.child) + ancestors + 1];
   return b.begin_us + weight_[at(node) + ancestors] * b.slope - (ancestors == depth_[node] ? b.states : 0);
 }
 
 /// Sets Branch::begins as set_costs_in_tile() has decided.
-void PrefixPacking::choose_in_tile(int node, int ancestors) {
+inline void PrefixPacking::choose_in_tile(int node, int ancestors) {
   double extended = 0;
   for (const Branch& b : branches_) extended += extend_us(b, node, ancestors);
   const bool shared = us_[at(node) + ancestors] < extended;
@@ -86,6 +101,67 @@ void PrefixPacking::choose_in_tile(int node, int ancestors) {
     const double begin = b.begin_us + b.count * b.queries * cost_->state();
     b.begins           = shared && begin < extend_us(b, node, ancestors) ? b.count : 0;
   }
+}
+
+/// Whether all numbers of leaves and children that begin new entries can be tried.
+inline bool PrefixPacking::has_few_choices() const {
+  int choices = 1;
+  for (const Branch& b : branches_)
+    if (b.count >= most_choices || (choices *= b.count + 1) > most_choices) return false;
+  return true;
+}
+
+/// Computes the costs of all choices for the gathered node, for `columns` numbers of ancestors from `ancestors` on, and
+/// how many query tokens begin new entries. Returns the number of choices. In choice c, the number of units of branch
+/// i that begin new entries is its digit in the mixed radix of the branches' counts plus one, the first one lowest.
+/// Loops over columns are vectorized.
+template <int columns>
+int PrefixPacking::sum_choices(int node, int ancestors, double (*us)[columns], int* begun) const {
+  const double* const weight = &weight_[at(node) + ancestors];
+  int choices                = 1;
+  begun[0]                   = 0;
+  for (int up = 0; up < columns; ++up) us[0][up] = 0;
+  for (const Branch& b : branches_) {
+    double extend[columns];  // of one unit
+    for (int up = 0; up < columns; ++up) extend[up] = extend_us(b, node, ancestors + up) / b.count;
+    const double begin = b.begin_us / b.count;
+    for (int n = b.count; n >= 0; --n)
+      for (int c = 0; c < choices; ++c) {
+        const int to = n * choices + c;
+        begun[to]    = begun[c] + n * b.queries;
+        if (n == b.count)  // times for max_nodes ancestors are infinite
+          for (int up = 0; up < columns; ++up) us[to][up] = us[c][up] + b.begin_us;
+        else
+          for (int up = 0; up < columns; ++up) us[to][up] = us[c][up] + n * begin + (b.count - n) * extend[up];
+      }
+    choices *= b.count + 1;
+  }
+  for (int c = 0; c < choices; ++c) {
+    const double pass = cost_->pass(begun[c]), fixed = cost_->item(begun[c]) + begun[c] * cost_->state();
+    for (int up = 0; up < columns; ++up) us[c][up] += weight[up] * pass + fixed;
+  }
+  return choices;
+}
+
+/// Sets the times of the gathered node, which has few choices, for all numbers of ancestors.
+inline void PrefixPacking::set_costs_of_few(int node) {
+  double us[most_choices][max_nodes];
+  int begun[most_choices];
+  const int choices = sum_choices<max_nodes>(node, 0, us, begun);
+  for (int c = 1; c < choices; ++c)
+    for (int up = 0; up < max_nodes; ++up) us[0][up] = std::min(us[0][up], us[c][up]);
+  std::copy(us[0], us[0] + max_nodes, &us_[at(node)]);
+}
+
+/// Sets Branch::begins to the best of few choices.
+inline void PrefixPacking::choose_of_few(int node, int ancestors) {
+  double us[most_choices][1];
+  int begun[most_choices];
+  const int choices = sum_choices<1>(node, ancestors, us, begun);
+  int best          = 0;
+  for (int c = 1; c < choices; ++c)
+    if (us[c][0] < us[best][0]) best = c;
+  for (Branch& b : branches_) b.begins = best % (b.count + 1), best /= b.count + 1;
 }
 
 /// Returns the cost of the gathered node's branches and entry if its entries begin `ancestors` nodes above it. Sets
@@ -214,16 +290,21 @@ void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, 
     path_[v]  = node.parent < 0 ? weight : weight + path_[node.parent];
     depth_[v] = node.parent < 0 ? 0 : depth_[node.parent] + 1;
     first_read += cost.kept_in_cache(tokens);
-    for (const PrefixForest::Group& g : forest.groups().subspan(node.first_group, node.num_groups))
-      plain += plain_group_us(g, path_[v]), first_read += static_cast<double>(g.own_tokens);
   }
+  for (const PrefixForest::Group& g : forest.groups().subspan(forest.unshared().size()))
+    plain += plain_group_us(g, path_[g.node]), first_read += static_cast<double>(g.own_tokens);
+  find_in_tile();
   for (int v = n - 1; v >= 0; --v) {
     us_[at(v) + max_nodes] = std::numeric_limits<double>::infinity();
-    if (in_tile(v)) {
+    if (in_tile_[v]) {
       set_costs_in_tile(v);
       continue;
     }
     gather(v);
+    if (has_few_choices()) {
+      set_costs_of_few(v);
+      continue;
+    }
     for (int up = 0; up < max_nodes && up <= depth_[v]; ++up) us_[at(v) + up] = best(v, up);
   }
   for (int v = 0; v < forest.num_roots(); ++v) packed += us_[at(v)];
@@ -233,7 +314,8 @@ void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, 
 
 /// Adds entries of at most queries_per_entry() query tokens each. Their sequences are set when all query tokens are
 /// known.
-void PrefixPacking::add_entries(int first, int last, int query_begin, int queries, int state, EntryList& list) const {
+inline void PrefixPacking::add_entries(int first, int last, int query_begin, int queries, int state,
+                                       EntryList& list) const {
   const int full = cost_->queries_per_entry();
   for (int done = 0; done < queries; done += full)
     list.entries.push_back({0, first, last, query_begin + done, std::min(full, queries - done), state});
@@ -241,8 +323,8 @@ void PrefixPacking::add_entries(int first, int last, int query_begin, int querie
 }
 
 /// Adds the entries and query tokens of leaves begin to end - 1 of a group. state: state of these entries.
-void PrefixPacking::add_leaves(const PrefixForest::Group& g, int begin, int end, int first, int state, int& query,
-                               EntryList& list) const {
+inline void PrefixPacking::add_leaves(const PrefixForest::Group& g, int begin, int end, int first, int state,
+                                      int& query, EntryList& list) const {
   for (int leaf = g.first_leaf + begin; leaf < g.first_leaf + end; ++leaf) {
     const int b = forest_->leaves()[leaf], sequence = pages_->sequence(b), token = pages_->query_begin(b);
     add_entries(first, -1, query, g.num_queries, state > 0 ? state : -1, list);
@@ -255,14 +337,16 @@ void PrefixPacking::add_leaves(const PrefixForest::Group& g, int begin, int end,
 
 /// Writes the entries of a node and of its leaves, and sets the positions of its children. Branches that begin new
 /// entries come first, so that the query tokens of the node's entry are contiguous.
-void PrefixPacking::visit(int node, EntryList& list) {
+inline void PrefixPacking::visit(int node, EntryList& list) {
   const Visit where           = visits_[node];
   const PrefixForest::Node& v = forest_->nodes()[node];
   int top                     = node;
   for (int up = 0; up < where.ancestors; ++up) top = forest_->nodes()[top].parent;
   gather(node);
-  if (in_tile(node))
+  if (in_tile_[node])
     choose_in_tile(node, where.ancestors);
+  else if (has_few_choices())
+    choose_of_few(node, where.ancestors);
   else
     best(node, where.ancestors);
   const int first = forest_->nodes()[top].first_page * pages_->page_size, last = v.last_page * pages_->page_size;

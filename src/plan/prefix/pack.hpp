@@ -21,7 +21,8 @@ namespace pagoda::detail {
 /// A dynamic program from the leaves to the roots finds the cheapest choice. Its state is a node and the number of
 /// ancestors that an entry through it includes, fewer than max_nodes, so time is linear in the nodes times that bound.
 /// At a node it chooses a subset of the branches, because the node's entry costs whole tiles. The subset is the best
-/// one if the branches have the same number of query tokens, if there are at most four of them, or if they have at most
+/// one if the branches have the same number of query tokens, if at most four of them can begin new entries, if there
+/// are at most most_choices subsets (the leaves of a group count as equal), or if they have at most
 /// most_knapsack_queries. Otherwise branches are taken in the order of what they save for each query token.
 class PrefixPacking {
  public:
@@ -36,6 +37,7 @@ class PrefixPacking {
 
  private:
   static constexpr int most_knapsack_queries = 63;  ///< bits of a word, less one
+  static constexpr int most_choices          = 16;  ///< of a node for which all are tried
   struct Branch {                                   ///< branch of a node: a child, or a group of leaves
     int child;                                      ///< negative: ~group
     int queries, count;                             ///< queries: of the child or of one leaf; count: leaves
@@ -52,10 +54,15 @@ class PrefixPacking {
   double group_us(const PrefixForest::Group& g, double weight, bool states) const;
   double plain_group_us(const PrefixForest::Group& g, double weight) const;
   void gather(int node);
-  bool in_tile(int node) const;
+  void find_in_tile();
   void set_costs_in_tile(int node);
   double extend_us(const Branch& b, int node, int ancestors) const;
   void choose_in_tile(int node, int ancestors);
+  bool has_few_choices() const;
+  template <int columns>
+  int sum_choices(int node, int ancestors, double (*us)[columns], int* begun) const;
+  void set_costs_of_few(int node);
+  void choose_of_few(int node, int ancestors);
   double best(int node, int ancestors);
   double try_subsets(double weight, double extended, int queries);
   double try_totals(double weight, double extended, int queries);
@@ -71,8 +78,10 @@ class PrefixPacking {
   /// For a node and the number of ancestors that its entry includes, at(node) + ancestors: predicted time, and weighted
   /// tokens. The time for max_nodes ancestors is infinite, and weights beyond the root are those from the root.
   std::vector<double> us_, weight_;
-  std::vector<double> path_;  ///< weighted tokens from the root
-  std::vector<int> depth_;    ///< number of ancestors
+  std::vector<double> path_;   ///< weighted tokens from the root
+  std::vector<int> depth_;     ///< number of ancestors
+  std::vector<int> least_;     ///< fewest query tokens of a branch
+  std::vector<char> in_tile_;  ///< whether entries of the node cost the same for every subset of its branches
   std::vector<Branch> branches_;
   std::vector<Branch*> open_;  ///< branches that a new entry makes cheaper
   std::vector<std::uint64_t> taken_;

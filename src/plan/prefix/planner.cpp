@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/plan/prefix/planner.hpp"
 
+#include <algorithm>
+
 namespace pagoda::detail {
 
 bool PrefixPlanner::plan(const BatchPages& pages, const char* who) {
@@ -24,9 +26,8 @@ bool PrefixPlanner::pack(const BatchPages& pages) {
   packing_.choose(pages, forest_, cost_);
   if (packing_.packed_us() >= packing_.plain_us()) return false;
   packing_.write(list_);
-  entry_of_.clear();
-  for (int b = 0; b < pages.batch; ++b)
-    entry_of_.resize(entry_of_.size() + static_cast<std::size_t>(pages.num_queries(b)), b);
+  entry_of_.resize(static_cast<std::size_t>(pages.query_tokens()));
+  for (int b = 0; b < pages.batch; ++b) std::fill_n(entry_of_.begin() + pages.query_begin(b), pages.num_queries(b), b);
   return true;
 }
 

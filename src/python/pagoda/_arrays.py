@@ -98,6 +98,34 @@ def empty(like: Any, shape: Sequence[int], float32: bool = False) -> Any:
     return namespace.empty(tuple(shape), dtype=namespace.float32 if float32 else like.dtype, device=like.device)
 
 
+def query_rows(who: str, q: Any) -> Shape:
+    """The shape of queries, without their dims: (query tokens, q heads). Raises ValueError for what is no such array."""
+    shape = getattr(q, "shape", None)
+    if shape is None:
+        raise ValueError(
+            f"{who}: q is an object of type {type(q).__name__}; allowed: an array with __dlpack__ (NumPy, PyTorch, JAX, CuPy)"
+        )
+    if len(shape) != 3:
+        raise ValueError(f"{who}: q has {len(shape)} axes; allowed: 3 (query token, q head, head_dim)")
+    return shape[0], shape[1]
+
+
+def outputs(
+    who: str, q: Any, head_dim_v: int, out: Optional[Any], lse: Optional[Any], return_lse: bool
+) -> Tuple[Any, Optional[Any]]:
+    """out and lse of a decode: those of the caller, or new arrays of q's library."""
+    if out is not None:
+        writable(who, "out", out)
+    new_lse = return_lse and lse is None
+    if out is None or new_lse:
+        rows = query_rows(who, q)
+        if out is None:
+            out = empty(q, (*rows, head_dim_v))
+        if new_lse:
+            lse = empty(q, rows, True)
+    return out, lse
+
+
 def scale(like: Any, value: Any) -> Any:
     """A float as an array of rank 0 beside `like`; arrays as they are."""
     if value is None or hasattr(value, "__dlpack__") or not isinstance(value, (int, float)):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 from . import _core
-from ._arrays import device_of, empty, stream_number, wait_for_jax, writable
+from ._arrays import device_of, empty, outputs, stream_number, wait_for_jax, writable
 from ._cache import Array, Cache
 from ._lists import States
 
@@ -46,15 +46,7 @@ class Plan(_core.Plan):
 
         Returns out, or (out, lse) if return_lse is set or lse is given.
         """
-        if out is None:
-            shape = q.shape
-            out = empty(q, (*shape[:-1], self.head_dim_v))
-            if return_lse and lse is None:
-                lse = empty(q, shape[:-1], True)
-        else:
-            writable("pagoda.Plan.decode", "out", out)
-            if return_lse and lse is None:
-                lse = empty(q, q.shape[:-1], True)
+        out, lse = outputs("pagoda.Plan.decode", q, self.head_dim_v, out, lse, return_lse)
         if self.on_cpu:
             self._decode(q, cache, out, lse, 0)
         else:
@@ -91,9 +83,7 @@ class Plan(_core.Plan):
             the list has state_begin. See `empty_states`.
         """
         who = "pagoda.Plan.decode_entries"
-        out = empty(q, (*q.shape[:-1], self.head_dim_v)) if out is None else writable(who, "out", out)
-        if return_lse and lse is None:
-            lse = empty(q, q.shape[:-1], True)
+        out, lse = outputs(who, q, self.head_dim_v, out, lse, return_lse)
         state_out, state_lse = (None, None) if states is None else states
         number = stream_number(self.device, q, stream)
         self._decode_entries(q, cache, entries, out, lse, state_out, state_lse, number)

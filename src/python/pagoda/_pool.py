@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional, Sequence
 
 from . import _core
-from ._arrays import device_numbers, empty, stream_number, type_name, wait_for_jax, writable
+from ._arrays import device_numbers, outputs, stream_number, type_name, wait_for_jax
 from ._cache import Array
 from ._plan import Result
 
@@ -90,9 +90,7 @@ class Pool(_core.Pool):
         stream: Any = None,
     ) -> Result:
         """Decodes these sequences in this order; see `Plan.decode`."""
-        out = empty(q, (*q.shape[:-1], self.head_dim_v)) if out is None else writable("pagoda.Pool.decode", "out", out)
-        if return_lse and lse is None:
-            lse = empty(q, q.shape[:-1], True)
+        out, lse = outputs("pagoda.Pool.decode", q, self.head_dim_v, out, lse, return_lse)
         number = stream_number(self.device, q, stream)
         self._decode(slots, q, out, lse, number)
         wait_for_jax(q, self.device, number)

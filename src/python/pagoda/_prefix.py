@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Mapping, Optional
 
 from . import _core
-from ._arrays import empty, stream_number, wait_for_jax, writable
+from ._arrays import outputs, stream_number, wait_for_jax
 from ._cache import Array
 from ._plan import Result, stream_of
 
@@ -79,9 +79,7 @@ class PrefixDecoder(_core.PrefixDecoder):
     ) -> Result:
         """Decodes the batch of the last `install`; see `Plan.decode`."""
         who = "pagoda.PrefixDecoder.decode"
-        out = empty(q, (*q.shape[:-1], self.head_dim_v)) if out is None else writable(who, "out", out)
-        if return_lse and lse is None:
-            lse = empty(q, q.shape[:-1], True)
+        out, lse = outputs(who, q, self.head_dim_v, out, lse, return_lse)
         number = stream_number(self.device, q, stream)
         self._decode(q, cache, out, lse, number)
         wait_for_jax(q, self.device, number)

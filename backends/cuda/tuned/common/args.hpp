@@ -25,7 +25,7 @@ struct Args {
   const int *seq_lens, *block_table;
   Divisor num_splits;  ///< splits of each batch head of an even batch
   Divisor num_kv_heads;
-  Divisor copies_per_page;  ///< a copy brings 16 tokens (warp kernels) or 8 (wgmma kernels) of one page
+  Divisor copies_per_page;  ///< a copy loads 16 tokens (warp kernels) or 8 (wgmma kernels) of one page
   int batch;
   int table_row, table_page, last_page;  ///< last_page: last entry of a table row (with page_indptr: of the table)
   bool has_ids, has_indptr;

@@ -82,7 +82,7 @@ inline std::int64_t max_tiles(const Problem& p, int tile_tokens) {
   return (std::min<std::int64_t>(capacity, p.max_seq_len) + tile_tokens - 1) / tile_tokens;
 }
 
-/// Sets the arguments that all kernels have. copy_tokens: tokens that one copy brings, all of one page.
+/// Sets the arguments that all kernels have. copy_tokens: tokens that one copy loads, all of one page.
 inline void set_args(const Problem& p, const LaunchShape& shape, int copy_tokens, Args& a) {
   a.k = p.k, a.v = p.v;
   a.seq_lens = p.seq_lens, a.sequence_ids = p.sequence_ids, a.block_table = p.block_table;

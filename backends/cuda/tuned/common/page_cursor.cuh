@@ -11,7 +11,7 @@ struct TokenLocation {
   int page, token;
 };
 
-/// Finds the tokens of one sequence in the cache, contiguous or paged. CopyTokens: tokens that one copy brings, all of
+/// Finds the tokens of one sequence in the cache, contiguous or paged. CopyTokens: tokens that one copy loads, all of
 /// one page.
 template <int CopyTokens>
 class PageCursor {

@@ -16,7 +16,7 @@ inline constexpr int tile_tokens = 64;
 inline constexpr int max_rows    = 2 * tile_rows;
 
 inline constexpr int run_bytes = 1024;  ///< 64 dims of eight rows, in the tensor maps' swizzled layout
-/// A copy brings eight tokens.
+/// Tokens that one copy loads.
 inline constexpr int copy_tokens = 8;
 PAGODA_HOST_DEVICE constexpr int bytes_of_8_tokens(int head_dim) { return head_dim / 64 * run_bytes; }
 

@@ -7,7 +7,7 @@
 #include "backends/cuda/tuned/wgmma/grouped/list_walk.cuh"
 #include "backends/cuda/tuned/wgmma/tiles.cuh"
 
-/// The two warps that bring data: one copies tiles, the other one loads queries and assigns segments. Each waits only
+/// The two warps that load data: one copies tiles, the other one loads queries and assigns segments. Each waits only
 /// for room in its own ring, so neither of them delays the other.
 namespace pagoda::tuned::wgmma::grouped {
 

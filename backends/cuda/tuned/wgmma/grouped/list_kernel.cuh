@@ -7,7 +7,7 @@
 #include "backends/cuda/wgmma.cuh"
 
 /// Decode attention for a list of entries. Lists have many segments of one or two tiles, so everything that a segment
-/// needs is brought while earlier segments are multiplied.
+/// needs is loaded while earlier segments are multiplied.
 ///
 /// Two warpgroups multiply the rows of an entry together if it has more than 64. Otherwise one of them does, in turn;
 /// the other one goes on to the next segment.

@@ -4,8 +4,8 @@
 #include "backends/cuda/tuned/wgmma/grouped/list_tuning.hpp"
 #include "backends/cuda/tuned/wgmma/rows.cuh"
 
-/// Finds what a block does of a list. The whole block finds where its share begins, and each of the two warps that
-/// bring data then goes through the share by itself.
+/// Finds the part of a list that a block processes, its share. The whole block finds where the share begins. Then each
+/// of the two warps that load data goes through the share by itself.
 namespace pagoda::tuned::wgmma::grouped {
 
 /// kv heads of an entry.
