@@ -68,6 +68,7 @@ class ListTimer {
     std::vector<Entry> list;
     std::vector<EntryQuery> tokens_of;
     std::vector<int> state_begin{0};
+    list.reserve(entries), tokens_of.reserve(rows), state_begin.reserve(rows + 1);
     for (int e = 0; e < entries; ++e) list.push_back({0, 0, tokens, e * queries, queries, states ? 0 : -1});
     for (int t = 0; t < rows; ++t) tokens_of.push_back({t, 0, 1}), state_begin.push_back(t + 1);
     const auto entries_on = on_device(list);

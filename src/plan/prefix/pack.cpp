@@ -106,8 +106,11 @@ inline void PrefixPacking::choose_in_tile(int node, int ancestors) {
 /// Whether all numbers of leaves and children that begin new entries can be tried.
 inline bool PrefixPacking::has_few_choices() const {
   int choices = 1;
-  for (const Branch& b : branches_)
-    if (b.count >= most_choices || (choices *= b.count + 1) > most_choices) return false;
+  for (const Branch& b : branches_) {
+    if (b.count >= most_choices) return false;
+    choices *= b.count + 1;
+    if (choices > most_choices) return false;
+  }
   return true;
 }
 
