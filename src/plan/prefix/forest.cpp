@@ -65,7 +65,10 @@ int PrefixForest::classify(const Member* members, int count, int from, int to) {
   }
   if (last == count || to - from == 1) return last;
   int differs = 0;
-  for (int i = 0; i < count; ++i) differs |= differ(classes[class_of[i]].first, members[i].entry, from, to - 1);
+  for (int i = 0; i < count; ++i) {
+    const int b = members[i].entry;
+    differs |= differ(classes[class_of[i]].first, b, from, std::min(to - 1, shareable_[b]));
+  }
   if (!differs) return last;
   by_hash_ = true;
   return classify_by_hash(members, count, from, to);
