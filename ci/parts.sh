@@ -139,7 +139,7 @@ check_cuda() {
     fi
     compile_cuda "$file" "$made/${file//\//_}.o" &
     running=$((running + 1))
-  done < <(find backends/cuda/tuned bench -name '*.cu' -o -path 'backends/cuda/tuned/*.cpp' -o -path 'bench/tune/*.cpp' ! -name unsupported.cpp)
+  done < <(find backends/cuda/tuned bench -name '*.cu' -o -path 'backends/cuda/tuned/*.cpp' -o -path 'bench/tune/*.cpp' ! -name rates.cpp)
   while [ "$running" != 0 ]; do
     wait -n || failed=1
     running=$((running - 1))
