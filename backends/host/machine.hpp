@@ -68,6 +68,7 @@ struct HostMachine : MachineDefaults<ExecutionSpace>, OneLane {
   static constexpr int join_block       = 4;
   /// Bounds the length of a float32 running sum, and with it the rounding (about eps * sqrt(tiles)).
   static constexpr int max_split_tokens = 4096;
+  static constexpr int max_waves        = 2;  ///< max_split_tokens already bounds the splits
 
   static MachineIsa isa() {
     const HostIsa isa = host_isa();

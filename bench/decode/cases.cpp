@@ -198,7 +198,7 @@ std::vector<Case> device_cases() {
   add_row_lengths(cases, DType::fp16, {33, 40, 48, 72, 80, 96, 100, 112, 120, 128});
   for (const DType type : {DType::fp32, DType::fp8_e4m3, DType::int8}) add_row_lengths(cases, type, {100, 112, 128});
   add_checked(cases);
-  for (const DType type : {DType::fp16, DType::fp8_e4m3, DType::fp32})
+  for (const DType type : {DType::fp16, DType::bf16, DType::fp8_e4m3, DType::fp32, DType::fp64})
     for (const Heads heads : {grouped, all, wide}) add_exact(cases, type, heads);
   return unique(std::move(cases));
 }

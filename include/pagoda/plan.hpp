@@ -32,7 +32,8 @@ enum class Exactness {
   /// Splits suit the machine and the batch: the last bits of a sequence's results may change with the other sequences.
   fast,
   /// The bits of a sequence's rows of out and lse depend on its own queries, tokens and options only: not on the other
-  /// sequences, its place in the batch, the bounds of the plan or page ids. Its length must be at most max_seq_len.
+  /// sequences, its place in the batch, the plan's bounds on batches and lengths, or page ids. Its length must be at
+  /// most max_seq_len.
   batch_invariant,
   /// The same bits in every run, whatever the number of multiprocessors or threads.
   reproducible

@@ -69,8 +69,8 @@ template <class ExecutionSpaceType>
 struct MachineDefaults {
   using ExecutionSpace = ExecutionSpaceType;
   using Stream         = NoStream;
-  /// Rounds of splits for rows of equal and of unequal lengths: see limit_splits.
-  static constexpr int even_waves = 1, waves = 2;
+  /// Rounds of splits for rows of equal and, least and most, of unequal lengths: see limit_splits.
+  static constexpr int even_waves = 1, waves = 2, max_waves = 8;
   /// Splits interleave tiles; otherwise a split is a run of tokens.
   static constexpr bool deals_tiles = false;
   /// Tokens that a worker of the portable fragment prefetches ahead (then the machine defines prefetch); 0: none.
@@ -101,7 +101,7 @@ concept Machine = requires(const typename M::ExecutionSpace& exec, std::size_t b
   requires M::max_workers > 0;  // workers of a team
   requires M::min_split_tokens > 0;
   requires M::max_split_tokens >= M::min_split_tokens;
-  requires M::even_waves > 0 && M::waves > 0;
+  requires M::even_waves > 0 && M::waves > 0 && M::max_waves >= M::waves;
   requires M::join_block > 0;  // states that are loaded before the first is used
   { M::deals_tiles } -> std::convertible_to<bool>;
   { M::scratch_level } -> std::convertible_to<int>;

@@ -81,7 +81,7 @@ class Share {
       t        = {std::int64_t(longest) * rows, rows, longest};
       all_rows = Machine::broadcast(all_rows, 0);
     }
-    if (has_grid && even(t)) {
+    if (has_grid && !has_fixed_splits(args.split) && even(t)) {
       s_.grid      = true;
       s_.one_round = args.grid_splits.value * all_rows <= args.split.num_teams;
       return;

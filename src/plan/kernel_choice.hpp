@@ -35,7 +35,7 @@ struct MachineFacts {
   std::size_t scratch_limit = 0;  ///< bytes of a team's scratch
   int multiprocessors       = 0;  ///< that the instance may use; 0 on hosts
   int min_split_tokens = 0, max_split_tokens = 0;
-  int even_waves = 0, waves = 0;  ///< see SplitBounds
+  int even_waves = 0, waves = 0, max_waves = 0;  ///< see SplitBounds
 };
 
 /// The fragment for a problem. Fields of KernelChoice that do not follow from the fragment are not set.

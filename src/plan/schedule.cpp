@@ -32,8 +32,7 @@ Schedule make_schedule(const ExecutionSpace& exec, const CacheRef& kv,
   s.multiprocessors = choice.machine.multiprocessors;
 
   s.fixed_splits = o.exactness != Exactness::fast;
-  s.kernel.general |= s.fixed_splits;  // this instance depends on no property of the batch
-  s.split = s.fixed_splits ? fixed_split_lengths(choice, s.shape) : split_lengths(choice);
+  s.split        = s.fixed_splits ? fixed_split_lengths(choice, s.shape) : split_lengths(choice, s.shape);
   require_countable_items(s.bounds, s.shape, s.kernel, max_split_tokens(s.split));
   const std::int64_t row_tiles = max_row_tiles(s.bounds, s.shape, s.kernel);
   s.split                      = bound_splits(s.split, row_tiles, s.bounds.max_seq_len);

@@ -34,17 +34,27 @@ struct SplitLimit {
 /// Whether no row is much longer than the others.
 KOKKOS_INLINE_FUNCTION bool even(const RowTotals& t) { return even_lengths(t.longest, t.rows, t.chunks); }
 
+/// Whether the splits of a row do not depend on the other rows.
+KOKKOS_INLINE_FUNCTION bool has_fixed_splits(const SplitBounds& bounds) { return bounds.even_waves == 0; }
+
+/// Cuts of rows of unequal lengths. A team that begins its last split late leaves the others without work, so the more
+/// tokens each team has, the more rounds pay for their joins.
+KOKKOS_INLINE_FUNCTION int uneven_cuts(float chunks, const SplitBounds& bounds) {
+  const int least_cuts = bounds.waves * bounds.num_teams, most_cuts = bounds.max_waves * bounds.num_teams;
+  return greatest(static_cast<int>(least(chunks * bounds.density, static_cast<float>(most_cuts))), least_cuts);
+}
+
 /// Computes how the rows of a batch are split. The number of cuts never exceeds max_cuts, for which the workspace has
 /// room.
 ///  - Even rows (most batches): as many splits as fit in `even_waves` rounds of the resident teams. If there are enough
 ///    rows, they stay whole: a cut costs a join and gains nothing.
-///  - Uneven rows: splits fill `waves` rounds, so that no long row runs alone at the end.
+///  - Uneven rows: splits fill `waves` rounds or more, so that no long row runs alone at the end.
 ///
 /// Quotients are computed with reciprocals. A precise division contains a call on GPUs, and after a call the compiler
 /// keeps addresses that all lanes share in a register of each lane (2 to 4% of a latent decode of 128 heads).
 KOKKOS_INLINE_FUNCTION SplitLimit limit_splits(const RowTotals& t, const SplitBounds& bounds) {
   const float chunks = static_cast<float>(t.chunks);
-  const int room     = even(t) ? bounds.even_waves * bounds.num_teams - t.rows : bounds.waves * bounds.num_teams;
+  const int room     = even(t) ? bounds.even_waves * bounds.num_teams - t.rows : uneven_cuts(chunks, bounds);
   SplitLimit limit{least(greatest(room, 0), bounds.max_cuts), 0.0f, bounds.max_chunks};
   if (t.longest > bounds.max_chunks) {  // every split of max_chunks ends in a cut
     const float long_cuts = chunks * reciprocal(static_cast<float>(bounds.max_chunks));
@@ -57,7 +67,7 @@ KOKKOS_INLINE_FUNCTION SplitLimit limit_splits(const RowTotals& t, const SplitBo
   // Rounded down slightly, so that the cuts of all rows never exceed the limit. One row takes all cuts: num_splits_of
   // discards the fraction. Fixed splits must not depend on the number of rows.
   const float cuts = static_cast<float>(limit.cuts);
-  const bool all   = t.rows == 1 && bounds.even_waves > 0;
+  const bool all   = t.rows == 1 && !has_fixed_splits(bounds);
   if (t.chunks > 0) limit.density = (all ? cuts + 0.01f : cuts * 0.999999f) * reciprocal(chunks);
   return limit;
 }
@@ -70,7 +80,7 @@ KOKKOS_INLINE_FUNCTION SplitLimit limit_splits(const RowTotals& t, const SplitBo
 ///    take all rows at once or in two full rounds.
 ///  - If rows stay whole, the last round may leave many teams idle. Two teams for each multiprocessor are then faster.
 inline SplitBounds fit_teams_to_rows(std::int64_t rows, const SplitBounds& bounds) {
-  if (bounds.even_waves == 0 || 2 * rows <= bounds.num_teams) return bounds;  // without waves splits are fixed
+  if (has_fixed_splits(bounds) || 2 * rows <= bounds.num_teams) return bounds;
   const auto busy       = [&](double teams) { return rows / (teams * std::ceil(rows / teams)); };
   const auto least_idle = [&](SplitBounds b) {
     const int fewer = 2 * b.num_teams / 3;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/plan/split_bounds.hpp"
 
+#include "src/plan/split.hpp"
+
 #include <algorithm>
 #include <bit>
 
@@ -21,8 +23,10 @@ std::int64_t max_resident_teams(const SplitBounds& split, std::int64_t row_tiles
   return std::int64_t(split.num_teams) << (may_be_smaller ? split.round_shift : 0);
 }
 
-/// Whether the splits of a row do not depend on the other rows.
-bool fixed(const SplitBounds& split) { return split.even_waves == 0; }
+/// Bytes of a token's key and value in one kv head.
+double token_bytes(const ProblemShape& shape) {
+  return double(shape.head_dim + shape.head_dim_v) / dims_per_element(shape.kv_type) * size_of(shape.kv_type);
+}
 
 /// limit_splits keeps the splits as they are if the chunks of all rows make fewer cuts than max_cuts, in float.
 std::int64_t most_fixed_cuts(const SplitBounds& split, std::int64_t row_tiles, int max_seq_len) {
@@ -34,7 +38,7 @@ std::int64_t most_fixed_cuts(const SplitBounds& split, std::int64_t row_tiles, i
 
 }  // namespace
 
-SplitBounds split_lengths(const FragmentChoice& choice) {
+SplitBounds split_lengths(const FragmentChoice& choice, const ProblemShape& shape) {
   // A chunk is a worker's tile; a split occupies all workers of a team.
   SplitBounds s;
   s.num_teams   = std::max(choice.resident_teams, 1);
@@ -47,33 +51,38 @@ SplitBounds split_lengths(const FragmentChoice& choice) {
       s.chunk_shift;
   s.deals_tiles = choice.deals_tiles;
   s.max_chunks  = choice.machine.max_split_tokens >> s.chunk_shift;
+  s.max_waves   = choice.machine.max_waves;
+  // Splits of a megabyte.
+  s.density = static_cast<float>(token_bytes(shape) * (1 << s.chunk_shift) / 0x1p20);
   return s;
 }
 
 SplitBounds fixed_split_lengths(const FragmentChoice& choice, const ProblemShape& shape) {
   // A split reads at least half a megabyte, and 32 times the bytes of its partial state.
-  const double elements = double(shape.head_dim + shape.head_dim_v) / dims_per_element(shape.kv_type);
-  const double state    = 4.0 * choice.kernel.row_tile * shape.head_dim_v;
-  const double tokens   = std::max(0x1p19, 32 * state) / (elements * size_of(shape.kv_type));
-  SplitBounds s         = split_lengths(choice);
-  const int shortest    = 1 << (s.chunk_shift + s.split_shift);
-  int length            = 4096;
+  const double state  = 4.0 * choice.kernel.row_tile * shape.head_dim_v;
+  const double tokens = std::max(0x1p19, 32 * state) / token_bytes(shape);
+  SplitBounds s       = split_lengths(choice, shape);
+  const int shortest  = 1 << (s.chunk_shift + s.split_shift);
+  int length          = 4096;
   while (length > 256 && length / 2 >= shortest && length >= 2 * tokens) length /= 2;
-  s.even_waves = s.waves = 0;
-  s.max_chunks           = std::max(length >> s.chunk_shift, 1);
+  s.even_waves = s.waves = s.max_waves = 0;
+  s.max_chunks                         = std::max(length >> s.chunk_shift, 1);
   return s;
 }
 
 SplitBounds bound_splits(SplitBounds split, std::int64_t row_tiles, int max_seq_len) {
-  const std::int64_t splits     = max_splits_of_row(split, max_seq_len);
-  split.num_teams               = static_cast<int>(std::min<std::int64_t>(split.num_teams, row_tiles * splits));
-  const std::int64_t for_waves  = std::max(split.waves, split.even_waves) * max_resident_teams(split, row_tiles);
-  const std::int64_t for_length = row_tiles * max_seq_len / max_split_tokens(split) + 1;
-  const std::int64_t possible   = row_tiles * std::max<std::int64_t>(splits - 1, 1);
-  if (fixed(split)) {
+  const std::int64_t splits = max_splits_of_row(split, max_seq_len);
+  split.num_teams           = static_cast<int>(std::min<std::int64_t>(split.num_teams, row_tiles * splits));
+  if (has_fixed_splits(split)) {
     split.max_cuts = static_cast<int>(most_fixed_cuts(split, row_tiles, max_seq_len));
     return split;
   }
+  SplitBounds resident = split;
+  resident.num_teams   = static_cast<int>(max_resident_teams(split, row_tiles));
+  const float chunks   = static_cast<float>(row_tiles) * static_cast<float>((max_seq_len >> split.chunk_shift) + 1);
+  const std::int64_t for_waves  = std::max(split.even_waves * resident.num_teams, uneven_cuts(chunks, resident));
+  const std::int64_t for_length = row_tiles * max_seq_len / max_split_tokens(split) + 1;
+  const std::int64_t possible   = row_tiles * std::max<std::int64_t>(splits - 1, 1);
   split.max_cuts = static_cast<int>(std::max<std::int64_t>(std::min(std::max(for_waves, for_length), possible), 1));
   return split;
 }
@@ -83,8 +92,9 @@ int max_slots(const SplitBounds& split, std::int64_t row_tiles, int max_seq_len)
   // item's number is its slot, and there are at most as many items as teams.
   const std::int64_t teams =
       std::min(max_resident_teams(split, row_tiles), row_tiles * max_splits_of_row(split, max_seq_len));
-  const std::int64_t of_cuts = fixed(split) ? std::min(split.max_cuts + row_tiles, 2 * std::int64_t(split.max_cuts))
-                                            : 2 * std::int64_t(split.max_cuts);
+  const std::int64_t of_cuts = has_fixed_splits(split)
+                                   ? std::min(split.max_cuts + row_tiles, 2 * std::int64_t(split.max_cuts))
+                                   : 2 * std::int64_t(split.max_cuts);
   return static_cast<int>(std::max(of_cuts, teams));
 }
 

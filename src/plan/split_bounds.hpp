@@ -10,8 +10,8 @@
 /// The part of the planner that decides how rows may be split, and for how many splits the workspace has room.
 namespace pagoda::detail {
 
-/// Lengths of splits that the fragment and the machine require. Does not set max_cuts.
-SplitBounds split_lengths(const FragmentChoice& choice);
+/// Lengths of splits that the fragment, the machine and the bytes of a token require. Does not set max_cuts.
+SplitBounds split_lengths(const FragmentChoice& choice, const ProblemShape& shape);
 
 /// Tokens of the longest split.
 inline int max_split_tokens(const SplitBounds& split) { return split.max_chunks << split.chunk_shift; }

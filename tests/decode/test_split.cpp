@@ -36,7 +36,9 @@ std::vector<Batch> batches() {
                       .chunk_shift = 4,
                       .split_shift = i % 2,
                       .max_chunks  = i % 3 == 0 ? 1 + up_to(64) : 1 << 18,
-                      .max_cuts    = 1 + up_to(i % 5 == 0 ? 10 : 2000)};
+                      .max_cuts    = 1 + up_to(i % 5 == 0 ? 10 : 2000),
+                      .max_waves   = up_to(20),
+                      .density     = static_cast<float>(up_to(64)) / 1024};
     const int rows = 1 + up_to(i % 2 == 0 ? 8 : 2000), longest = 1 + up_to(i % 7 == 0 ? 3 : 3000);
     const bool even = i % 4 == 0;
     for (int r = 0; r < rows; ++r) b.chunks.push_back(even ? longest : up_to(longest));
@@ -72,6 +74,28 @@ TEST(Split, OneRowHasASplitForEachTeam) {
     }
   }
 }
+
+// A row of a quarter of all tokens: in two rounds, its splits would take half of the time.
+TEST(Split, TheMoreTokensUnevenRowsHaveTheMoreRounds) {
+  const SplitBounds bounds{.num_teams   = 100,
+                           .even_waves  = 1,
+                           .waves       = 2,
+                           .chunk_shift = 4,
+                           .max_chunks  = 1 << 20,
+                           .max_cuts    = 5000,
+                           .max_waves   = 16,
+                           .density     = 1.0f / 128};
+  for (const auto& [chunks, cuts] :
+       {std::pair(10'000, 200), {25'600, 200}, {64'000, 500}, {204'800, 1600}, {2'000'000, 1600}}) {
+    std::vector<int> rows(31, chunks / 40);
+    rows.push_back(chunks - 31 * (chunks / 40));
+    EXPECT_EQ(limit_splits(totals(rows), bounds).cuts, cuts) << chunks << " chunks";
+  }
+  SplitBounds small = bounds;
+  small.max_cuts    = 300;
+  EXPECT_EQ(limit_splits(totals({50'000, 14'000}), small).cuts, 300) << "as many as the workspace has room for";
+}
+
 TEST(Split, FixedSplitsOfARowDoNotDependOnTheOthers) {
   const SplitBounds bounds{.num_teams = 8, .chunk_shift = 5, .max_chunks = 32, .max_cuts = 2000};
   for (int chunks = 1; chunks <= 300; ++chunks) {
@@ -175,7 +199,7 @@ TEST(Split, EntriesAreWhatTheArraysSay) {
 // Bounds without waves: the splits of a row do not depend on the other rows of the batch.
 TEST(Split, WithoutWavesSplitsFollowFromTheRowAlone) {
   for (Batch b : batches()) {
-    b.bounds.even_waves = b.bounds.waves = 0;
+    b.bounds.even_waves = b.bounds.waves = b.bounds.max_waves = 0;
     b.bounds.max_chunks += 2, b.bounds.max_cuts = 1 << 24;
     const SplitLimit limit = limit_splits(totals(b.chunks), b.bounds);
     for (const int n : b.chunks) {

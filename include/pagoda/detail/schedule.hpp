@@ -75,13 +75,15 @@ struct KernelChoice {
 struct SplitBounds {
   int num_teams{};     ///< teams that are resident on the machine at the same time
   int even_waves{};    ///< rounds of splits for rows of equal lengths; 0: splits have max_chunks
-  int waves{};         ///< rounds of splits for rows of unequal lengths; 0: splits have max_chunks
+  int waves{};         ///< least rounds of splits for rows of unequal lengths; 0: splits have max_chunks
   int chunk_shift{};   ///< splits are multiples of a chunk, 2^chunk_shift tokens
   int split_shift{};   ///< a split has at least 2^split_shift chunks, if the row is that long
   int round_shift{};   ///< the workers of a team take 2^round_shift chunks in a round
   bool deals_tiles{};  ///< splits interleave rounds; otherwise they are runs of tokens
   int max_chunks{};    ///< chunks of a split
   int max_cuts{};      ///< splits of all rows beyond one for each row; the workspace has room for these
+  int max_waves{};     ///< most rounds of splits for rows of unequal lengths
+  float density{};     ///< cuts per chunk of such rows, if that takes from `waves` to `max_waves` rounds
 };
 
 /// Byte offsets of the parts of a workspace, and its size.
