@@ -19,7 +19,15 @@ namespace pagoda::detail::hip {
 template <int Lanes>
 class ScaleWindow {
  public:
-  PAGODA_HIP_FUNCTION float factor() const { return factor_; }
+  /// The scale of the lowest code, times 2^14. Computed at each use: clang 21 loads a member that multiplies vectors
+  /// together with the members behind it, and these are then in scratch memory.
+  PAGODA_HIP_FUNCTION float factor() const {
+#if defined(__HIP_DEVICE_COMPILE__)
+    return __builtin_amdgcn_ldexpf(1.0f, low_ - one);
+#else
+    return 0;
+#endif
+  }
 
   /// Converts codes. Returns whether all codes of all lanes are in the window; if not, move() must follow.
   template <int Words>
@@ -51,7 +59,7 @@ class ScaleWindow {
     lowest_ = 65536 - uniform(both[1]);
     int low = lowest_ < room ? lowest_ : room;
     low     = low < most - last ? most - last : low;
-    set(low < 254 - last ? low : 254 - last);
+    low_    = low < 254 - last ? low : 254 - last;
     convert_window(codes, scales);
   }
   /// There are scales below the window.
@@ -59,7 +67,7 @@ class ScaleWindow {
   /// Moves the window below itself.
   template <int Words>
   PAGODA_HIP_FUNCTION void next(const std::uint32_t (&codes)[Words], std::uint32_t (&scales)[Words]) {
-    set(low_ - last - 1);
+    low_ = low_ - last - 1;
     convert_window(codes, scales);
   }
 
@@ -84,16 +92,8 @@ class ScaleWindow {
       scales[i]          = word(scales_of(above) * (number(1) - outside) + nan * number(0x7e00));
     }
   }
-  PAGODA_HIP_FUNCTION void set(int low) {
-    low_ = low;
-#if defined(__HIP_DEVICE_COMPILE__)
-    factor_ = __builtin_amdgcn_ldexpf(1.0f, low - one);
-#endif
-  }
-
   static constexpr int one = 114;  ///< the lowest code of the window whose factor is 1
   int low_ = one, lowest_ = one;   ///< the lowest code of the window, and that of the tile that is not 0
-  float factor_ = 1;
 };
 
 }  // namespace pagoda::detail::hip
