@@ -77,10 +77,9 @@ SplitBounds bound_splits(SplitBounds split, std::int64_t row_tiles, int max_seq_
     split.max_cuts = static_cast<int>(most_fixed_cuts(split, row_tiles, max_seq_len));
     return split;
   }
-  SplitBounds resident = split;
-  resident.num_teams   = static_cast<int>(max_resident_teams(split, row_tiles));
-  const float chunks   = static_cast<float>(row_tiles) * static_cast<float>((max_seq_len >> split.chunk_shift) + 1);
-  const std::int64_t for_waves  = std::max(split.even_waves * resident.num_teams, uneven_cuts(chunks, resident));
+  const float chunks = static_cast<float>(row_tiles) * static_cast<float>((max_seq_len >> split.chunk_shift) + 1);
+  const std::int64_t for_waves = std::max<std::int64_t>(
+      std::max(split.waves, split.even_waves) * max_resident_teams(split, row_tiles), uneven_cuts(chunks, split));
   const std::int64_t for_length = row_tiles * max_seq_len / max_split_tokens(split) + 1;
   const std::int64_t possible   = row_tiles * std::max<std::int64_t>(splits - 1, 1);
   split.max_cuts = static_cast<int>(std::max<std::int64_t>(std::min(std::max(for_waves, for_length), possible), 1));
