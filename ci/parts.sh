@@ -132,7 +132,7 @@ check_cuda() {
   trap 'rm -rf "$made"' EXIT
   python3 -B tests/tuned/test_check_resources.py
   local running=0 failed=0
-  while read -r file; do
+  while read -r file; do # not rates.cpp: it needs Kokkos, and `tests` compiles it
     if [ "$running" -ge "$CMAKE_BUILD_PARALLEL_LEVEL" ]; then
       wait -n || failed=1
       running=$((running - 1))

@@ -19,8 +19,8 @@ namespace pagoda::detail::hip {
 template <int Lanes>
 class ScaleWindow {
  public:
-  /// The scale of the lowest code, times 2^14. Computed at each use: clang 21 loads a member that multiplies vectors
-  /// together with the members behind it, and these are then in scratch memory.
+  /// What sums of products are multiplied by. Computed at each use, because clang 21 would load it as a member together
+  /// with the members behind it, and keep these in scratch memory.
   PAGODA_HIP_FUNCTION float factor() const {
 #if defined(__HIP_DEVICE_COMPILE__)
     return __builtin_amdgcn_ldexpf(1.0f, low_ - one);
@@ -67,7 +67,7 @@ class ScaleWindow {
   /// Moves the window below itself.
   template <int Words>
   PAGODA_HIP_FUNCTION void next(const std::uint32_t (&codes)[Words], std::uint32_t (&scales)[Words]) {
-    low_ = low_ - last - 1;
+    low_ -= last + 1;
     convert_window(codes, scales);
   }
 

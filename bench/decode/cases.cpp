@@ -20,7 +20,8 @@ struct Heads {
 };
 constexpr Heads grouped{32, 8}, all{32, 32}, wide{64, 8}, few{16, 2};
 
-constexpr std::size_t large = 500'000'000;  // cases of this many bytes also run contiguous
+constexpr std::size_t large   = 500'000'000;      // cases of this many bytes also run contiguous
+constexpr std::size_t largest = 150'000'000'000;  // more than the memory of an H200
 
 Case uniform(DType type, Heads heads, int batch, int length, int page_size, Bar bar = Bar::none) {
   Case c;
@@ -90,7 +91,7 @@ void add_exact(std::vector<Case>& cases, DType type, Heads heads) {
   Case c        = uniform(type, heads, 256, 1, 16);
   c.lengths     = {std::begin(conversation_lengths), std::begin(conversation_lengths) + 256};
   c.length_name = "conversation";
-  add_both(c);
+  if (c.bytes() <= largest) add_both(c);
 }
 
 /// Removes cases that occur earlier in the list.
