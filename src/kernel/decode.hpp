@@ -74,7 +74,7 @@ struct DecodeKernel {
         WorkItem item;
         SpeculativeStart started;
         if constexpr (starts_speculatively)
-          if (!again && !has_fixed_splits(args.split) && share.guess(args, i, item))
+          if (!again && share.takes_grid(args.split) && share.guess(args, i, item))
             started = start_speculatively(team, item, fragment);
         if (!again) share.count();
         if (!share.find(i, item)) return leave(team, share.state().one_round);

@@ -28,6 +28,7 @@ class Share {
   /// All rows of an even batch have the same number of splits, so a team can locate its item before any length is
   /// loaded.
   static constexpr bool has_grid = Deals && !General;
+  KOKKOS_FUNCTION static bool takes_grid(const SplitBounds& bounds) { return has_grid && !has_fixed_splits(bounds); }
 
   /// State kept from one item to the next: how rows are split, and where the search continues.
   struct State {
@@ -81,7 +82,7 @@ class Share {
       t        = {std::int64_t(longest) * rows, rows, longest};
       all_rows = Machine::broadcast(all_rows, 0);
     }
-    if (has_grid && !has_fixed_splits(args.split) && even(t)) {
+    if (takes_grid(args.split) && even(t)) {
       s_.grid      = true;
       s_.one_round = args.grid_splits.value * all_rows <= args.split.num_teams;
       return;

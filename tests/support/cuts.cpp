@@ -28,7 +28,7 @@ Cuts cuts_of(const detail::Schedule& s, const Shape& shape) {
   const std::int64_t rows          = std::accumulate(tiles.begin(), tiles.end(), std::int64_t(0));
   const detail::SplitBounds bounds = detail::fit_teams_to_rows(rows, s.split);
   int grid                         = 0;  // for even batches on machines that distribute tiles
-  if (s.split.deals_tiles && !s.kernel.general && !s.fixed_splits && detail::even(totals))
+  if (s.split.deals_tiles && !s.kernel.general && !detail::has_fixed_splits(bounds) && detail::even(totals))
     grid = detail::grid_for(rows, bounds.num_teams * bounds.even_waves);
   Cuts cuts;
   for (int b = 0; b < batch; ++b) {
