@@ -23,9 +23,10 @@ struct DecodeBounds {
 /// Null if the hand-tuned kernels are at least as fast as the generic ones; otherwise a text that says for which
 /// batches the generic ones are faster.
 ///
-/// This is an empirical rule from all rows of pagoda_bench_decode on an H100 and an H200. The backend it chooses is
-/// within 0.5% + 0.5 us of the faster one in bench/results (tests/bench/test_default_backend.cpp). On an H100 it takes
-/// up to 12% longer where few sequences of a batch have 32 query tokens (bench/NOTES.md, "The second run on an H100").
+/// This is an empirical rule from all rows of pagoda_bench_decode on an H100 and an H200. On the average of the cards in
+/// bench/results, the backend it chooses is within 0.5% + 0.5 us of the faster one (tests/bench/test_default_backend.cpp);
+/// single cards differ by up to 2.5%. On an H100 it takes up to 12% longer where few sequences of a batch have 32 query
+/// tokens (bench/NOTES.md, "The second run on an H100").
 /// The generic kernel issues fewer instructions for 8 bits and reads long contiguous rows at 0.5 to 1.5% more
 /// bandwidth; the hand-tuned ones start sooner, merge splits faster, and balance uneven lengths better. So the generic
 /// one is faster only if rows are whole and long. Other cards were not measured.
@@ -39,7 +40,7 @@ constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
   const double rows_per_sm = static_cast<double>(d.rows) / sms;
   const double megabytes_per_sm =
       static_cast<double>(tokens) * d.num_kv_heads * 2 * d.head_dim * size_of(d.type) * 1e-6 / sms;
-  if (!even) return nullptr;
+  if (!even) return d.type == DType::fp8_e4m3 && d.group == 1 && megabytes_per_sm >= 12 ? "large fp8 caches" : nullptr;
 
   const bool whole      = rows_per_sm >= 1.5;                    // rows are not split
   const bool one_round  = rows_per_sm <= 8;                      // all rows run at once, in teams of one worker
@@ -60,8 +61,8 @@ constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
       if (d.group == 1 && !d.paged && rows_per_sm > 16 && megabytes_per_sm >= 4) return "large contiguous caches";
       return nullptr;
     case DType::fp32:
-      if (d.group > 4 ? rows_per_sm >= 0.4 && megabytes_per_sm >= 1.5
-                      : rows_per_sm >= 3 && one_round && megabytes_per_sm >= 1.5)
+      if (d.group > 4 ? megabytes_per_sm >= 1.5
+                      : whole && (rows_per_sm <= 6 || (one_round && megabytes_per_sm <= 12)) && megabytes_per_sm >= 1.5)
         return "large fp32 caches";
       return nullptr;
     default:

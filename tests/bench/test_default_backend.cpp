@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace pagoda::bench {
 namespace {
@@ -39,30 +40,39 @@ detail::DecodeBounds bounds_of(const Case& c, int num_sms) {
           .num_sms         = num_sms};
 }
 
-/// One long sequence beside short ones: generic is 3% faster on the H100, tuned 1% on the H200. The rule does not know
-/// the card, and stays with tuned.
+/// A card may take up to this much longer with the chosen backend, if the others make up for it: cards differ, and the
+/// rule does not know which one it is.
+constexpr double card_ratio = 1.025, card_us = 0.5;
+
+/// One long sequence beside short ones: generic is 3% faster on the H100, tuned 1% on the H200.
 bool cards_disagree(const Case& c) { return c.name("tuned").find("/one-long/") != std::string::npos; }
 
-class DefaultBackend : public testing::TestWithParam<const char*> {};
-
-TEST_P(DefaultBackend, IsNeverMuchSlowerThanTheOther) {
-  const auto times = times_in(std::string(PAGODA_BENCH_RESULTS "/") + GetParam());
+TEST(DefaultBackend, IsNeverMuchSlowerThanTheOther) {
+  const char* const files[] = {"decode-h200.json", "decode-h100.jsonl"};
+  std::vector<std::map<std::string, double>> cards;
+  for (const char* file : files) cards.push_back(times_in(std::string(PAGODA_BENCH_RESULTS "/") + file));
   int compared = 0, generic_chosen = 0;
   for (const Case& c : device_cases()) {
-    const auto tuned = times.find(c.name("tuned")), generic = times.find(c.name("generic"));
-    if (tuned == times.end() || generic == times.end() || cards_disagree(c)) continue;
+    if (c.exactness != Exactness::fast || cards_disagree(c)) continue;  // exact plans take the generic kernels
     const bool chosen = detail::why_generic_is_faster(bounds_of(c, 132)) != nullptr;
-    const double ours = chosen ? generic->second : tuned->second, other = chosen ? tuned->second : generic->second;
-    EXPECT_LE(ours, 1.005 * other + 0.5) << c.name(chosen ? "generic" : "tuned");
+    double ours_of_all = 0, other_of_all = 0;
+    int cards_with_both = 0;
+    for (const auto& times : cards) {
+      const auto ours = times.find(c.name(chosen ? "generic" : "tuned")),
+                 other = times.find(c.name(chosen ? "tuned" : "generic"));
+      if (ours == times.end() || other == times.end()) continue;
+      EXPECT_LE(ours->second, card_ratio * other->second + card_us) << ours->first;
+      ours_of_all += ours->second, other_of_all += other->second;
+      ++cards_with_both;
+    }
+    if (cards_with_both == 0) continue;
+    EXPECT_LE(ours_of_all, 1.005 * other_of_all + 0.5 * cards_with_both) << c.name(chosen ? "generic" : "tuned");
     ++compared, generic_chosen += chosen;
   }
-  EXPECT_GT(compared, 200) << "rows of both backends in the file";
+  EXPECT_GT(compared, 200) << "rows of both backends in the files";
   EXPECT_GT(generic_chosen, 20);
   EXPECT_LT(generic_chosen, compared / 3);
 }
-
-INSTANTIATE_TEST_SUITE_P(Results, DefaultBackend, testing::Values("decode-h200.json", "decode-h100.jsonl"),
-                         [](const auto& file) { return "Of" + std::to_string(file.index); });
 
 }  // namespace
 }  // namespace pagoda::bench
