@@ -23,13 +23,13 @@ struct DecodeBounds {
 /// Null if the hand-tuned kernels are at least as fast as the generic ones; otherwise a text that says for which
 /// batches the generic ones are faster.
 ///
-/// This is an empirical rule from all rows of pagoda_bench_decode on an H100 and an H200. On the average of the cards in
-/// bench/results, the backend it chooses is within 0.5% + 0.5 us of the faster one (tests/bench/test_default_backend.cpp);
-/// single cards differ by up to 2.5%. On an H100 it takes up to 12% longer where few sequences of a batch have 32 query
-/// tokens (bench/NOTES.md, "The second run on an H100").
-/// The generic kernel issues fewer instructions for 8 bits and reads long contiguous rows at 0.5 to 1.5% more
-/// bandwidth; the hand-tuned ones start sooner, merge splits faster, and balance uneven lengths better. So the generic
-/// one is faster only if rows are whole and long. Other cards were not measured.
+/// This is an empirical rule from all rows of pagoda_bench_decode on an H100 and an H200. On the average of the cards
+/// in bench/results, the backend it chooses is within 0.5% + 0.5 us of the faster one
+/// (tests/bench/test_default_backend.cpp); single cards differ by up to 2.5%. On an H100 it takes up to 12% longer
+/// where few sequences of a batch have 32 query tokens (bench/NOTES.md, "The second run on an H100"). The generic
+/// kernel issues fewer instructions for 8 bits and reads long contiguous rows at 0.5 to 1.5% more bandwidth; the
+/// hand-tuned ones start sooner, merge splits faster, and balance uneven lengths better. So the generic one is faster
+/// only if rows are whole and long. Other cards were not measured.
 constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
   if (d.sm != 90 || d.head_dim != 128 || d.max_query_len > 1 || d.group > 8) return nullptr;
   const std::int64_t batch  = d.rows / std::max(d.num_kv_heads, 1);

@@ -54,11 +54,11 @@ TEST(DefaultBackend, IsNeverMuchSlowerThanTheOther) {
   int compared = 0, generic_chosen = 0;
   for (const Case& c : device_cases()) {
     if (c.exactness != Exactness::fast || cards_disagree(c)) continue;  // exact plans take the generic kernels
-    const bool chosen = detail::why_generic_is_faster(bounds_of(c, 132)) != nullptr;
+    const bool chosen  = detail::why_generic_is_faster(bounds_of(c, 132)) != nullptr;
     double ours_of_all = 0, other_of_all = 0;
     int cards_with_both = 0;
     for (const auto& times : cards) {
-      const auto ours = times.find(c.name(chosen ? "generic" : "tuned")),
+      const auto ours  = times.find(c.name(chosen ? "generic" : "tuned")),
                  other = times.find(c.name(chosen ? "tuned" : "generic"));
       if (ours == times.end() || other == times.end()) continue;
       EXPECT_LE(ours->second, card_ratio * other->second + card_us) << ours->first;
