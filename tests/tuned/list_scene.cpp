@@ -183,8 +183,7 @@ void ListScene::make_list() {
               static_cast<int>(list_.queries.size()),
               static_cast<int>(end - begin),
               level == c.levels ? -1 : level};
-      for (std::size_t i = begin; i < end; ++i)
-        list_.queries.push_back({tokens[i], tokens[i] % sequences, 1 + random_below(4)});
+      for (std::size_t i = begin; i < end; ++i) list_.queries.push_back(make_query(tokens[i], tokens[i] % sequences));
       const int heads = c.per_head && random_below(2) ? c.kv_heads : 1;  // entries, one for each kv head
       for (int head = 0; head < heads; ++head) {
         range(e, tokens[begin] % sequences);
@@ -203,8 +202,16 @@ void ListScene::make_list() {
   list_.max_queries = c.max_queries;
 }
 
+EntryQuery ListScene::make_query(int token, int sequence) {
+  if (!case_.masks || random_below(4) == 0) return {token, sequence, 1 + random_below(4)};
+  const int mask = static_cast<int>(list_.masks.size());
+  for (int word = 0; word < 2; ++word) list_.masks.push_back(std::uint64_t(random_()) << 32 | random_());
+  return {token, sequence, 1 + random_below(random_below(2) ? 128 : 20), mask};
+}
+
 void ListScene::upload_list() {
   upload(entries_d_, list_.entries), upload(queries_d_, list_.queries), upload(state_begin_d_, list_.state_begin);
+  upload(masks_d_, list_.masks);
 }
 
 Problem ListScene::problem() const {
@@ -241,7 +248,7 @@ Problem ListScene::problem() const {
                      entries_d_.data(),
                      queries_d_.data(),
                      state_begin_d_.data(),
-                     false,
+                     list_.masks.empty() ? nullptr : masks_d_.data(),
                      {state_d_.data(), c.state_type, heads * c.head_dim, c.head_dim},
                      {state_lse_d_.data(), c.lse_double, heads, 1}};
   return p;
@@ -280,8 +287,14 @@ std::string ListScene::row_difference(const Entry& e, const EntryQuery& query, i
   const ListCase& c = case_;
   const auto dims   = static_cast<std::size_t>(c.head_dim);
   const int kv_head = head / (c.q_heads / c.kv_heads);
-  int end           = e.last < 0 ? lengths_[static_cast<std::size_t>(e.sequence)] : e.last;
-  if (c.causal && e.last < 0 && query.sequence == e.sequence) end -= query.behind - 1;
+  const int length  = lengths_[static_cast<std::size_t>(e.sequence)];
+  const bool own    = e.last < 0 && query.sequence == e.sequence, masked = own && query.mask >= 0;
+  const int end     = e.last >= 0 ? e.last : own && !masked && c.causal ? length - (query.behind - 1) : length;
+  const auto sees   = [&](int t) {
+    const int bit = t - (length - query.behind);
+    if (!masked || bit < 0) return true;
+    return (list_.masks[static_cast<std::size_t>(query.mask + bit / 64)] >> bit % 64 & 1) != 0;
+  };
   std::vector<double> scores, values(dims);
   double largest = -std::numeric_limits<double>::infinity(), sum = 0;
   const auto at = [&](int t) {
@@ -292,9 +305,11 @@ std::string ListScene::row_difference(const Entry& e, const EntryQuery& query, i
     for (std::size_t d = 0; d < dims; ++d)
       s += double(to_float(c.type, q_[static_cast<std::size_t>(query.token * c.q_heads + head) * dims + d])) *
            double(to_float(c.type, k_[at(t) + d]));
-    scores.push_back(s / std::sqrt(double(dims))), largest = std::max(largest, scores.back());
+    scores.push_back(sees(t) ? s / std::sqrt(double(dims)) : -std::numeric_limits<double>::infinity());
+    largest = std::max(largest, scores.back());
   }
   for (int t = e.first; t < end; ++t) {
+    if (!sees(t)) continue;
     const double weight = std::exp(scores[static_cast<std::size_t>(t - e.first)] - largest);
     sum += weight;
     for (std::size_t d = 0; d < dims; ++d) values[d] += weight * double(to_float(c.type, v_[at(t) + d]));

@@ -32,6 +32,7 @@ struct ListCase {
   int entry_tokens = 1 << 30;  ///< most tokens of an entry that does not go to the end of its sequence
   bool per_head    = false;    ///< some entries are of one kv head
   bool empty       = true;     ///< some entries have no tokens or no query tokens
+  bool masks       = false;    ///< most query tokens have random masks of up to 128 tokens
   int capacity     = 0;        ///< tokens that a sequence may grow to; at least its length
   unsigned seed    = 1;
 };
@@ -66,6 +67,7 @@ class ListScene {
   int row_of(int sequence, int token) const;  ///< in keys and values, which are [row][kv head][dim]
   void upload_cache();
   void make_list();
+  EntryQuery make_query(int token, int sequence);
   int random_below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
   std::vector<std::uint16_t> normal(std::size_t count);
   std::string row_difference(const Entry& e, const EntryQuery& q, int head, const std::vector<float>& row,
@@ -81,6 +83,7 @@ class ListScene {
   OnDevice<std::uint16_t> q_d_, k_d_, v_d_;
   OnDevice<Entry> entries_d_;
   OnDevice<EntryQuery> queries_d_;
+  OnDevice<std::uint64_t> masks_d_;
   OnDevice<std::uint32_t> out_d_, state_d_;  ///< words: elements are of 16 or 32 bits
   OnDevice<std::uint32_t> lse_d_, state_lse_d_;
   OnDevice<char> workspace_;

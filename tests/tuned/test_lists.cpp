@@ -61,6 +61,18 @@ TEST_F(TunedLists, RandomForests) {
   }
 }
 
+// Draft tokens with random masks, which cover up to three tiles, beside query tokens without a mask.
+TEST_F(TunedLists, Masks) {
+  unsigned seed = 50;
+  for (ListCase c : kinds()) {
+    c.lengths = {70, 130, 500, 333, 64, 3, 129, 260}, c.tokens = 90, c.masks = true, c.seed = ++seed;
+    for (const bool causal : {true, false}) {
+      c.causal = causal, c.per_head = causal;
+      expect_right(c);
+    }
+  }
+}
+
 TEST_F(TunedLists, Layouts) {
   unsigned seed = 100;
   for (const Place place : {Place::paged, Place::csr, Place::contiguous})
@@ -141,8 +153,8 @@ TEST_F(TunedLists, SequencesGrow) {
 
 // Infinities and NaNs in the newest values reach those queries that see the tokens, and no others.
 TEST_F(TunedLists, NonFiniteNewestValues) {
-  for (const int queries : {16, 32}) {
-    ListCase c{.max_queries = queries, .lengths = {70, 65, 500, 333, 64, 3, 129, 260}, .tokens = 60};
+  for (const auto& [queries, masks] : {std::pair{16, false}, {32, false}, {16, true}, {32, true}}) {
+    ListCase c{.max_queries = queries, .lengths = {70, 65, 500, 333, 64, 3, 129, 260}, .tokens = 60, .masks = masks};
     ListScene scene(c);
     for (int s = 0; s < 8; ++s) {
       const int newest = c.lengths[static_cast<std::size_t>(s)] - 1;
@@ -162,10 +174,7 @@ TEST_F(TunedLists, Refusals) {
   };
   const Problem good = ListScene(c).problem();
   ASSERT_EQ(reason(good), "");
-  Problem p        = good;
-  p.list.has_masks = true;
-  EXPECT_EQ(reason(p), "a list of entries with masks");
-  p              = good;
+  Problem p      = good;
   p.max_q_tokens = 33;
   EXPECT_EQ(reason(p), "more than 128 query heads and tokens share a kv head");
   p      = good;

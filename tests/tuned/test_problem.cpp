@@ -83,7 +83,7 @@ TEST(TunedProblem, Lists) {
   EXPECT_EQ(t.list.entries, p.entries.entries);
   EXPECT_EQ(t.list.queries, p.entries.queries);
   EXPECT_EQ(t.list.state_begin, p.entries.state_begin);
-  EXPECT_FALSE(t.list.has_masks);
+  EXPECT_EQ(t.list.masks, nullptr);
   EXPECT_EQ(t.max_q_tokens, 8);
   EXPECT_EQ(t.total_q_tokens, 7);
   EXPECT_EQ(t.list.state_out.type, tuned::Type::bf16);
@@ -93,8 +93,9 @@ TEST(TunedProblem, Lists) {
   EXPECT_TRUE(t.list.state_lse.is_double);
   EXPECT_EQ(t.list.state_lse.token, 16);
 
-  p.entries.num_mask_words = 2;
-  EXPECT_TRUE(planned.passed().list.has_masks);
+  const std::uint64_t masks[2] = {};
+  p.entries.masks = masks, p.entries.num_mask_words = 2;
+  EXPECT_EQ(planned.passed().list.masks, masks);
   p.state_out.stride[2] = 2;
   tuned::Problem refused{};
   EXPECT_STREQ(tuned_problem(planned.schedule, p, refused), "dims of partial states do not lie side by side");

@@ -17,7 +17,7 @@ struct CUstream_st;
 ///    head_dim_v 512 of the same memory). Entries may have different numbers of query tokens. Here scores are sums of
 ///    head_dim / 16 steps, each of which the hardware truncates instead of rounding: log-sum-exps have errors of up to
 ///    head_dim / 16 * 2^-23 of the largest score.
-///  - There too, keys and values of 64 or 128 dims: lists of entries (pagoda/entry.hpp) without masks.
+///  - There too, keys and values of 64 or 128 dims: lists of entries (pagoda/entry.hpp), with and without masks.
 /// `why_not` says which problems the kernels support.
 namespace pagoda::tuned {
 
@@ -55,7 +55,7 @@ struct List {
   const Entry* entries;
   const EntryQuery* queries;
   const int* state_begin;  ///< null: no entry writes partial states
-  bool has_masks;          ///< query tokens have masks
+  const std::uint64_t* masks;  ///< null: no query token has a mask
   Heads state_out;         ///< partial states, indexed [state][head]; data is null: no entry writes any
   LogSumExps state_lse;
 };

@@ -39,6 +39,7 @@ struct ListArgs : Args {
   static constexpr bool ragged = true;
   const Entry* entries;       ///< [batch]
   const EntryQuery* queries;  ///< what entries refer to
+  const std::uint64_t* masks;  ///< two words for each query token with a mask
   const int* state_begin;
   Outputs states;
   bool causal;

@@ -74,7 +74,6 @@ bool starts_on_vectors(const Heads& out) {
 const char* why_no_list(const Problem& p) {
   if (is_latent(p)) return "a list of entries, with a latent cache";
   const List& l = p.list;
-  if (l.has_masks) return "a list of entries with masks";
   if (!l.state_out.data) return nullptr;
   if (is_eight_bits(l.state_out.type)) return "partial states are of 8 bits";
   if (!l.state_lse.data) return "partial states without log-sum-exps";
@@ -155,7 +154,8 @@ bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, vo
   a.rows_bound = group_size_of(p) * p.max_q_tokens;
   a.k_map = make_tensor_map(p, p.k, copy_tokens), a.v_map = make_tensor_map(p, p.v, copy_tokens);
   a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel);
-  a.entries = p.list.entries, a.queries = p.list.queries, a.state_begin = p.list.state_begin;
+  a.entries = p.list.entries, a.queries = p.list.queries, a.masks = p.list.masks;
+  a.state_begin = p.list.state_begin;
   a.states = states_of(p), a.causal = p.causal;
   return launch(kernel.function, &a, shape.blocks, kernel.threads, kernel.shared, false, stream);
 }

@@ -5,6 +5,7 @@
 #include "backends/cuda/tuned/common/partials.cuh"
 #include "backends/cuda/tuned/common/ring.cuh"
 #include "backends/cuda/tuned/wgmma/grouped/list_walk.cuh"
+#include "backends/cuda/tuned/wgmma/grouped/seen_tokens.cuh"
 #include "backends/cuda/tuned/wgmma/tiles.cuh"
 
 /// The two warps that load data: one copies tiles, the other one loads queries and assigns segments. Each waits only
@@ -18,7 +19,7 @@ struct alignas(16) Assignment {
   int rows;         ///< query rows, and flags
   int head;
   int index;   ///< of the entry
-  int hidden;  ///< the most newest tokens of the entry that one of its query tokens does not see
+  int hidden;  ///< newest tokens of the entry of which some query token does not see all
   int first_tile;
   int place;  ///< units of the ring of queries: that of the first row, and (<< 8) the first and (<< 16) the number to
               ///< free
@@ -178,9 +179,9 @@ class QueryLoader {
       if (lane_ + 32 * i >= s.entry.queries) continue;
       const EntryQuery query = list_query(args_, s.entry.query_begin + lane_ + 32 * i);
       tokens_[i]             = query.token;
-      if (query.sequence == s.entry.sequence) hidden = max(hidden, query.behind - 1);
+      hidden                 = max(hidden, seen_tokens(args_, s.entry.sequence, query).newest);
     }
-    hidden_ = args_.causal && s.to_end ? __reduce_max_sync(~0u, hidden) : 0;
+    hidden_ = s.to_end ? __reduce_max_sync(~0u, hidden) : 0;
   }
   PAGODA_DEVICE void load_output_rows(const ListSegment& s) {
 #pragma unroll

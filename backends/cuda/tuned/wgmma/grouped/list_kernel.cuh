@@ -83,12 +83,12 @@ class ListMultiplier {
     const RowsOfLane mine{first_row < rows, row < rows, row + 8 < rows};
     volatile int* const cleared = shared_.cleared(together ? Warpgroups : group_);
     fence_async_proxy();  // the queries were written by threads
-    int hidden[2] = {0, 0};
+    SeenTokens seen[2];
     if (s.hidden > 0) [[unlikely]] {
       sync(together);  // all have seen the segment before
       *cleared = 0;
       sync(together);
-      load_hidden(s, row, hidden);
+      load_seen(s, row, seen);
     }
     float max[2] = {initial_max, initial_max}, sum[2] = {0, 0}, o[1][D / 2];
     if (s.tiles == 0) [[unlikely]] {
@@ -98,15 +98,15 @@ class ListMultiplier {
     for (int i = 0; i < s.tiles; ++i) {
       const int tokens_left = s.tokens_left - i * tile_tokens;
       if (tokens_left > tile_tokens / 2) {
-        add_tile<tile_tokens>(s, together, mine, hidden, cleared, q, i, tokens_left, max, sum, o[0]);
+        add_tile<tile_tokens>(s, together, mine, seen, cleared, q, i, tokens_left, max, sum, o[0]);
       } else {
-        add_tile<tile_tokens / 2>(s, together, mine, hidden, cleared, q, i, tokens_left, max, sum, o[0]);
+        add_tile<tile_tokens / 2>(s, together, mine, seen, cleared, q, i, tokens_left, max, sum, o[0]);
       }
     }
     if (!mine.any) return;
 
     if (s.hidden > 0 && *cleared != 0) [[unlikely]]
-      add_non_finite(s, o[0], hidden);
+      add_non_finite(s, o[0], seen);
     float2 state[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) state[r] = make_float2(max[r], row_sum(sum[r]));
@@ -127,7 +127,7 @@ class ListMultiplier {
 
   /// Adds the first `Tokens` tokens of tile i of the segment to running maxima, sums and outputs.
   template <int Tokens>
-  PAGODA_DEVICE void add_tile(const Assignment& s, bool together, const RowsOfLane& mine, const int (&hidden)[2],
+  PAGODA_DEVICE void add_tile(const Assignment& s, bool together, const RowsOfLane& mine, const SeenTokens (&seen)[2],
                               volatile int* cleared, std::uint64_t q, int i, int tokens_left, float (&max)[2],
                               float (&sum)[2], float (&o)[D / 2]) {
     const std::uint64_t k = matrix_descriptor(shared_.tile(used_.slot), bytes_of_8);
@@ -150,7 +150,7 @@ class ListMultiplier {
     bool raised                 = false;
     float correction[2]         = {1, 1};
     if (mine.any) {
-      if (some_unseen) mask_unseen(x, tokens_left, hidden);
+      if (some_unseen) mask_unseen(x, tokens_left, seen);
       raised = update_max(x, mine, max, sum, correction);
       exponentiate<Bf16>(x, args_.scale, max, sum, p);
     }
@@ -192,21 +192,22 @@ class ListMultiplier {
     sync(together);
   }
 
-  /// Newest tokens of the entry that the lane's rows do not see. A query token of another sequence sees all of them.
-  PAGODA_DEVICE void load_hidden(const Assignment& s, int row, int (&hidden)[2]) const {
+  /// What the lane's rows see of an entry that goes to the end of its sequence.
+  PAGODA_DEVICE void load_seen(const Assignment& s, int row, SeenTokens (&seen)[2]) const {
     const Entry entry = list_entry(args_, s.index);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (row + 8 * r >= (s.rows & 0xffff)) continue;
-      const EntryQuery query = list_query(args_, entry.query_begin + args_.heads.divide(row + 8 * r));
-      hidden[r]              = query.sequence == entry.sequence ? ::max(query.behind - 1, 0) : 0;
-    }
+    for (int r = 0; r < 2; ++r)
+      if (row + 8 * r < (s.rows & 0xffff))
+        seen[r] = seen_tokens(args_, entry.sequence, list_query(args_, entry.query_begin + args_.heads.divide(row + 8 * r)));
   }
   template <int N>
-  PAGODA_DEVICE void mask_unseen(float (&x)[N], int tokens_left, const int (&hidden)[2]) const {
+  PAGODA_DEVICE void mask_unseen(float (&x)[N], int tokens_left, const SeenTokens (&seen)[2]) const {
+    std::uint64_t bits[2];  // bit 0: the lane's first token
+#pragma unroll
+    for (int r = 0; r < 2; ++r) bits[r] = seen[r].of_tile(args_.masks, tokens_left) >> 2 * column_;
 #pragma unroll
     for (int e = 0; e < N; ++e)
-      if (8 * (e / 4) + (e & 1) >= tokens_left - 2 * column_ - hidden[e >> 1 & 1]) x[e] = -INFINITY;
+      if ((bits[e >> 1 & 1] >> (8 * (e / 4) + (e & 1)) & 1) == 0) x[e] = -INFINITY;
   }
 
   /// Raises the running maxima to those of the tile's scores x if needed, and rescales the sums. correction: factor of
@@ -232,7 +233,7 @@ class ListMultiplier {
 
   /// Adds the infinities and NaNs that clear_non_finite removed from the values of a segment to the rows that see their
   /// tokens. It reads them from the cache again. Their weights do not matter.
-  PAGODA_DEVICE void add_non_finite(const Assignment& s, float (&o)[D / 2], const int (&hidden)[2]) const {
+  PAGODA_DEVICE void add_non_finite(const Assignment& s, float (&o)[D / 2], const SeenTokens (&seen)[2]) const {
     const EntryView entry = entry_of(args_, s.index);
     PageCursor<copy_tokens> pages;
     pages.begin(args_, entry.sequence);
@@ -243,7 +244,8 @@ class ListMultiplier {
       const TokenLocation from = pages.look_up(args_, entry.sequence, token / copy_tokens);
       const char* const at     = static_cast<const char*>(args_.v.data) + from.page * args_.v.page +
                              (from.token + token % copy_tokens) * args_.v.token + s.head * args_.v.head;
-      const bool seen0 = t < entry.tokens - hidden[0], seen1 = t < entry.tokens - hidden[1];
+      const bool seen0 = seen[0].contains(args_.masks, entry.tokens - t);
+      const bool seen1 = seen[1].contains(args_.masks, entry.tokens - t);
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
         const float2 v = unpack<Bf16>(__ldg(reinterpret_cast<const unsigned*>(at) + 4 * j + column_));
