@@ -63,7 +63,9 @@ inline const char* tuned_list(const Problem& p, tuned::List& list) {
 
 /// Fills in `t`. Returns null, or the reason if the kernels' interface cannot express the problem.
 inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Problem& t) {
-  if (s.options.changes_scores()) return "a score option";
+  AttentionOptions refused = s.options;
+  if (s.bounds.max_entries > 0) refused.sinks = nullptr;  // results of lists have them
+  if (refused.changes_scores()) return "a score option";
   const CacheRef& kv = p.kv;
   const auto type = tuned_type(kv.k.type), q = tuned_type(p.q.type), out = tuned_type(p.out.type);
   if (!type) return "no hand-tuned kernel for the cache's type";
@@ -75,6 +77,7 @@ inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Pro
   t.batch = kv.batch;
   if (is_list(t)) {
     if (const char* const reason = tuned_list(p, t.list)) return reason;
+    t.list.sinks     = s.options.sinks;
     t.total_q_tokens = p.q.extent[0];
   } else if (s.options.cu_seqlens_q) {
     t.cu_seqlens_q = s.options.cu_seqlens_q, t.total_q_tokens = p.q.extent[0];

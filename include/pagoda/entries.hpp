@@ -101,6 +101,11 @@ constexpr void check_entry_views() {
 /// Execution: one kernel, asynchronous on exec, that allocates and fences nothing. The list's arrays are read when the
 /// kernel runs.
 ///
+/// Speed: an entry's tokens are read once for each row tile of its query rows (query tokens times query heads of a kv
+/// head). The hand-tuned kernels of sm_90 take up to 128 rows at once, and lists whose max_queries allows no more. So
+/// divide the query tokens of larger trees of drafts into several entries of the same tokens. The generic kernel takes
+/// 8 rows at once (Plan::describe says which kernel a plan has).
+///
 /// Not for lists: a sliding window (the plan refuses it), and masks beside alibi_slopes.
 ///
 /// Throws what decode throws. The contents of the list are not checked: check(exec, plan, q, kv, list, num_states)

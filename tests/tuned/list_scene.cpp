@@ -104,8 +104,10 @@ ListScene::ListScene(const ListCase& c) : case_(c), random_(c.seed), lengths_(c.
   q_             = normal(static_cast<std::size_t>(c.tokens * c.q_heads * c.head_dim));
   k_             = normal(static_cast<std::size_t>(num_pages_ * case_.page_size) * row);
   v_             = normal(k_.size());
+  std::normal_distribution<float> draw(0, 3);
+  for (int head = 0; head < (c.sinks ? c.q_heads : 0); ++head) sinks_.push_back(draw(random_));
   make_list();
-  upload(table_d_, table_), upload(indptr_d_, indptr_), upload(q_d_, q_);
+  upload(sinks_d_, sinks_), upload(table_d_, table_), upload(indptr_d_, indptr_), upload(q_d_, q_);
   set_lengths(lengths_);
   upload_list();
   const Problem p = problem();
@@ -249,6 +251,7 @@ Problem ListScene::problem() const {
                      queries_d_.data(),
                      state_begin_d_.data(),
                      list_.masks.empty() ? nullptr : masks_d_.data(),
+                     c.sinks ? sinks_d_.data() : nullptr,
                      {state_d_.data(), c.state_type, heads * c.head_dim, c.head_dim},
                      {state_lse_d_.data(), c.lse_double, heads, 1}};
   return p;
@@ -313,6 +316,12 @@ std::string ListScene::row_difference(const Entry& e, const EntryQuery& query, i
     const double weight = std::exp(scores[static_cast<std::size_t>(t - e.first)] - largest);
     sum += weight;
     for (std::size_t d = 0; d < dims; ++d) values[d] += weight * double(to_float(c.type, v_[at(t) + d]));
+  }
+  if (c.sinks && e.state < 0) {
+    const double sink = sinks_[static_cast<std::size_t>(head)], base = std::max(largest, sink);
+    const double old = std::exp(largest - base);  // 0 if there are no tokens
+    for (double& x : values) x *= old;
+    sum = sum * old + std::exp(sink - base), largest = base;
   }
   const double right_lse = sum == 0 ? -std::numeric_limits<double>::infinity() : largest + std::log(sum);
   if (!same(lse, right_lse, 1e-4)) return "lse " + std::to_string(lse) + ", right " + std::to_string(right_lse);

@@ -32,6 +32,7 @@ struct ListCase {
   int entry_tokens = 1 << 30;  ///< most tokens of an entry that does not go to the end of its sequence
   bool per_head    = false;    ///< some entries are of one kv head
   bool empty       = true;     ///< some entries have no tokens or no query tokens
+  bool sinks       = false;    ///< the query heads have attention sinks
   bool masks       = false;    ///< most query tokens have random masks of up to 128 tokens
   int capacity     = 0;        ///< tokens that a sequence may grow to; at least its length
   unsigned seed    = 1;
@@ -84,6 +85,8 @@ class ListScene {
   OnDevice<Entry> entries_d_;
   OnDevice<EntryQuery> queries_d_;
   OnDevice<std::uint64_t> masks_d_;
+  std::vector<float> sinks_;
+  OnDevice<float> sinks_d_;
   OnDevice<std::uint32_t> out_d_, state_d_;  ///< words: elements are of 16 or 32 bits
   OnDevice<std::uint32_t> lse_d_, state_lse_d_;
   OnDevice<char> workspace_;

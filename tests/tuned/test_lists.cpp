@@ -73,6 +73,24 @@ TEST_F(TunedLists, Masks) {
   }
 }
 
+// Sinks change the results that entries write to the output, also those of entries without tokens. Partial states do
+// not have them.
+TEST_F(TunedLists, Sinks) {
+  unsigned seed = 80;
+  for (ListCase c : kinds()) {
+    c.lengths = {70, 1, 500, 333, 64, 3, 129, 260}, c.tokens = 90, c.sinks = true, c.seed = ++seed;
+    c.per_head = c.seed % 2 == 0;
+    expect_right(c);
+  }
+  // One entry is divided among all blocks.
+  ListCase c{.head_dim = 64, .q_heads = 2, .kv_heads = 1, .page_size = 64};
+  c.sinks = true, c.lengths = {60000, 40, 70}, c.tokens = 12, c.levels = 1, c.empty = false;
+  ListScene scene(c);
+  for (Entry& e : scene.list().entries) e.sequence = 0, e.first = 0, e.last = -1;
+  scene.upload_list();
+  expect_right(scene);
+}
+
 TEST_F(TunedLists, Layouts) {
   unsigned seed = 100;
   for (const Place place : {Place::paged, Place::csr, Place::contiguous})

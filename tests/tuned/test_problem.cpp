@@ -96,8 +96,18 @@ TEST(TunedProblem, Lists) {
   const std::uint64_t masks[2] = {};
   p.entries.masks = masks, p.entries.num_mask_words = 2;
   EXPECT_EQ(planned.passed().list.masks, masks);
-  p.state_out.stride[2] = 2;
+  const float per_head[16]          = {};
+  EXPECT_EQ(t.list.sinks, nullptr);
+  planned.schedule.options.sinks    = per_head;
+  EXPECT_EQ(planned.passed().list.sinks, per_head);
   tuned::Problem refused{};
+  planned.schedule.options.alibi_slopes = per_head;
+  EXPECT_STREQ(tuned_problem(planned.schedule, p, refused), "a score option");
+  planned.schedule.options.alibi_slopes = nullptr;
+  planned.schedule.bounds.max_entries   = 0;
+  EXPECT_STREQ(tuned_problem(planned.schedule, p, refused), "a score option");
+  planned.schedule.bounds.max_entries = 10;
+  p.state_out.stride[2]               = 2;
   EXPECT_STREQ(tuned_problem(planned.schedule, p, refused), "dims of partial states do not lie side by side");
 }
 

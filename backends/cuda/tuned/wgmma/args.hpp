@@ -25,13 +25,14 @@ struct RaggedArgs : Args {
   const int* cu_seqlens_q;  ///< [batch + 1]
 };
 
-/// Where results go: the outputs, or the partial states of a list.
+/// Where results of a list go: the outputs, or partial states.
 struct Outputs {
   Divisor heads;  ///< query heads that share a kv head
   Heads out;
   void* lse;  ///< null: not wanted
   std::int64_t lse_token, lse_head;
   bool lse_double;
+  const float* sinks;  ///< [query heads] logits; null, also for partial states: none
 };
 
 /// The same for a list: `batch` is the number of entries. Only the grouped kernels have an instance for it.
@@ -42,6 +43,7 @@ struct ListArgs : Args {
   const std::uint64_t* masks;  ///< two words for each query token with a mask
   const int* state_begin;
   Outputs states;
+  const float* sinks;
   bool causal;
 };
 

@@ -67,12 +67,13 @@ PAGODA_DEVICE void store_block16(const auto& args, const auto& query_begin, int 
 #pragma unroll
   for (int below = 0; below < 2; ++below) {
     if (r + 8 * below >= num_rows) continue;
-    const QueryRow row(args, head, first_row<BlocksPerHead>() + r + 8 * below);
-    const float row_max = below ? x.state.z : x.state.x, row_sum = below ? x.state.w : x.state.y;
-    const float weight = output_weight(row_sum);
+    const int head_row = first_row<BlocksPerHead>() + r + 8 * below;
+    const QueryRow row(args, head, head_row);
+    const FinishedRow done(args, head, head_row, below ? x.state.z : x.state.x, below ? x.state.w : x.state.y);
+    const float weight = done.weight;
     store_two(args, row, query_begin, dim, (below ? x.a.z : x.a.x) * weight, (below ? x.a.w : x.a.y) * weight);
     store_two(args, row, query_begin, dim + 8, (below ? x.b.z : x.b.x) * weight, (below ? x.b.w : x.b.y) * weight);
-    if (dim == 0 && args.lse) store_lse(args, row, query_begin, row_max, row_sum);
+    if (dim == 0 && args.lse) store_lse(args, row, query_begin, done.row_max, done.row_sum);
   }
 }
 

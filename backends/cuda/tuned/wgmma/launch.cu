@@ -141,7 +141,7 @@ namespace {
 Outputs states_of(const Problem& p) {
   const List& l = p.list;
   return {Divisor::of(group_size_of(p)), l.state_out, l.state_lse.data, l.state_lse.token, l.state_lse.head,
-          l.state_lse.is_double};
+          l.state_lse.is_double, nullptr};
 }
 
 bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
@@ -156,7 +156,7 @@ bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, vo
   a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel);
   a.entries = p.list.entries, a.queries = p.list.queries, a.masks = p.list.masks;
   a.state_begin = p.list.state_begin;
-  a.states = states_of(p), a.causal = p.causal;
+  a.states = states_of(p), a.sinks = p.list.sinks, a.causal = p.causal;
   return launch(kernel.function, &a, shape.blocks, kernel.threads, kernel.shared, false, stream);
 }
 
