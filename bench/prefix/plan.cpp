@@ -21,10 +21,10 @@ using test::PrefixBatch;
 
 constexpr DecodeHeads heads{32, 8, 128, 128, 512};
 
-/// Sequences of so many pages of 16 tokens. shared(b): of which earlier sequence, and how many pages. copies: places at
-/// which an id stands; a cache has each at one place of one path.
+/// Sequences of so many pages of 16 tokens. shared(b): of which earlier sequence, and how many pages. ids: number of
+/// page ids, which then stand at many places; 0: each page has its own, as in a cache.
 template <class Shared>
-PrefixBatch batch_of(int sequences, int pages, const Shared& shared, int copies = 1) {
+PrefixBatch batch_of(int sequences, int pages, const Shared& shared, int ids = 0) {
   PrefixBatch batch;
   int next = 0;
   for (int b = 0; b < sequences; ++b) {
@@ -38,7 +38,7 @@ PrefixBatch batch_of(int sequences, int pages, const Shared& shared, int copies 
   for (int i = 0; i < next; ++i) shuffled[i] = i;
   std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937(1));
   for (auto& row : batch.rows)
-    for (int& page : row) page = shuffled[page] / copies;
+    for (int& page : row) page = ids > 0 ? shuffled[page] % ids : shuffled[page];
   batch.seq_lens.assign(sequences, 16 * pages - 3);
   return batch;
 }
@@ -108,8 +108,8 @@ void add_planning(Harness& harness) {
     const std::string name = std::to_string(batch) + "x" + std::to_string(columns);
     add(name + "/one_prompt_of_5_8", batch_of(batch, columns, prompt(columns * 5 / 8)));
     add(name + "/random_forest", batch_of(batch, columns, forest(columns)));
-    add(name + "/one_prompt_of_5_8_ids_twice", batch_of(batch, columns, prompt(columns * 5 / 8), 2));
-    add(name + "/random_forest_ids_twice", batch_of(batch, columns, forest(columns), 2));
+    add(name + "/one_prompt_of_5_8_64_ids", batch_of(batch, columns, prompt(columns * 5 / 8), 64));
+    add(name + "/random_forest_64_ids", batch_of(batch, columns, forest(columns), 64));
   }
   for (const auto& tree : test::pat_trees())
     add("pat_tree:" + std::to_string(tree.number), test::tree_batch(tree.nodes, tree.tokens));

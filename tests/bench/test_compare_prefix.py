@@ -77,6 +77,12 @@ class Tables(unittest.TestCase):
         self.assertEqual(found["planned every 32 steps"], "31.1")
         self.assertEqual(dict(zip(head, prefix_tables.prefix_table(tree(100, 99, 0))[1][0]))["packed"], "99.0 (plain)")
 
+    def test_a_peer_has_a_column_and_is_not_the_best_of_ours(self) -> None:
+        peer = row("prefix/flashinfer/fp16/32x8x128/tree4/page32", 20, 16, planning_us=500)
+        head, body = prefix_tables.prefix_table(results_of((H200, [*tree_rows(100, 31), peer])))
+        found = dict(zip(head, body[0]))
+        self.assertEqual((found["FlashInfer"], found["PAT / best"]), ("20.0 + 500.0", "2.00"))
+
     def test_copy_of_the_list_and_the_look_at_the_plan_count(self) -> None:
         results = tree(100, 31, update_us=64, holds_us=2)
         samples = results.get(results.columns[1], "prefix/fp16/32x8x128/tree4/page32")
@@ -94,8 +100,8 @@ class Tables(unittest.TestCase):
 
     def test_trees_of_drafts(self) -> None:
         head, body = prefix_tables.drafts_table(drafts(tree8=20, chain8=16, tree128=40))
-        self.assertEqual(body[0][2:], ["8", "10.0", "3.0", "20.0", "2.00", "16.0", "1.60", "1.25"])
-        self.assertEqual(body[1][7:], ["-", "-", "-"])
+        self.assertEqual(body[0][2:], ["8", "10.0", "3.0", "20.0", "2.00", "16.0", "1.60", "1.25", "-"])
+        self.assertEqual(body[1][7:], ["-", "-", "-", "-"])
         self.assertEqual(len(head), len(body[0]))
 
     def test_page_has_those_with_rows(self) -> None:
