@@ -7,7 +7,7 @@ from typing import Callable
 
 import published as p
 from results import PLAN_STEPS, Samples, with_planning
-from rules import FAILS, PARTLY, Claim, Curve, Facts, Point, Rows
+from rules import FAILS, PARTLY, Claim, Curve, Fact, Facts, Point, Rows
 
 
 def through_decoder(samples: Samples) -> float | None:
@@ -30,7 +30,7 @@ def of_list(samples: Samples) -> float | None:
     return samples.median if "entries" in samples.counters else None
 
 
-def beside_plain(patterns: tuple[str, ...]) -> dict[str, object]:
+def beside_plain(patterns: tuple[str, ...]) -> dict[str, Fact]:
     """Decodes through PrefixDecoder, and how many times as long plain decodes of the same run take: alone (`ratio`), with
     planning in every step (`every`), and planned once every N steps (`seldom`)."""
 

@@ -27,7 +27,8 @@ EntryList draft_list(int sequences, int drafts) {
       // The parent is an earlier draft, or the context.
       const int parent       = static_cast<int>(random() % (static_cast<unsigned>(i) + 1)) - 1;
       std::uint64_t words[2] = {};
-      for (int word = 0; word < 2 && parent >= 0; ++word) words[word] = list.masks[first + 2 * std::size_t(parent) + word];
+      for (int word = 0; word < 2 && parent >= 0; ++word)
+        words[word] = list.masks[first + 2 * std::size_t(parent) + word];
       words[i / 64] |= std::uint64_t(1) << (i % 64);
       list.queries.push_back({s * drafts + i, s, drafts, static_cast<int>(list.masks.size())});
       list.masks.insert(list.masks.end(), words, words + 2);

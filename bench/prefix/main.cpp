@@ -194,7 +194,6 @@ std::vector<DType> types_named(const std::string& names) {
   return found;
 }
 
-
 Arguments take_arguments(int& argc, char** argv) {
   Arguments a;
   int kept = 1;
@@ -254,7 +253,8 @@ int run_all(Harness& harness, const Arguments& arguments) {
 
 }  // namespace pagoda::bench
 
-/// pagoda_bench_prefix: batches that share prefixes, decoded plainly and packed, trees of drafts, and the planner alone.
+/// pagoda_bench_prefix: batches that share prefixes, decoded plainly and packed, trees of drafts, and the planner
+/// alone.
 ///
 ///   --small            very small problems, for tests
 ///   --trace FILE       also live batches of this trace (the form of pagoda-serve)
