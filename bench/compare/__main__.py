@@ -63,7 +63,7 @@ def main() -> int:
         pictures = {} if plots.MISSING else plots.save(results, options.out)
         for file in options.files:
             alone = load([file])
-            if any(context.get("peers") for context in alone.contexts.values()):
+            if any(c.get("peers") for c in alone.contexts.values()) and any(k.startswith("decode/") for k in alone.rows):
                 (options.out / f"{Path(file).stem}.md").write_text(report.peers_markdown(alone))
         if prefixes := report.prefix_markdown(results):
             (options.out / "prefix.md").write_text(prefixes)

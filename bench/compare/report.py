@@ -105,7 +105,7 @@ def peers_table(results: Results) -> Table:
         found = {column.backend: samples for column, samples in by.items()}
         own, others = ([s.median for b, s in found.items() if (b in PEERS) == peer] for peer in (False, True))
         floor = next((s.floor for b, s in found.items() if b not in PEERS and s.floor), None)
-        if not own or floor is None:
+        if not own or floor is None or not key.startswith("decode/"):
             continue
         body.append([key.removeprefix("decode/"), us_text(floor)])
         for backend in backends:
