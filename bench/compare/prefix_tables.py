@@ -125,6 +125,11 @@ def chosen_table(results: Results) -> Table:
     return head, body
 
 
+def time_and_backend(samples: Samples | None) -> str:
+    found = re.search(r"(?:lists|plan): (\w+) ", samples.label if samples else "")
+    return time_of(samples) + (f" ({found[1]})" if found else "")
+
+
 def drafts_table(results: Results) -> Table:
     """Trees of drafts beside causal chains of as many tokens."""
     head = ["machine", "problem", "drafts", "read", "products", "tree", "of read", "chain", "of read", "tree / chain"]
@@ -136,7 +141,7 @@ def drafts_table(results: Results) -> Table:
         if any_of:
             products = any_of.counters.get("products_us")
             row = [machine(run), f"{match[1]}/{match[3]}", match[2], floor_of(any_of), us_text(products or None)]
-            row += [time_of(tree), ratio_of(tree), time_of(chain), ratio_of(chain), over(tree, chain)]
+            row += [time_and_backend(tree), ratio_of(tree), time_and_backend(chain), ratio_of(chain), over(tree, chain)]
             row.append(time_of(ways.get("flashinfer")))
             body.append(row)
     return head, body

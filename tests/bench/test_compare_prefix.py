@@ -46,7 +46,9 @@ def drafts(**us: float) -> r.Results:
     for name, time in us.items():
         way, count = name.rstrip("0123456789"), name.lstrip("abcdefghijklmnopqrstuvwxyz")
         more = {"entries": 32} if way == "tree" else {}
-        rows.append(row(f"prefix/{way}/fp16/32x8x128/drafts{count}/B32/S4096/page16", time, 10, products_us=3, **more))
+        label = {"tree": "lists: generic fp16 heads", "chain": "plan: tuned fp16 heads"}[way]
+        key = f"prefix/{way}/fp16/32x8x128/drafts{count}/B32/S4096/page16"
+        rows.append(row(key, time, 10, products_us=3, label=label, **more))
     return results_of((H200, rows))
 
 
@@ -100,7 +102,7 @@ class Tables(unittest.TestCase):
 
     def test_trees_of_drafts(self) -> None:
         head, body = prefix_tables.drafts_table(drafts(tree8=20, chain8=16, tree128=40))
-        self.assertEqual(body[0][2:], ["8", "10.0", "3.0", "20.0", "2.00", "16.0", "1.60", "1.25", "-"])
+        self.assertEqual(body[0][2:], ["8", "10.0", "3.0", "20.0 (generic)", "2.00", "16.0 (tuned)", "1.60", "1.25", "-"])
         self.assertEqual(body[1][7:], ["-", "-", "-", "-"])
         self.assertEqual(len(head), len(body[0]))
 
