@@ -11,6 +11,8 @@
 #
 # PAGODA_DEMO_ARGS        arguments of pagoda-serve
 # PAGODA_BENCHMARK_ARGS   arguments of every benchmark, such as --benchmark_filter=...
+# PAGODA_PREFIX_TRACES    absolute paths of unzipped trace files, separated by spaces: pagoda_bench_prefix decodes live
+#                         batches of them, beside those of bench/data/toolagent_first33s.jsonl
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
@@ -85,9 +87,14 @@ if [ -x "$build/tests/tuned/pagoda_features" ]; then
   run pagoda_features "$build/tests/tuned/pagoda_features" --check "$top/backends/README.md"
 fi
 read -ra benchmark_args <<<"${PAGODA_BENCHMARK_ARGS:-}"
+read -ra traces <<<"${PAGODA_PREFIX_TRACES:-}"
 for program in "$build"/bench/pagoda_bench_* "$build"/bench/*/pagoda_bench_*; do
   if [ ! -x "$program" ] || [ ! -f "$program" ]; then continue; fi
-  run "$(basename "$program")" "$program" --resume "$(journal "$program")" "${benchmark_args[@]}"
+  own_args=()
+  if [ "$(basename "$program")" = pagoda_bench_prefix ]; then
+    for trace in "${traces[@]}"; do own_args+=(--trace "$trace"); done
+  fi
+  run "$(basename "$program")" "$program" --resume "$(journal "$program")" "${own_args[@]}" "${benchmark_args[@]}"
 done
 if [ -x "$build/bench/serve/pagoda-serve" ]; then
   read -ra demo_args <<<"${PAGODA_DEMO_ARGS:-}"

@@ -7,8 +7,8 @@ FILE: Google Benchmark's JSON of pagoda_bench_decode, pagoda_bench_study or benc
 with --resume, the JSON of pagoda-serve, or of ci/gpu.sh. Prints times, their ratios to the bare read and to Pagoda's
 generic backend, the spread of repeated measurements, and the rows whose default backend is more than 0.5% + 0.5 us
 slower than the other one. With --out also writes report.html (self-contained), its plots as PNG, verdicts.md (which
-published claims hold), prefix.md (batches that share prefixes, from pagoda_bench_prefix), and for each FILE of
-bench/peers/compare.py a table of all its problems.
+published claims hold), prefix.md (shared prefixes, chosen pages and trees of drafts, from pagoda_bench_prefix), and for
+each FILE of bench/peers/compare.py a table of all its problems.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def main() -> int:
         pictures = {} if plots.MISSING else plots.save(results, options.out)
         for file in options.files:
             alone = load([file])
-            if any(context.get("peers") for context in alone.contexts.values()):
+            if any(c.get("peers") for c in alone.contexts.values()) and any(k.startswith("decode/") for k in alone.rows):
                 (options.out / f"{Path(file).stem}.md").write_text(report.peers_markdown(alone))
-        if (prefixes := report.prefix_table(results))[1]:
-            (options.out / "prefix.md").write_text(report.as_markdown(prefixes))
+        if prefixes := report.prefix_markdown(results):
+            (options.out / "prefix.md").write_text(prefixes)
         (options.out / "verdicts.md").write_text(report.verdicts_markdown(verdicts))
         (options.out / "report.html").write_text(report.page(results, verdicts, pictures))
         print(f"\n{options.out / 'report.html'}, {options.out / 'verdicts.md'}")

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The published claims, as rules (rules.py). A claim without data is reported as not measured."""
+"""The published claims, as rules (rules.py); those about lists of entries are in claims_prefix.py. A claim without data is
+reported as not measured."""
 
 from __future__ import annotations
 
 import published as p
+from claims_prefix import PREFIX_CLAIMS
 from curves import FLASH, MODE_TEXT, PAGE_SIZES, TABLE_F, gb_per_s, k1, k4
 from results import Results, Samples, geometric_mean
 from rules import FAILS, HOLDS, PARTLY, Claim, Curve, Facts, Finding, Point, Rows, Served, judge
@@ -23,28 +25,8 @@ def at_least_100_us(samples: Samples) -> float | None:
     return samples.median if samples.median >= 100 else None
 
 
-def through_decoder(samples: Samples) -> float | None:
-    """Times of PrefixDecoder, whether or not it packs."""
-    return samples.median if "is_packed" in samples.counters else None
-
-
-def reads_saved(samples: Samples) -> float | None:
-    """Of batches of a trace: the share of all reads that are not the first of their token."""
-    c = samples.counters
-    return 1 - c["bytes"] / c["bytes_all"] if "is_packed" in c else None
-
-
-TREES = (r"prefix/fp16/(?P<x>\d+x\d+x128/tree\d+)/page32",)
-SHARING_TREES = (r"prefix/fp16/(?P<x>\d+x\d+x128/tree(?!19|20)\d+)/page32",)
-TRACES = (r"prefix/fp16/\d+x\d+x128/(?P<x>\w+/B\d+/step\d+)/page16",)
-#: Decodes of the trees that share something, and how many times as long plain decodes of the same run take.
-PACKED = {
-    "packed": Rows(SHARING_TREES, through_decoder),
-    "plain": Rows(SHARING_TREES, backend="plain"),
-    "ratio": lambda f: f.packed.map(lambda at, us: f.plain[at] / us),
-}
 END_TO_END = r"study/K1/flash-end-to-end/T(?P<x>\d+)"
-STUDY_BENCH, DECODE_BENCH, PREFIX_BENCH = "pagoda_bench_study", "pagoda_bench_decode", "pagoda_bench_prefix"
+STUDY_BENCH, DECODE_BENCH = "pagoda_bench_study", "pagoda_bench_decode"
 PUBLISHED_SPAN = max(p.A100_FLASH_DECODING[:8]) / min(p.A100_FLASH_DECODING[:8])
 
 CLAIMS = (
@@ -260,73 +242,7 @@ CLAIMS = (
         partly=lambda f: True,
         why={PARTLY: "Newer versions split long rows themselves (since 2.2); the published figures are of 2.0.9."},
     ),
-    Claim(
-        p.PAT, "Reading shared prefixes once saves half of the time and more",
-        "trees 1 to 18: on average 68% of FlashAttention's, 52% of FlashInfer's",
-        PREFIX_BENCH,
-        facts={
-            **PACKED,
-            "saved": lambda f: f.ratio.map(lambda _, ratio: 1 - 1 / ratio),
-            "mean": lambda f: Point(sum(f.saved.measured().values()) / len(f.saved)),
-        },
-        ours=("{f.mean:%} of the plain decode's on average, {f.saved.lowest:%} to {f.saved.highest:%}",),
-        holds=lambda f: f.mean >= p.PAT_MEAN_SAVED["FlashInfer"],
-        partly=lambda f: f.mean > 0.1,
-        why=dict.fromkeys(
-            (PARTLY, FAILS), "Plain decodes take shared pages from the second-level cache, so they lose less."
-        ),
-        why_on_host={PARTLY: "A CPU is limited by products as well as by reads, and packing saves reads only."},
-    ),
-    Claim(
-        p.PAT, "Trees of prefixes are decoded up to 12x and 21x as fast",
-        "up to 21.5x over FlashAttention, 11.7x over FlashInfer",
-        PREFIX_BENCH,
-        facts=PACKED,
-        ours=("{f.ratio.lowest:x} ({f.ratio.lowest.at}) to {f.ratio.highest:x} ({f.ratio.highest.at})",),
-        holds=lambda f: f.ratio.highest >= p.PAT_SPEEDUP["FlashInfer"],
-        partly=lambda f: f.ratio.highest >= 3,
-        why={PARTLY: "Only trees with many sequences for each shared token gain that much."},
-    ),
-    Claim(
-        p.PAT, "Its times on an H200",
-        "46 to 3769 us on 20 trees with four pairs of heads",
-        f"{PREFIX_BENCH} on an H200",
-        facts={
-            "ours": Rows(TREES, through_decoder),
-            "pat": lambda f: Curve({
-                f"{heads[0]}x{heads[1]}x128/tree{tree}": us
-                for tree, row in p.PAT_H200.items() for heads, us in zip(p.PAT_HEADS, row)
-            }),
-            "relative": lambda f: f.ours.map(lambda at, us: us / f.pat[at]),
-            "faster": lambda f: Point(sum(r <= 1 for r in f.relative.measured().values()) / len(f.relative)),
-        },
-        ours=(
-            "Pagoda takes {f.relative.lowest:x} ({f.relative.lowest.at}) to {f.relative.highest:x} "
-            "({f.relative.highest.at}) as long",
-            "as fast or faster in {f.faster:%} of the trees",
-        ),
-        holds=lambda f: f.relative.highest <= 1,
-        partly=lambda f: f.faster >= 0.5,
-        gpu_only=True,
-    ),
-    Claim(
-        p.PAT, "Live requests share much of their reads",
-        "59% of the prompt tokens of tool-agent are in the cache already; 2517 of conversations are one system prompt",
-        f"{PREFIX_BENCH} --trace FILE",
-        facts={
-            "saved": Rows(TRACES, reads_saved),
-            "ours": Rows(TRACES, through_decoder),
-            "plain": Rows(TRACES, backend="plain"),
-            "ratio": lambda f: f.ours.map(lambda at, us: f.plain[at] / us),
-        },
-        ours=(
-            "{f.saved.lowest:%} to {f.saved.highest:%} of the reads ({f.saved.highest.at})",
-            "packed decodes are {f.ratio.lowest:x} to {f.ratio.highest:x} as fast",
-        ),
-        holds=lambda f: f.saved.lowest >= 0.3,
-        partly=lambda f: f.saved.highest >= 0.3,
-        why={FAILS: "Prompts share their beginning only, and are long behind it."},
-    ),
+    *PREFIX_CLAIMS,
 )
 
 

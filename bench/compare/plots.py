@@ -7,76 +7,15 @@ from typing import Any, Callable
 
 import published as p
 from curves import FLASH, MODE_TEXT, TABLE_F, gb_per_s, k1
+from figures import COLORS, GREY, MISSING, axis_of_powers, finish, from_zero, log_y, new, tokens_text
+from prefix_plot import prefix_trees
 from results import PEERS, Column, Results
 
-try:
-    import matplotlib
-
-    matplotlib.use("Agg")
+if not MISSING:
     from matplotlib import pyplot as plt
     from matplotlib.ticker import FuncFormatter
 
-    MISSING = ""
-except ImportError as error:
-    MISSING = f"no plots: {error} (Debian: apt install python3-matplotlib)"
-
-COLORS = ("#0b6e99", "#d1495b", "#3c896d", "#7d5ba6", "#e08e0b", "#5c6b73", "#8a5a44", "#1b998b")
-GREY = "#8c8c8c"
 MARKERS = {"fp32": "s", "fp16": "o", "bf16": "^", "fp8_e4m3": "D", "fp8_e5m2": "d", "int8": "P", "int4": "X"}
-
-
-def tokens_text(t: float, _: Any = None) -> str:
-    t = round(t)
-    return f"{t >> 20}M" if t >= 1 << 20 and t % (1 << 20) == 0 else f"{t >> 10}k" if t >= 1024 else str(t)
-
-
-def new(title: str, panels: int = 1, width: float = 7.2, height: float = 4.4) -> tuple[Any, list[Any]]:
-    figure, axes = plt.subplots(
-        1, panels, figsize=(width if panels == 1 else 5.4 * panels, height), squeeze=False, layout="constrained"
-    )
-    figure.suptitle(title, fontsize=11)
-    for axis in axes[0]:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(True, which="major", color="#e6e6e6", linewidth=0.7)
-        axis.set_axisbelow(True)
-        axis.tick_params(labelsize=8)
-    return figure, list(axes[0])
-
-
-def axis_of_powers(axis: Any, values: Any, text: Callable[..., str] = tokens_text) -> None:
-    values = sorted(set(values))
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(values if len(values) <= 11 else values[::2])
-    axis.xaxis.set_major_formatter(FuncFormatter(text))
-    axis.minorticks_off()
-
-
-def log_y(axis: Any) -> None:
-    """Labels 1, 2 and 5 on an axis of few decades."""
-    axis.set_yscale("log")
-    low, high = axis.get_ylim()
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    named = "25" if high < 200 * low else ""
-    axis.yaxis.set_minor_formatter(FuncFormatter(lambda y, _: f"{y:g}" if f"{y:.0e}"[0] in named else ""))
-    axis.tick_params(which="minor", labelsize=7)
-
-
-def from_zero(axis: Any) -> None:
-    axis.set_ylim(0, 1.12 * axis.get_ylim()[1])
-
-
-def legend(axis: Any) -> None:
-    """Places the legend below the axis."""
-    if axis.get_legend_handles_labels()[0]:
-        axis.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
-
-
-def finish(axis: Any, x: str, y: str, title: str = "") -> None:
-    axis.set_xlabel(x, fontsize=9)
-    axis.set_ylabel(y, fontsize=9)
-    if title:
-        axis.set_title(title, fontsize=9)
-    legend(axis)
 
 
 def floor_curve(results: Results, column: Column) -> dict[int, float]:
@@ -329,40 +268,6 @@ def floor_distance(results: Results) -> Any:
         log_y(axis)
         finish(axis, "MB read", "time / bare read", device)
     return figure
-
-
-def prefix_trees(results: Results) -> Any:
-    """PAT's Figure 10, in us: 20 trees, four pairs of heads. Of several runs, the first that has packed decodes."""
-    runs = {(c.device, c.space, c.git): c for c in results.columns if results.of(c, r"prefix/.*tree.*")}
-    for run in runs:
-        ways = {c.backend: c for c in results.columns if (c.device, c.space, c.git) == run}
-        if "packed" not in ways:
-            continue
-        heads = [h for h in p.PAT_HEADS if any(results.get(ways["packed"], p.pat_key(t, h)) for t in p.PAT_H200)]
-        if not heads:
-            continue
-        on_h200 = "H200" in run[0]
-        figure, axes = new(f"Trees of shared prefixes, fp16, cold: {run[0]}, {run[2]}", len(heads))
-        for axis, pair in zip(axes, heads):
-            curves = [(name, name, color) for name, color in zip(("plain", "packed", "packed16"), COLORS)]
-            bars = {label: {t: results.us(ways[way], p.pat_key(t, pair)) for t in p.PAT_H200}
-                    for way, label, _ in curves if way in ways}
-            if on_h200:
-                bars["PAT, published"] = {t: row[p.PAT_HEADS.index(pair)] for t, row in p.PAT_H200.items()}
-            reads = {t: s.floor for t in p.PAT_H200 if (s := results.get(ways["packed"], p.pat_key(t, pair)))}
-            trees = [t for t in p.PAT_H200 if t in reads]
-            width = 0.8 / len(bars)
-            for i, ((label, found), color) in enumerate(zip(bars.items(), COLORS)):
-                at = [(x + (i + 0.5) * width - 0.4, found[t]) for x, t in enumerate(trees) if found[t]]
-                if at:
-                    axis.bar(*zip(*at), width=width, color=color, label=label)
-            axis.plot(range(len(trees)), [reads[t] for t in trees], "_", color="k", markersize=8,
-                      label="bare read of each token once")
-            axis.set_xticks(range(len(trees)), [str(t) for t in trees])
-            log_y(axis)
-            finish(axis, "tree", "us", f"heads {pair[0]}/{pair[1]}")
-        return figure
-    return None
 
 
 PLOTS: tuple[tuple[str, str, Callable[[Results], Any]], ...] = (

@@ -36,6 +36,12 @@ A100_FLASH_DECODING = (63.4, 67.7, 77.7, 58.5, 57.0, 56.4, 58.2, 60.3, 64.4, 106
 A100_FLASH_ATTENTION_2 = (390.5, 366.3, 364.8, 352.0, 401.7, 529.2, 582.7, 1156.1, 2300.6, 4592.2)
 
 
+# "Flash-Decoding", an article with sources, May 2026, section on related work: DeFT adapts the splits of Flash-Decoding to
+# the trees of speculative decoding. It has no figures of it. PAT (section 10) names DeFT (Yao et al., 2024) and cascades
+# (Ye et al., 2024) as decodes that read shared prefixes of several levels once, packed by simple rules.
+FLASH_ARTICLE = 'The article "Flash-Decoding" (2026) and Yi et al., section 10, on DeFT (Yao et al.) and cascades (Ye et al.)'
+
+
 def table_f_key(batch: int, length: int, layout: str = "page16") -> str:
     return f"decode/fp16/16x2x128/B{batch}/S{length}/{layout}"
 
@@ -44,6 +50,10 @@ def table_f_key(batch: int, length: int, layout: str = "page16") -> str:
 # kernels, measured on an H200 with its published code: fp16, head_dim 128, pages of 32 tokens, cold; us by tree
 # (tests/prefix/pat_trees.hpp) for these query and kv heads. Planning on the CPU took 0.6 to 66 ms more.
 PAT = 'Yi et al., "PAT: Accelerating LLM Decoding via Prefix-Aware Attention"'
+PAT_NOTE = (
+    "PAT: its kernels alone, measured on an H200 with its published code, in events around one call; its planning took 0.6 to "
+    "66 ms more, which is not in them."
+)
 # Section 8.3, trees 1 to 18: mean reduction of the time of FlashAttention and of FlashInfer, and largest speedups.
 PAT_MEAN_SAVED = {"FlashAttention": 0.678, "FlashInfer": 0.521}
 PAT_SPEEDUP = {"FlashAttention": 21.5, "FlashInfer": 11.7}

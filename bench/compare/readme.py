@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any, Callable
 
 import distance
+from prefix_readme import prefix_block
 from results import PEERS, Column, Results, Samples, geometric_mean, load
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
+PREFIX_RESULTS = "prefix-h200.json"
 PICTURE = RESULTS / "report" / "distance.svg"
 BLOCK = re.compile(r"(<!-- measured: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
@@ -196,7 +198,18 @@ def serve() -> str:
     return "\n".join(lines) + "\n\n" + wrapped(f"({'; '.join(commits)}. {trace}.)")
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"serve": serve, "decode": decode, "limits": limits, "peers": peers}
+def prefix() -> str:
+    """Empty as long as nothing was measured."""
+    return prefix_block(results_of(PREFIX_RESULTS)) if (RESULTS / PREFIX_RESULTS).exists() else ""
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "serve": serve,
+    "decode": decode,
+    "limits": limits,
+    "peers": peers,
+    "prefix": prefix,
+}
 
 
 def filled(text: str) -> str:

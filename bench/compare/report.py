@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Iterable, Sequence
 
 import plots
+import prefix_plot
 import published as p
 from curves import TABLE_F
-from results import PEERS, Column, Results, Samples, distances, geometric_mean, slower_defaults
+from prefix_tables import prefix_tables
+from results import PEERS, Column, Results, Samples, distances, geometric_mean, slower_defaults, us_text
 from rules import NOT_MEASURED, Claim, Finding
 
 SUITES = ("decode/", "study/", "serve/", "prefix/")
 Table = tuple[list[str], list[list[str]]]
-
-
-def us_text(us: float | None) -> str:
-    return "-" if us is None else f"{us:.0f}" if us >= 1000 else f"{us:.1f}"
 
 
 def spread_text(samples: Samples) -> str:
@@ -107,7 +105,7 @@ def peers_table(results: Results) -> Table:
         found = {column.backend: samples for column, samples in by.items()}
         own, others = ([s.median for b, s in found.items() if (b in PEERS) == peer] for peer in (False, True))
         floor = next((s.floor for b, s in found.items() if b not in PEERS and s.floor), None)
-        if not own or floor is None:
+        if not own or floor is None or not key.startswith("decode/"):
             continue
         body.append([key.removeprefix("decode/"), us_text(floor)])
         for backend in backends:
@@ -175,43 +173,6 @@ def traces_table(results: Results) -> Table:
     ], body
 
 
-def prefix_table(results: Results) -> Table:
-    """Batches that share prefixes: the limits, PAT's time, and ours with the model's prediction beside it."""
-    head = ["machine", "problem", "read, us", "products", "read of all", "PAT", "plain", "packed", "16-bit states"]
-    head += ["plain / packed", "PAT / best", "predicted plain, packed", "planning"]
-    pat = {p.pat_key(t, heads): us for t, row in p.PAT_H200.items() for heads, us in zip(p.PAT_HEADS, row)}
-    body = []
-    for key, by in results.rows.items():
-        if not key.startswith("prefix/"):
-            continue
-        for run in dict.fromkeys((c.device, c.space, c.git) for c in by):
-            ways = {c.backend: s for c, s in by.items() if (c.device, c.space, c.git) == run}
-            plain, packed = ways.get("plain"), ways.get("packed")
-            if not packed or not packed.floor:
-                continue
-            c = packed.counters
-            best = min(s.median for s in ways.values())
-            published = pat.get(key) if "H200" in run[0] else None
-            body.append(
-                [
-                    run[0].replace("NVIDIA ", ""),
-                    key.removeprefix("prefix/"),
-                    us_text(packed.floor),
-                    us_text(c["products_us"]) if c.get("products_us") else "-",
-                    us_text(packed.floor * c["bytes_all"] / c["bytes"]),
-                    us_text(published),
-                    us_text(plain.median if plain else None),
-                    us_text(packed.median) + ("" if c.get("is_packed") else " (plain)"),
-                    us_text(ways["packed16"].median if "packed16" in ways else None),
-                    f"{plain.median / packed.median:.2f}" if plain else "-",
-                    f"{published / best:.2f}" if published else "-",
-                    f"{us_text(c['predicted_plain_us'])}, {us_text(c['predicted_packed_us'])}",
-                    us_text(c["planning_us"]),
-                ]
-            )
-    return head, body
-
-
 def machines(results: Results) -> Table:
     body = []
     for column, context in results.contexts.items():
@@ -275,6 +236,13 @@ def as_html(table: Table, by_verdict: bool = False) -> str:
     return "".join(out) + "</tbody></table>"
 
 
+def prefix_markdown(results: Results) -> str:
+    """The tables that have rows; empty if none has."""
+    parts = [f"## {title}\n\n{note}\n\n{as_markdown(table)}\n" for title, note, table in prefix_tables(results)]
+    head = "# Lists of entries\n\nWritten by `python3 bench/compare`; do not edit. Microseconds.\n\n"
+    return head + "\n".join(parts) if parts else ""
+
+
 VERDICTS_INTRO = """Fixed rules (bench/compare/claims.py) judge each claim from the measurements alone. Published: {study} on an A40
 (fp32, one head; Gi/s converted to GB/s), and {flash} on an A100 (fp16). Ours are other machines, so compare factors, not
 times."""
@@ -312,7 +280,7 @@ def page(results: Results, verdicts: list[tuple[Claim, list[Finding]]], pictures
         f"<p>{html.escape(VERDICTS_INTRO.format(study=p.STUDY, flash=p.FLASH_DECODING))}</p>",
         as_html(verdict_rows(verdicts), by_verdict=True),
     ]
-    tables = {"floor": distance_table, "table-f": table_f_table, "prefix": prefix_table}
+    tables = {"floor": distance_table, "table-f": table_f_table}
     for name, title, _ in plots.PLOTS:
         out.append(f"<h2>{html.escape(title)}</h2>")
         if name in pictures:
@@ -325,6 +293,10 @@ def page(results: Results, verdicts: list[tuple[Claim, list[Finding]]], pictures
         if name in tables:
             table = tables[name](results)
             out.append(as_html(table) if table[1] else "")
+        if name == "prefix":
+            out.append(f"<p class=note>{html.escape(prefix_plot.CAPTION)}</p>" if name in pictures else "")
+            for heading, note, table in prefix_tables(results):
+                out.append(f"<h3>{html.escape(heading)}</h3><p>{html.escape(note)}</p>{as_html(table)}")
     out.append("<h2>Served traces</h2>")
     out.append(as_html(traces_table(results)) if results.serve else "<p class=note>Not measured.</p>")
     out.append("<h2>All rows</h2>")

@@ -5,8 +5,9 @@ Four forms are read: Google Benchmark's JSON (pagoda_bench_decode, pagoda_bench_
 lines that `--resume` writes, the JSON of pagoda-serve, and the JSON of ci/gpu.sh, which holds the others.
 
 The second part of a name like decode/generic/fp16/32x8x128/B32/S8192/page16 is a backend of Pagoda or another
-library. In prefix/packed/fp16/32x8x128/tree4/page32 it is the way of decoding (plain, packed, packed16). Rows that agree in all other parts are the same problem. In the study (study/K1/...) the backend is in the
-label; the prefix cuda- of a part (study/K1/cuda-flash/...) is dropped.
+library. In prefix/packed/fp16/32x8x128/tree4/page32 it is the way of decoding (plain, packed, packed16, per-head, tree, chain). Rows
+that agree in all other parts are the same problem. In the study (study/K1/...) the backend is in the label; the prefix cuda-
+of a part (study/K1/cuda-flash/...) is dropped.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ PEERS = {
     "torch-cpu": "PyTorch (CPU)",
     "ggml": "ggml (llama.cpp)",
 }
+
+
+#: Steps for which a plan of shared prefixes serves in figures "planned once every N steps". It serves until sequences
+#: come or leave, or pages that they share change; growth needs no new plan.
+PLAN_STEPS = 32
 
 
 class Unreadable(Exception):
@@ -89,6 +95,19 @@ class Samples:
     def spread(self) -> float | None:
         """Largest minus smallest, as a fraction of the median; None of a single measurement."""
         return (max(self.us) - min(self.us)) / self.median if len(self.us) > 1 else None
+
+
+def us_text(us: float | None) -> str:
+    return "-" if us is None else f"{us:.0f}" if us >= 1000 else f"{us:.1f}"
+
+
+def with_planning(samples: Samples, steps: int) -> float | None:
+    """us of a decode through PrefixDecoder with its share of the host's work, one decode in each step: a new plan and the
+    copy of its list once in so many steps, and in the other steps a look whether the plan holds."""
+    c = samples.counters
+    if "is_packed" not in c or "planning_us" not in c:
+        return None
+    return samples.median + (c.get("update_us", c["planning_us"]) + (steps - 1) * c.get("holds_us", 0)) / steps
 
 
 @dataclass

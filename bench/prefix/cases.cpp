@@ -32,13 +32,14 @@ PrefixCase tree_case(const std::string& name, std::pair<int, int> heads, const s
   return c;
 }
 
-/// Sequences of `chosen` pages, in the order of their tokens, out of `of` pages that each has for itself.
-PrefixCase chosen_pages(int sequences, int of, int percent, bool per_head) {
+/// Sequences of chosen pages, in the order of their tokens, out of `tokens` tokens that each has for itself.
+PrefixCase chosen_pages(int sequences, int tokens, int page_size, int percent, bool per_head) {
   PrefixCase c;
-  c.page_size      = 16;
+  c.page_size      = page_size;
+  const int of     = tokens / page_size;
   const int chosen = std::max(of * percent / 100, 1);
   const int rows   = per_head ? sequences * c.num_kv_heads : sequences;
-  c.name  = pagoda::detail::concat("chosen", percent, per_head ? "-per-head" : "", "/B", sequences, "/S", of * 16);
+  c.name  = pagoda::detail::concat("chosen", percent, per_head ? "-per-head" : "", "/B", sequences, "/S", tokens);
   c.ways  = {per_head ? Way::per_head : Way::plain};
   c.batch = [=, size = c.page_size, of_sequence = rows / sequences] {
     PrefixBatch batch;
@@ -59,6 +60,36 @@ PrefixCase chosen_pages(int sequences, int of, int percent, bool per_head) {
     return batch;
   };
   return c;
+}
+
+/// Sequences of `context` tokens, and behind them `drafts` drafts, which are the query tokens.
+PrefixCase draft_case(int sequences, int context, int drafts, std::pair<int, int> heads = {32, 8}) {
+  PrefixCase c;
+  c.name        = pagoda::detail::concat("drafts", drafts, "/B", sequences, "/S", context);
+  c.num_q_heads = heads.first, c.num_kv_heads = heads.second;
+  c.page_size = 16, c.drafts = drafts;
+  c.ways  = {Way::tree, Way::chain};
+  c.batch = [=, size = c.page_size] {
+    PrefixBatch batch;
+    batch.page_size = size, batch.query_len = drafts;
+    const int length = context + drafts, pages = (length + size - 1) / size;
+    std::vector<int> ids(static_cast<std::size_t>(sequences) * pages);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
+    for (auto row = ids.begin(); row != ids.end(); row += pages) batch.rows.emplace_back(row, row + pages);
+    batch.seq_lens.assign(batch.rows.size(), length);
+    return batch;
+  };
+  return c;
+}
+
+/// Chosen pages of all sizes. The dense decodes of the same caches (100%) are for comparison.
+void add_chosen_pages(std::vector<PrefixCase>& cases, int sequences, int tokens) {
+  for (const int page_size : {16, 1, 64})
+    for (const int percent : {5, 20, 100})
+      for (const bool per_head : {false, true})
+        if (page_size == 16 || percent < 100 || !per_head)
+          cases.push_back(chosen_pages(sequences, tokens, page_size, percent, per_head));
 }
 
 /// The live sequences of a server as page tables. Prompts share the pages of equal blocks; output tokens are their own.
@@ -91,7 +122,7 @@ PrefixBatch live_batch(const serve::Trace& trace, const std::vector<serve::Live>
 }  // namespace
 
 const char* name_of(Way way) {
-  constexpr const char* names[] = {"plain", "packed", "packed16", "per-head"};
+  constexpr const char* names[] = {"plain", "packed", "packed16", "per-head", "tree", "chain"};
   return names[static_cast<int>(way)];
 }
 
@@ -122,8 +153,8 @@ std::vector<PrefixCase> device_prefix_cases() {
     for (const auto& tree : test::pat_trees())
       cases.push_back(tree_case("tree" + std::to_string(tree.number), heads, tree.nodes, tree.tokens));
   cases.push_back(tree_case("cascade256", {32, 8}, {1, 256}, {4096, 128}));
-  for (const int percent : {5, 20, 100})
-    for (const bool per_head : {false, true}) cases.push_back(chosen_pages(32, 512, percent, per_head));
+  add_chosen_pages(cases, 32, 8192);
+  for (const int drafts : {8, 32, 64, 128}) cases.push_back(draft_case(32, 4096, drafts));
   return cases;
 }
 
@@ -134,14 +165,16 @@ std::vector<PrefixCase> host_prefix_cases() {
     cases.push_back(tree_case("tree" + std::to_string(number), {32, 8}, tree.nodes, tree.tokens));
   }
   cases.push_back(tree_case("cascade32", {32, 8}, {1, 32}, {2048, 128}));
-  for (const int percent : {5, 20, 100})
-    for (const bool per_head : {false, true}) cases.push_back(chosen_pages(8, 128, percent, per_head));
+  add_chosen_pages(cases, 8, 2048);
+  for (const int drafts : {8, 32}) cases.push_back(draft_case(4, 2048, drafts));
   return cases;
 }
 
 std::vector<PrefixCase> small_prefix_cases() {
   std::vector<PrefixCase> cases = {tree_case("small-tree", {8, 2}, {1, 2, 8}, {256, 64, 32})};
-  for (const bool per_head : {false, true}) cases.push_back(chosen_pages(2, 20, 20, per_head));
+  for (const int page_size : {16, 1})
+    for (const bool per_head : {false, true}) cases.push_back(chosen_pages(2, 320, page_size, 20, per_head));
+  for (const int drafts : {9, 70}) cases.push_back(draft_case(2, 100, drafts, {8, 2}));
   return cases;
 }
 

@@ -19,7 +19,9 @@ enum class Way {
   plain,     ///< decode
   packed,    ///< PrefixDecoder
   packed16,  ///< PrefixDecoder, partial states in 16 bits
-  per_head   ///< decode_entries: each sequence of the tables is one kv head of a query token
+  per_head,  ///< decode_entries: each sequence of the tables is one kv head of a query token
+  tree,      ///< decode_entries: the newest tokens of each sequence are a tree of drafts
+  chain      ///< decode of the same tokens as one causal chain
 };
 const char* name_of(Way way);
 
@@ -27,6 +29,7 @@ struct PrefixCase {
   std::string name;  ///< "tree4"
   int num_q_heads = 32, num_kv_heads = 8, head_dim = 128;
   int page_size = 32;
+  int drafts    = 0;  ///< newest tokens of each sequence that are query tokens; 0: the newest one is
   std::function<test::PrefixBatch()> batch{};
   std::vector<Way> ways = {Way::plain, Way::packed};
   bool warm             = false;  ///< also with one cache, which is read again and again
@@ -42,7 +45,7 @@ struct PrefixWork {
 };
 PrefixWork work_of(const test::PrefixBatch& batch);
 
-/// Trees of PAT with its four pairs of heads, a cascade, chosen pages.
+/// Trees of PAT with its four pairs of heads, a cascade, chosen pages, trees of drafts.
 std::vector<PrefixCase> device_prefix_cases();
 /// A few of them, scaled down for CPUs.
 std::vector<PrefixCase> host_prefix_cases();

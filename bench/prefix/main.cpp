@@ -7,10 +7,14 @@
 #include <pagoda/error.hpp>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
-#include <memory>
+#include <filesystem>
+#include <map>
 #include <optional>
-#include <string_view>
+#include <sstream>
+#include <string>
+#include <vector>
 
 namespace pagoda::bench {
 
@@ -28,63 +32,44 @@ struct Session {
   Arena<Exec> arena{exec};
 };
 
-/// Entries of which each reads one kv head: sequence s of the tables is kv head s % heads of query token s / heads.
-/// The problem is made by hand, because there are no partial states.
+/// Whether this benchmark has caches of a type: the plain ones, and those of 8 bits, which have one scale.
 template <class T>
-class HeadEntries {
- public:
-  HeadEntries(const Exec& exec, const PrefixCase& c, int sequences, const PagedKV<T, Memory>& kv)
-      : tokens_(sequences / c.num_kv_heads),
-        entries_("Pagoda::bench::entries", sequences),
-        queries_("Pagoda::bench::queries", sequences) {
-    const auto entries = Kokkos::create_mirror_view(entries_);
-    const auto queries = Kokkos::create_mirror_view(queries_);
-    for (int s = 0; s < sequences; ++s) {
-      entries(s) = {s, 0, -1, s, 1, -1, s % c.num_kv_heads};
-      queries(s) = {s / c.num_kv_heads, s, 1};
-    }
-    Kokkos::deep_copy(entries_, entries), Kokkos::deep_copy(queries_, queries);
-    DecodeOptions<Memory> options{.num_q_heads = c.num_q_heads, .max_query_tokens = tokens_};
-    options.entries = {sequences, 1, sequences};
-    plan_           = std::make_unique<Plan<Exec>>(pagoda::plan(exec, kv, options));
-  }
-  int tokens() const { return tokens_; }
-  template <class Rows>
-  void decode(const Exec& exec, const Rows& q, const PagedKV<T, Memory>& kv, const Rows& out) const {
-    pagoda::detail::Problem p{kv.ref(), tensor_ref(q), tensor_ref(out), {}};
-    p.entries.entries = entries_.data(), p.entries.num_entries = entries_.extent_int(0);
-    p.entries.queries = queries_.data(), p.entries.num_queries = queries_.extent_int(0);
-    pagoda::detail::decode_entries(exec, *plan_, p);
-  }
+inline constexpr bool is_measured = !is_quantized_v<T> || (dims_per_element_v<T> == 1 && block_dims_v<T> == 0);
 
- private:
-  int tokens_;
-  Kokkos::View<Entry*, Memory> entries_;
-  Kokkos::View<EntryQuery*, Memory> queries_;
-  std::unique_ptr<Plan<Exec>> plan_;
-};
-
-/// Median time of new plans, of batches in other orders.
-double planning_us(PrefixDecoder<Exec>& decoder, test::PrefixBatch batch) {
-  std::vector<double> times;
+/// Adds medians of host times, of batches in other orders: planning_us, of a new plan; holds_us, of finding that it
+/// still holds; update_us, of a new plan and the copy of its list to the device, with the wait for it.
+void add_planning_times(Counters& counters, const Exec& exec, PrefixDecoder<Exec>& decoder, test::PrefixBatch batch) {
+  std::map<std::string, std::vector<double>> times;
   batch.sequence_ids.resize(batch.rows.size());
   std::iota(batch.sequence_ids.begin(), batch.sequence_ids.end(), 0);
   for (int i = 0; i < 9; ++i) {
     std::rotate(batch.sequence_ids.begin(), batch.sequence_ids.begin() + 1, batch.sequence_ids.end());
-    decoder.plan(batch.pages());
-    times.push_back(decoder.report().planning_us);
+    const BatchPages pages = batch.pages();
+    exec.fence("Pagoda::bench::planning");
+    const Kokkos::Timer timer;
+    decoder.update(exec, pages);
+    exec.fence("Pagoda::bench::planning");
+    times["update_us"].push_back(timer.seconds() * 1e6);
+    times["planning_us"].push_back(decoder.report().planning_us);
+    decoder.plan(pages);
+    times["holds_us"].push_back(decoder.report().planning_us);
   }
-  std::nth_element(times.begin(), times.begin() + 4, times.end());
-  return times[4];
+  for (auto& [name, of] : times) {
+    std::nth_element(of.begin(), of.begin() + 4, of.end());
+    counters[name] = of[4];
+  }
 }
 
 template <class T>
 Outcome measure(Session& session, const PrefixCase& c, Way way, bool warm) {
-  using Rows               = Kokkos::View<T***, Kokkos::LayoutRight, Memory>;
+  using Number             = std::conditional_t<is_quantized_v<T>, half_t, T>;
+  using Rows               = Kokkos::View<Number***, Kokkos::LayoutRight, Memory>;
   const Exec& exec         = session.exec;
   test::PrefixBatch batch  = c.batch();
   const PrefixWork work    = work_of(batch);
   const double token_bytes = 2.0 * c.num_kv_heads * c.head_dim * sizeof(T);
+  const int sequences      = static_cast<int>(batch.rows.size());
+  const int queries        = std::max(c.drafts, 1);  // of each sequence
   // Lists of single kv heads read one head of each token.
   const double part = way == Way::per_head ? 1.0 / c.num_kv_heads : 1;
   const auto bytes  = static_cast<std::size_t>(
@@ -101,7 +86,7 @@ Outcome measure(Session& session, const PrefixCase& c, Way way, bool warm) {
   const PrefixCaches<Exec, T> caches(exec, c, batch, work, memory, rotation.caches);
 
   const int longest = *std::max_element(batch.seq_lens.begin(), batch.seq_lens.end());
-  const int tokens  = static_cast<int>(batch.rows.size()) / (way == Way::per_head ? c.num_kv_heads : 1);
+  const int tokens  = way == Way::per_head ? sequences / c.num_kv_heads : sequences * queries;
   const Rows q("Pagoda::bench::q", tokens, c.num_q_heads, c.head_dim);
   const Rows out("Pagoda::bench::out", tokens, c.num_q_heads, c.head_dim);
   fill(exec, q, query_from);
@@ -109,15 +94,23 @@ Outcome measure(Session& session, const PrefixCase& c, Way way, bool warm) {
   Outcome o;
   Counters& counters = o.counters;
   std::optional<PrefixDecoder<Exec>> decoder;
-  std::optional<HeadEntries<T>> heads;
-  if (way == Way::per_head) {
-    heads.emplace(exec, c, static_cast<int>(batch.rows.size()), caches[0]);
+  std::optional<ListDecoder<Exec>> lists;
+  std::optional<Plan<Exec>> chain;
+  EntryList list;
+  DecodeOptions<Memory> options{.num_q_heads = c.num_q_heads, .max_seq_len = longest, .max_query_len = queries};
+  if (way == Way::per_head || way == Way::tree) {
+    list = way == Way::tree ? draft_list(sequences, queries) : per_head_list(sequences, c.num_kv_heads);
+    lists.emplace(exec, list, c.num_q_heads, tokens, caches[0]);
+    counters["entries"] = static_cast<double>(list.entries.size());
+    o.label             = "lists: " + lists->plan().describe() + "; ";
+  } else if (way == Way::chain) {
+    chain.emplace(pagoda::plan(exec, caches[0], options));
+    o.label = "plan: " + chain->describe() + "; ";
   } else {
-    PrefixOptions options;
-    if (way == Way::packed16) options.state_type = DType::fp16;
-    decoder.emplace(exec, caches[0], DecodeOptions<Memory>{.num_q_heads = c.num_q_heads, .max_seq_len = longest},
-                    options);
-    counters["planning_us"] = planning_us(*decoder, batch);
+    PrefixOptions prefix;
+    if (way == Way::packed16) prefix.state_type = DType::fp16;
+    decoder.emplace(exec, caches[0], options, prefix);
+    add_planning_times(counters, exec, *decoder, batch);
     decoder->update(exec, batch.pages());
     const PrefixReport& report      = decoder->report();
     counters["predicted_plain_us"]  = report.plain_us;
@@ -131,14 +124,9 @@ Outcome measure(Session& session, const PrefixCase& c, Way way, bool warm) {
     }
   }
   const auto decode = [&](int i) {
-    switch (way) {
-      case Way::plain:
-        return pagoda::decode(exec, decoder->plain_plan(), q, caches[i], out);
-      case Way::per_head:
-        return heads->decode(exec, q, caches[i], out);
-      default:
-        return decoder->decode(exec, q, caches[i], out);
-    }
+    if (lists) return lists->decode(exec, q, caches[i], out);
+    if (way == Way::packed || way == Way::packed16) return decoder->decode(exec, q, caches[i], out);
+    pagoda::decode(exec, chain ? *chain : decoder->plain_plan(), q, caches[i], out);
   };
 
   if (session.small) {
@@ -155,8 +143,8 @@ Outcome measure(Session& session, const PrefixCase& c, Way way, bool warm) {
     counters["ratio"]          = o.seconds / floor.seconds;
     o.label += "floor: " + floor.shape;
   }
-  // Both products of all query heads with all tokens.
-  const double flops      = 4.0 * static_cast<double>(work.tokens) * c.head_dim * c.num_q_heads * part;
+  // Both products of all query rows with all tokens, also with hidden drafts.
+  const double flops      = 4.0 * static_cast<double>(work.tokens) * queries * c.head_dim * c.num_q_heads * part;
   counters["us"]          = o.seconds * 1e6;
   counters["bytes"]       = static_cast<double>(bytes);
   counters["bytes_all"]   = static_cast<double>(work.tokens) * token_bytes * part;
@@ -164,13 +152,17 @@ Outcome measure(Session& session, const PrefixCase& c, Way way, bool warm) {
   counters["products_us"] = on_host ? 0 : flops / 6e8;  // at 600 TFLOP/s
   counters["caches"]      = rotation.caches;
 
-  Kokkos::deep_copy(exec, out, T(std::numeric_limits<float>::quiet_NaN()));
+  Kokkos::deep_copy(exec, out, Number(std::numeric_limits<float>::quiet_NaN()));
   decode(0);
   exec.fence("Pagoda::bench::checked_decode");
-  o.fault = find_prefix_fault(
-      caches, Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), q),
-      Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), out), c.num_q_heads / c.num_kv_heads,
-      [&](int token, int kv_head) { return way == Way::per_head ? token * c.num_kv_heads + kv_head : token; });
+  const auto sight_of = [&](int token, int kv_head) -> Sight {
+    if (way == Way::tree) return sight_of_draft(list, token, longest);
+    const int sequence = way == Way::per_head ? token * c.num_kv_heads + kv_head : token / queries;
+    return {sequence, batch.seq_lens[sequence] - (queries - 1) + token % queries};
+  };
+  o.fault = find_prefix_fault(caches, Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), q),
+                              Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), out),
+                              c.num_q_heads / c.num_kv_heads, c.drafts > 0 ? 12 : 3, sight_of);
   return o;
 }
 
@@ -178,7 +170,29 @@ Outcome measure(Session& session, const PrefixCase& c, Way way, bool warm) {
 struct Arguments {
   bool small = false;
   std::vector<std::string> traces;
+  std::string types;  ///< separated by commas; empty: bench_type()
 };
+
+/// The types of this build by name.
+std::vector<DType> types_named(const std::string& names) {
+  if (names.empty()) return {bench_type()};
+#define PAGODA_TYPE_OF_BUILD(name) DType::name,
+  const std::vector<DType> known{PAGODA_FOR_EACH_ENABLED_TYPE(PAGODA_TYPE_OF_BUILD)};
+#undef PAGODA_TYPE_OF_BUILD
+  std::vector<DType> found;
+  std::istringstream each(names);
+  for (std::string name; std::getline(each, name, ',');) {
+    const auto type = std::find_if(known.begin(), known.end(), [&](DType t) {
+      bool measured = false;
+      pagoda::detail::by_type(t, [&]<class T>(T*) { measured = is_measured<T>; });
+      return measured && name == pagoda::name_of(t);
+    });
+    pagoda::detail::require(type != known.end(), "--types has ", name,
+                            "; allowed: types of this build with at least 8 bits");
+    found.push_back(*type);
+  }
+  return found;
+}
 
 Arguments take_arguments(int& argc, char** argv) {
   Arguments a;
@@ -188,6 +202,8 @@ Arguments take_arguments(int& argc, char** argv) {
       a.small = true;
     } else if (std::strcmp(argv[i], "--trace") == 0 && i + 1 < argc) {
       a.traces.emplace_back(argv[++i]);
+    } else if (std::strcmp(argv[i], "--types") == 0 && i + 1 < argc) {
+      a.types = argv[++i];
     } else {
       argv[kept++] = argv[i];
     }
@@ -203,26 +219,32 @@ int run_all(Harness& harness, const Arguments& arguments) {
                                     : on_host       ? host_prefix_cases()
                                                     : device_prefix_cases();
   std::vector<std::string> traces = arguments.traces;
-  traces.emplace_back(PAGODA_PREFIX_TRACE);
+  const std::filesystem::path own = PAGODA_PREFIX_TRACE;  // in the sources
+  const auto is_own = [&](const std::string& file) { return std::filesystem::path(file).stem() == own.stem(); };
+  if (!std::filesystem::exists(own)) {
+    std::fprintf(stderr, "no live batches of %s: the file is not here\n", own.c_str());
+  } else if (std::none_of(traces.begin(), traces.end(), is_own)) {
+    traces.push_back(own);
+  }
   for (const std::string& file : traces)
     for (const int sequences : arguments.small ? std::vector{4} : on_host ? std::vector{16} : std::vector{64, 256})
       for (PrefixCase& c : trace_cases(file, sequences, arguments.small ? 32 : on_host ? 16 : 1))
         cases.push_back(std::move(c));
-  const DType type = bench_type();
-  for (const PrefixCase& c : cases)
-    for (const bool warm : {false, true}) {
-      if (warm && !c.warm) continue;
-      for (const Way way : c.ways) {
-        if (warm && way == Way::packed16) continue;
-        harness.add(c.full_name(type, way, warm), [&session, c, way, warm, type] {
-          Outcome o;
-          pagoda::detail::by_type(type, [&]<class T>(T*) {
-            if constexpr (!is_quantized_v<T>) o = measure<T>(session, c, way, warm);
+  for (const DType type : types_named(arguments.types))
+    for (const PrefixCase& c : cases)
+      for (const bool warm : {false, true}) {
+        if (warm && !c.warm) continue;
+        for (const Way way : c.ways) {
+          if (warm && way == Way::packed16) continue;
+          harness.add(c.full_name(type, way, warm), [&session, c, way, warm, type] {
+            Outcome o;
+            pagoda::detail::by_type(type, [&]<class T>(T*) {
+              if constexpr (is_measured<T>) o = measure<T>(session, c, way, warm);
+            });
+            return o;
           });
-          return o;
-        });
+        }
       }
-    }
   if (!arguments.small) add_planning(harness);
   return harness.run();
 }
@@ -231,10 +253,12 @@ int run_all(Harness& harness, const Arguments& arguments) {
 
 }  // namespace pagoda::bench
 
-/// pagoda_bench_prefix: batches that share prefixes, decoded plainly and packed, and the planner alone.
+/// pagoda_bench_prefix: batches that share prefixes, decoded plainly and packed, trees of drafts, and the planner
+/// alone.
 ///
-///   --small        very small problems, for tests
-///   --trace FILE   also live batches of this trace (the form of pagoda-serve)
+///   --small            very small problems, for tests
+///   --trace FILE       also live batches of this trace (the form of pagoda-serve)
+///   --types TYPE,...   element types of the caches, such as fp16,bf16; default: one (bench_type)
 int main(int argc, char** argv) {
   using namespace pagoda::bench;
   const Arguments arguments = take_arguments(argc, argv);

@@ -5,8 +5,8 @@
 #include "bench/common/harness.hpp"
 #include "bench/common/timing.hpp"
 #include "bench/prefix/cases.hpp"
+#include "bench/prefix/lists.hpp"
 
-#include <pagoda/entries.hpp>
 #include <pagoda/prefix.hpp>
 #include <pagoda/reference.hpp>
 
@@ -57,7 +57,7 @@ class PrefixCaches {
         for (std::size_t p = 0; p < batch.rows[s].size(); ++p) ids[s * columns + p] = place(i, batch.rows[s][p]);
       const Kokkos::View<int**, Kokkos::LayoutRight, Memory> table("Pagoda::bench::table", batch.rows.size(), columns);
       copy(Kokkos::View<int*, Memory>(table.data(), table.size()), ids);
-      caches_.emplace_back(k, v, table, lengths);
+      caches_.push_back(scaled(Paged(k, v, table, lengths)));
     }
     exec.fence("Pagoda::bench::caches");
   }
@@ -65,19 +65,21 @@ class PrefixCaches {
   const Paged& operator[](int i) const { return caches_[static_cast<std::size_t>(i)]; }
 
   /// Attention of one query row of copy 0, in float64.
-  reference::Row attend(const std::vector<double>& q, int sequence, int kv_head) const {
+  reference::Row attend(const std::vector<double>& q, const Sight& sight, int kv_head) const {
     const auto read = [&, this](std::size_t first) {
-      return [=, this](int token, std::span<double> row) {
-        const int page = place(0, batch_.rows[sequence][token / case_.page_size]);
+      return [=, &sight, this](int index, std::span<double> row) {
+        const int token = index < sight.tokens ? index : sight.others[static_cast<std::size_t>(index - sight.tokens)];
+        const int page  = place(0, batch_.rows[sight.sequence][token / case_.page_size]);
         const std::size_t from =
             first + ((std::size_t(page) * case_.page_size + token % case_.page_size) * case_.num_kv_heads + kv_head) *
                         case_.head_dim;
-        for (std::size_t d = 0; d < row.size(); ++d) row[d] = static_cast<double>(arena_element<T>(from + d));
+        for (std::size_t d = 0; d < row.size(); ++d)
+          row[d] = static_cast<double>(scale()) * static_cast<double>(arena_element<T>(from + d));
       };
     };
     reference::RowOptions options;
     options.softmax_scale = 1 / std::sqrt(double(case_.head_dim));
-    const int length      = batch_.seq_lens[sequence];
+    const int length      = sight.tokens + static_cast<int>(sight.others.size());
     return reference::attend(q, length, length - 1, case_.head_dim, read(0), read(values_), options);
   }
 
@@ -86,6 +88,18 @@ class PrefixCaches {
     return std::size_t(work.pages) * copies * c.page_size * c.num_kv_heads * c.head_dim;
   }
   int place(int copy, int page) const { return places_[std::size_t(copy) * pages_ + page]; }
+  /// Of all keys and all values: it maps stored numbers back to N(0, 1).
+  static constexpr float scale() { return is_quantized_v<T> ? 1 / stored_deviation<T> : 1.0f; }
+  Paged scaled(const Paged& kv) {
+    if constexpr (is_quantized_v<T>) {
+      scales_ = Kokkos::View<float*, Memory>("Pagoda::bench::scales", 1);
+      Kokkos::deep_copy(scales_, scale());
+      const Kokkos::View<const float, Memory> one(scales_.data());
+      return kv.with_scales(per_tensor_scales(one, one));
+    } else {
+      return kv;
+    }
+  }
   static void copy(const Kokkos::View<int*, Memory>& to, const std::vector<int>& from) {
     Kokkos::deep_copy(to, Kokkos::View<const int*, Kokkos::HostSpace>(from.data(), from.size()));
   }
@@ -95,6 +109,7 @@ class PrefixCaches {
   int pages_;
   std::size_t values_;
   std::vector<int> places_;
+  Kokkos::View<float*, Memory> scales_;  ///< one, of a quantized cache
   std::vector<Paged> caches_;
 };
 
@@ -115,13 +130,11 @@ double seconds_without_graph(const Exec& exec, const Rotation& rotation, const S
   return samples[2];
 }
 
-/// Compares a few rows of a decode of copy 0, and says which is wrong. sequence_of(token, kv_head): whose cache it
-/// reads.
-template <class Caches, class Rows, class SequenceOf>
-std::string find_prefix_fault(const Caches& caches, const Rows& q, const Rows& out, int group,
-                              const SequenceOf& sequence_of) {
-  using T            = std::remove_const_t<typename Rows::value_type>;
-  constexpr int rows = 3;
+/// Compares a few rows of a decode of copy 0, and says which is wrong. sight_of(token, kv_head): what the row sees.
+template <class Caches, class Rows, class SightOf>
+std::string find_prefix_fault(const Caches& caches, const Rows& q, const Rows& out, int group, int rows,
+                              const SightOf& sight_of) {
+  using T = std::remove_const_t<typename Rows::value_type>;
   for (std::size_t i = 0; i < out.size(); ++i)
     if (!std::isfinite(static_cast<double>(out.data()[i])))
       return pagoda::detail::concat("element ", i, " of the output is not a finite number");
@@ -130,7 +143,7 @@ std::string find_prefix_fault(const Caches& caches, const Rows& q, const Rows& o
     const int token = static_cast<int>(x % out.extent(0)), head = static_cast<int>((x >> 32) % out.extent(1));
     std::vector<double> query(q.extent(2));
     for (std::size_t d = 0; d < query.size(); ++d) query[d] = static_cast<double>(q(token, head, d));
-    const auto right = caches.attend(query, sequence_of(token, head / group), head / group);
+    const auto right = caches.attend(query, sight_of(token, head / group), head / group);
     double error     = 0;
     for (std::size_t d = 0; d < query.size(); ++d)
       error += std::pow(static_cast<double>(out(token, head, d)) - right.out[d], 2);

@@ -20,11 +20,11 @@ using namespace detail;
 using test::PrefixBatch;
 
 constexpr DecodeHeads heads{32, 8, 128, 128, 512};
-constexpr int sequences = 1024, pages = 64;
 
-/// 1024 sequences of 64 pages of 16 tokens. shared(b): how many pages, and of which earlier sequence.
+/// Sequences of so many pages of 16 tokens. shared(b): of which earlier sequence, and how many pages. ids: number of
+/// page ids, which then stand at many places; 0: each page has its own, as in a cache.
 template <class Shared>
-PrefixBatch batch_of(const Shared& shared) {
+PrefixBatch batch_of(int sequences, int pages, const Shared& shared, int ids = 0) {
   PrefixBatch batch;
   int next = 0;
   for (int b = 0; b < sequences; ++b) {
@@ -38,7 +38,7 @@ PrefixBatch batch_of(const Shared& shared) {
   for (int i = 0; i < next; ++i) shuffled[i] = i;
   std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937(1));
   for (auto& row : batch.rows)
-    for (int& page : row) page = shuffled[page];
+    for (int& page : row) page = ids > 0 ? shuffled[page] % ids : shuffled[page];
   batch.seq_lens.assign(sequences, 16 * pages - 3);
   return batch;
 }
@@ -86,20 +86,31 @@ void add_planning(Harness& harness) {
     harness.add("plan/" + name, [batch] { return plan(batch); });
     harness.add("holds/" + name, [batch] { return holds(batch); });
   };
+  constexpr int sequences = 1024, pages = 64;
   std::mt19937 random(2);
-  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-  add("1024x64/nothing_shared", batch_of([](int) { return std::pair(0, 0); }));
-  add("1024x64/one_prompt_of_40", batch_of([](int b) { return std::pair(0, b > 0 ? 40 : 0); }));
-  add("1024x64/8_prompts_64_documents", batch_of([](int b) {
+  const auto below  = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  const auto prompt = [](int length) { return [=](int b) { return std::pair(0, b > 0 ? length : 0); }; };
+  const auto forest = [&](int length) {
+    return [&below, length](int b) { return b > 0 ? std::pair(below(b), below(length)) : std::pair(0, 0); };
+  };
+  add("1024x64/nothing_shared", batch_of(sequences, pages, prompt(0)));
+  add("1024x64/one_prompt_of_40", batch_of(sequences, pages, prompt(40)));
+  add("1024x64/8_prompts_64_documents", batch_of(sequences, pages, [](int b) {
         return b % 16 > 0 ? std::pair(b - b % 16, 40) : std::pair(b % 128 > 0 ? b - b % 128 : 0, b % 128 > 0 ? 20 : 0);
       }));
-  add("1024x64/random_forest",
-      batch_of([&](int b) { return b > 0 ? std::pair(below(b), below(pages)) : std::pair(0, 0); }));
-  add("1024x64/binary_tree", batch_of([](int b) {  // of depth 10, six pages a level
+  add("1024x64/random_forest", batch_of(sequences, pages, forest(pages)));
+  add("1024x64/binary_tree", batch_of(sequences, pages, [](int b) {  // of depth 10, six pages a level
         for (int level = 9; b > 0 && level >= 0; --level)
           if (b % (1 << (9 - level + 1)) != 0) return std::pair(b - (b & -b), 6 * level);
         return std::pair(0, 0);
       }));
+  for (const auto& [batch, columns] : {std::pair(1024, 512), {256, 8192}}) {
+    const std::string name = std::to_string(batch) + "x" + std::to_string(columns);
+    add(name + "/one_prompt_of_5_8", batch_of(batch, columns, prompt(columns * 5 / 8)));
+    add(name + "/random_forest", batch_of(batch, columns, forest(columns)));
+    add(name + "/one_prompt_of_5_8_64_ids", batch_of(batch, columns, prompt(columns * 5 / 8), 64));
+    add(name + "/random_forest_64_ids", batch_of(batch, columns, forest(columns), 64));
+  }
   for (const auto& tree : test::pat_trees())
     add("pat_tree:" + std::to_string(tree.number), test::tree_batch(tree.nodes, tree.tokens));
 }
