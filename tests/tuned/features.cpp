@@ -135,6 +135,7 @@ const std::vector<Row> rows{
     {"list of entries, fp8", [](Ask& a) { make_list(a), a.type = DType::fp8_e4m3; }},
     {"list of entries, latent cache 576/512, 16 heads", [](Ask& a) { make_list(a), make_latent(a); }},
     {"list of entries, pages of 1 token", [](Ask& a) { make_list(a), a.page_size = 1; }},
+    {"list of entries, contiguous cache", [](Ask& a) { make_list(a), a.page_size = 0; }},
     {"list of entries, logit soft cap", [](Ask& a) { make_list(a), a.options.logit_soft_cap = 30; }},
 };
 
