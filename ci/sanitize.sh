@@ -11,19 +11,28 @@ shift
 [ $# != 0 ] || set -- memcheck initcheck synccheck racecheck
 sanitizer=$(command -v "${COMPUTE_SANITIZER:-compute-sanitizer}" || command -v /usr/local/cuda/bin/compute-sanitizer) ||
   { echo "ci/sanitize.sh: there is no compute-sanitizer here: name one by COMPUTE_SANITIZER" >&2 && exit 2; }
-program=$build/tests/decode/pagoda_test_decode
-[ -x "$program" ] || { echo "ci/sanitize.sh: $program is not built" >&2 && exit 2; }
+decode=$build/tests/decode/pagoda_test_decode
+lists=$build/tests/tuned/pagoda_test_tuned_lists
+for program in "$decode" "$lists"; do
+  [ -x "$program" ] || { echo "ci/sanitize.sh: $program is not built" >&2 && exit 2; }
+done
 
 # One query token for each sequence: every block size and group, split rows, whole rows, streams, copies by lanes.
 one_token='Tuned/*fp16.Groups:Tuned/*fp16.UnevenBatches:Tuned/*fp16.RepeatsBitForBit:TunedAlone.*'
 # Latent caches, large groups and several query tokens.
 many_rows='TunedMany/*fp16.RepeatsBitForBit:TunedMany/*fp16.FewerQueryTokensThanPlanned:TunedManyNaN/*fp16.LargeScores'
 
-filter_of() { # filter_of TOOL
-  case $1 in
+# Lists of entries: all layouts, types of outputs and partial states, rows without tokens, ends that move.
+of_lists='TunedLists.Layouts:TunedLists.AlmostNothing:TunedLists.SequencesGrow'
+
+filter_of() { # filter_of TOOL PROGRAM
+  case $1,$2 in
     # racecheck follows the lane that arrives at a barrier in shared memory, but not the __syncwarp that orders the
-    # other lanes of its warp before it: it reports hazards in the kernels for many query rows that are none.
-    racecheck) echo "${SANITIZE_FILTER:-$one_token}" ;;
+    # other lanes of its warp before it: it reports hazards in the kernels for many query rows, and for lists, that are
+    # none.
+    "racecheck,$lists") echo "${SANITIZE_FILTER:--*}" ;;
+    *",$lists") echo "${SANITIZE_FILTER:-$of_lists}" ;;
+    racecheck,*) echo "${SANITIZE_FILTER:-$one_token}" ;;
     *) echo "${SANITIZE_FILTER:-$one_token:$many_rows}" ;;
   esac
 }
@@ -39,10 +48,17 @@ for tool in "$@"; do
   # The tool finds out by itself how many barriers a block has in shared memory, too few for these kernels, which then
   # fail (tests/tuned/many_barriers.cu shows it). At most, they have 48.
   [ "$tool" != synccheck ] || options+=(--num-cuda-barriers 64)
-  timeout 1800 "$sanitizer" --tool "$tool" "${options[@]}" \
-    "$program" --gtest_brief=1 "--gtest_filter=$(filter_of "$tool")" >"$log" 2>&1 </dev/null || status=$?
-  ran=$(sed -nE 's/^\[  PASSED  \] ([0-9]+) test.*/\1/p' "$log")
-  if [ "$status" = 0 ] && [ "${ran:-0}" -gt 0 ]; then
+  ran=0
+  for program in "$decode" "$lists"; do
+    filter=$(filter_of "$tool" "$program")
+    [ "$filter" != '-*' ] || continue
+    timeout 1800 "$sanitizer" --tool "$tool" "${options[@]}" \
+      "$program" --gtest_brief=1 "--gtest_filter=$filter" >"$log" 2>&1 </dev/null || status=$?
+    [ "$status" = 0 ] || break
+    passed=$(sed -nE 's/^\[  PASSED  \] ([0-9]+) test.*/\1/p' "$log")
+    ran=$((ran + ${passed:-0}))
+  done
+  if [ "$status" = 0 ] && [ "$ran" -gt 0 ]; then
     echo "ci/sanitize.sh: $tool passed: $ran tests, $SECONDS s"
   else
     failed+=("$tool")

@@ -76,6 +76,9 @@ inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Pro
   t       = tuned_shape(s);
   t.batch = kv.batch;
   if (is_list(t)) {
+    // Ranges begin at any token of a contiguous cache. These kernels copy 8 tokens at a time, counted from a sequence's
+    // first one.
+    if (!kv.paged) return "a list of entries, with a contiguous cache";
     if (const char* const reason = tuned_list(p, t.list)) return reason;
     t.list.sinks     = s.options.sinks;
     t.total_q_tokens = p.q.extent[0];

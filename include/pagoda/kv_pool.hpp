@@ -53,6 +53,7 @@ struct PoolOptions {
   KVOrder order     = KVOrder::NHD;  ///< order of the token and head axes
   int num_q_heads   = 0;  ///< for the plan made at construction; default: no plan, call prepare before decode
   SharePrefixes share_prefixes = SharePrefixes::automatic;  ///< paged only: how decodes read shared pages
+  PrefixOptions prefix{};  ///< paged only: bounds, state type and rates of the decoder that prepare makes
 };
 
 namespace detail {
@@ -186,8 +187,10 @@ class PAGODA_EXPORT KVPool {
   /// writes lengths, sequence ids and pages, which such a decode reads before it waits for that kernel. See
   /// LayoutPool::kv. Throws InvalidArgument for options.entries, because a pool makes its own lists.
   ///
-  /// A paged pool plans with a PrefixDecoder, which allocates memory for lists and partial states here: with its
-  /// default bounds, four partial states for each of max_query_tokens. SharePrefixes::never saves that memory.
+  /// A paged pool plans with a PrefixDecoder of PoolOptions::prefix, which allocates memory for lists and partial
+  /// states here: by default, four partial states for each of max_query_tokens. Smaller bounds (max_states) and states
+  /// of 16 bits (state_type) need less memory, and SharePrefixes::never needs none. Throws what PrefixDecoder throws
+  /// for these options.
   void prepare(const ExecutionSpace& exec, const DecodeOptions<memory_space>& options);
   /// Decodes these sequences, at most max_sequences, in this order. q, out, lse and exceptions: see pagoda::decode. If
   /// the slots differ from those of the last decode, one small kernel is launched first. All arguments are checked
@@ -216,7 +219,8 @@ class PAGODA_EXPORT KVPool {
   const PrefixReport& prefix_report() const;
   /// The rates that decodes plan from. Throws InvalidArgument if decodes are always plain.
   const DeviceRates& rates() const;
-  /// Changes the rates that later decodes plan from, until the next prepare. Throws InvalidArgument if decodes are
+  /// Changes the rates that later decodes plan from, until the next prepare (PoolOptions::prefix has rates that stay).
+  /// Throws InvalidArgument if decodes are
   /// always plain, and as PrefixDecoder::set_rates does.
   void set_rates(const DeviceRates& rates);
   /// The tables of these sequences on the host, for planners: query_len query tokens of each. The result refers to

@@ -54,6 +54,8 @@ typedef struct pagoda_pool_options {
   pagoda_order order;    /**< default: PAGODA_NHD */
   int32_t num_q_heads;   /**< of the plan made at once; default: none, call pagoda_pool_prepare before decodes */
   pagoda_share_prefixes share_prefixes; /**< PAGODA_PAGED only; default: PAGODA_SHARE_AUTOMATIC */
+  /** PAGODA_PAGED only: how plans read shared pages; read by pagoda_pool_create. Default: the defaults. */
+  const pagoda_prefix_options* prefix;
 } pagoda_pool_options;
 
 /** How full a pool is. Fields that an older struct lacks are not written. */
@@ -111,8 +113,8 @@ PAGODA_C_EXPORT void pagoda_pool_destroy(pagoda_pool* pool);
     workspace_bytes must be zero. */
 PAGODA_C_EXPORT pagoda_status pagoda_pool_prepare(const pagoda_exec* exec, pagoda_pool* pool,
                                                   const pagoda_decode_options* options);
-/** Fills *options with those that the pool was made with, and their defaults. Set options->struct_size before the call.
- */
+/** Fills *options with those that the pool was made with, and their defaults, and options->prefix with NULL. Set
+    options->struct_size before the call. */
 PAGODA_C_EXPORT pagoda_status pagoda_pool_get_options(const pagoda_pool* pool, pagoda_pool_options* options);
 /** pagoda_plan_describe of the pool's plan. Valid until the pool is prepared again. NULL if there is no plan. */
 PAGODA_C_EXPORT const char* pagoda_pool_describe(pagoda_pool* pool);

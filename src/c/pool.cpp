@@ -2,6 +2,7 @@
 // Pools of the C interface.
 #include "src/base/by_type.hpp"
 #include "src/c/pools.hpp"
+#include "src/c/prefix_structs.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -28,6 +29,7 @@ pagoda::PoolOptions pool_options(const char* who, const pagoda_pool_options& o) 
   to.num_pages = o.num_pages, to.num_q_heads = o.num_q_heads;
   to.order          = order_of(who, "options.order", o.order);
   to.share_prefixes = static_cast<pagoda::SharePrefixes>(o.share_prefixes);
+  to.prefix         = prefix_options_of(who, o.prefix);
   return to;
 }
 

@@ -31,22 +31,6 @@ void set(std::int32_t* to, bool value) {
   if (to) *to = value ? 1 : 0;
 }
 
-pagoda::PrefixOptions prefix_options(const char* who, const pagoda_prefix_options* given) {
-  pagoda::PrefixOptions to;
-  if (!given) return to;
-  const auto o   = read_struct(who, "prefix", given, offsetof(pagoda_prefix_options, rates));
-  to.max_entries = o.max_entries, to.max_states = o.max_states;
-  require(o.reserved == 0, who, ": prefix.reserved is ", o.reserved, "; allowed: 0");
-  if (o.state_type != 0) {
-    const pagoda::DType* const type = find_type(o.state_type);
-    require(type != nullptr, who, ": prefix.state_type is ", o.state_type,
-            "; allowed: PAGODA_FP32, PAGODA_FP16 or PAGODA_BF16");
-    to.state_type = *type;
-  }
-  if (o.rates) to.rates = rates_of(who, o.rates);
-  return to;
-}
-
 pagoda::BatchPages tables_of(const char* who, const pagoda_batch_pages* given) {
   const auto t        = read_struct(who, "tables", given, offsetof(pagoda_batch_pages, block_table));
   const auto at_least = [&](const char* name, std::int64_t value) {
@@ -95,7 +79,7 @@ pagoda_status pagoda_prefix_create(const pagoda_exec* exec, const pagoda_cache* 
       require(o.max_entries == 0, who, ": options.max_entries is ", o.max_entries,
               "; allowed: 0, as the decoder makes its lists");
       *decoder = make_handle<pagoda_prefix_decoder>(
-          DecoderOf<Space>(instance, described.ref(), decode_options<Space>(o), prefix_options(who, prefix)),
+          DecoderOf<Space>(instance, described.ref(), decode_options<Space>(o), prefix_options_of(who, prefix)),
           std::string());
     });
   });

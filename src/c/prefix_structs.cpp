@@ -2,6 +2,7 @@
 #include "src/c/prefix_structs.hpp"
 
 #include "src/c/boundary.hpp"
+#include "src/c/tensors.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -44,6 +45,22 @@ DeviceRates rates_of(const char* who, const pagoda_device_rates* given) {
           r.teams,
           r.item_us,
           r.list_us};
+}
+
+PrefixOptions prefix_options_of(const char* who, const pagoda_prefix_options* given) {
+  PrefixOptions to;
+  if (!given) return to;
+  const auto o   = read_struct(who, "prefix", given, offsetof(pagoda_prefix_options, rates));
+  to.max_entries = o.max_entries, to.max_states = o.max_states;
+  require(o.reserved == 0, who, ": prefix.reserved is ", o.reserved, "; allowed: 0");
+  if (o.state_type != 0) {
+    const DType* const type = find_type(o.state_type);
+    require(type != nullptr, who, ": prefix.state_type is ", o.state_type,
+            "; allowed: PAGODA_FP32, PAGODA_FP16 or PAGODA_BF16");
+    to.state_type = *type;
+  }
+  if (o.rates) to.rates = rates_of(who, o.rates);
+  return to;
 }
 
 void write_rates(const char* who, const DeviceRates& from, pagoda_device_rates* rates) {

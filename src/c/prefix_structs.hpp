@@ -5,11 +5,13 @@
 #include <pagoda/device_rates.hpp>
 #include <pagoda/prefix.hpp>
 
-/// Rates and reports of shared prefixes, which decoders and pools have.
+/// Options, rates and reports of shared prefixes, which decoders and pools have.
 namespace pagoda::c {
 
 /// Checks a struct of the caller's and reads it.
 DeviceRates rates_of(const char* who, const pagoda_device_rates* given);
+/// The same for options; null: the defaults.
+PrefixOptions prefix_options_of(const char* who, const pagoda_prefix_options* given);
 /// Checks struct_size, and fills the fields that the caller's struct has.
 void write_rates(const char* who, const DeviceRates& from, pagoda_device_rates* rates);
 /// The same for a report.

@@ -3,6 +3,7 @@
 
 #include "src/base/spaces.hpp"
 #if defined(KOKKOS_ENABLE_CUDA)
+#include "backends/cuda/rates.hpp"
 #include "backends/cuda/stream.hpp"
 #include "backends/cuda/tuned/decode.hpp"
 #endif
@@ -14,7 +15,6 @@
 #include <Kokkos_Core.hpp>
 
 #include <algorithm>
-#include <string_view>
 #include <type_traits>
 
 namespace pagoda::detail {
@@ -39,33 +39,14 @@ DeviceRates host_rates(int threads) {
 
 #if defined(KOKKOS_ENABLE_CUDA)
 
-/// Rates of an H200, fitted to plain decodes and decodes of lists of 18 trees with four kinds of heads (bench/NOTES.md,
-/// "Lists of entries"). Tiles are those of the warpgroup kernels, or of the generic kernel with and without matrix
-/// instructions; plain decodes of up to 8 rows run in the warp kernels.
-DeviceRates h200_rates(const Schedule& lists) {
-  DeviceRates r;
-  r.cache_bytes_per_us = 1.2e7;
-  r.state_bytes_per_us = 1.5e6;
-  r.list_us            = 20;
-  r.plain_tiles        = {{8, 2e9}, {64, 6e8}, {128, 6e8}};
-  if (std::string_view(lists.backend.name) == "tuned") {
-    r.tiles   = {{64, 5e8}, {128, 5.75e8}};
-    r.item_us = 1.5;
-  } else if (size_of(lists.kernel.probability_type) == 2) {
-    r.tiles = {{8, 3e8}, {16, 4e8}};
-  } else {
-    r.tiles = {{1, 1e7}, {4, 3e7}, {8, 4e7}};
-  }
-  return r;
-}
-
-DeviceRates cuda_rates(const Kokkos::Cuda& exec, const Schedule& lists) {
+/// The rates of an H200, scaled to the device.
+DeviceRates cuda_rates(const Kokkos::Cuda& exec, const Schedule& plain, const Schedule& lists) {
   const CudaDeviceGuard guard(exec.cuda_device());
   tuned::Device device    = tuned::Device::current();
   device.num_sms          = std::min(device.num_sms, lists.multiprocessors);
   const tuned::Speed h200 = {};
   constexpr int h200_sms  = 132;
-  DeviceRates r           = h200_rates(lists);
+  DeviceRates r           = h200_rates(plain, lists);
   // Bandwidth was measured on the device or follows from its memory clock. On-chip work scales with clock and
   // multiprocessors.
   const double memory = device.speed.bytes_per_us / h200.bytes_per_us;
@@ -100,9 +81,10 @@ DeviceRates hip_rates(const Kokkos::HIP& exec, const Schedule& lists) {
 }  // namespace
 
 template <class ExecutionSpace>
-DeviceRates list_rates(const ExecutionSpace& exec, [[maybe_unused]] const Schedule& lists) {
+DeviceRates list_rates(const ExecutionSpace& exec, [[maybe_unused]] const Schedule& plain,
+                       [[maybe_unused]] const Schedule& lists) {
 #if defined(KOKKOS_ENABLE_CUDA)
-  if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) return cuda_rates(exec, lists);
+  if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) return cuda_rates(exec, plain, lists);
 #endif
 #if defined(KOKKOS_ENABLE_HIP)
   if constexpr (std::is_same_v<ExecutionSpace, Kokkos::HIP>) return hip_rates(exec, lists);
@@ -114,7 +96,8 @@ DeviceRates list_rates(const ExecutionSpace& exec, [[maybe_unused]] const Schedu
   }
 }
 
-#define PAGODA_INSTANTIATE(Space) template DeviceRates list_rates<Space>(const Space&, const Schedule&);
+#define PAGODA_INSTANTIATE(Space) \
+  template DeviceRates list_rates<Space>(const Space&, const Schedule&, const Schedule&);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
 #undef PAGODA_INSTANTIATE
 

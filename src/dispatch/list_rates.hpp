@@ -6,8 +6,8 @@
 
 namespace pagoda::detail {
 
-/// The rates of exec's machine for decodes of lists with this schedule.
+/// The rates of exec's machine for plain decodes and decodes of lists with these schedules.
 template <class ExecutionSpace>
-DeviceRates list_rates(const ExecutionSpace& exec, const Schedule& lists);
+DeviceRates list_rates(const ExecutionSpace& exec, const Schedule& plain, const Schedule& lists);
 
 }  // namespace pagoda::detail

@@ -101,7 +101,7 @@ PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const Cache
     make_list_plans(exec, kv, options);
   }
   if (always_plain.empty()) allocate(exec);
-  set_rates(prefix.rates ? *prefix.rates : list_rates(exec, wide ? wide->schedule() : s));
+  set_rates(prefix.rates ? *prefix.rates : list_rates(exec, s, wide ? wide->schedule() : s));
 }
 
 /// All plans share a workspace, as their decodes run one after the other. On hosts, where launches take little and

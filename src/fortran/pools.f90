@@ -23,6 +23,7 @@ module pagoda_pools
     integer(c_int32_t) :: order = 0
     integer(c_int32_t) :: num_q_heads = 0
     integer(c_int32_t) :: share_prefixes = 0
+    type(c_ptr) :: prefix = c_null_ptr
   end type
 
   !> Values of pagoda_pool_options%share_prefixes.

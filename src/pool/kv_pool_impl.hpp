@@ -180,8 +180,8 @@ void KVPool<T, ExecutionSpace>::prepare(const ExecutionSpace& exec, const Decode
     state_->shared.reset();
   } else {
     const int max_sequences = state_->options.max_sequences;
-    state_->shared =
-        std::make_unique<detail::SharedDecode<ExecutionSpace>>(exec, cache(max_sequences), bounded, max_sequences);
+    state_->shared = std::make_unique<detail::SharedDecode<ExecutionSpace>>(exec, cache(max_sequences), bounded,
+                                                                            state_->options.prefix, max_sequences);
     state_->plan.reset();
   }
   state_->plain_report               = {};

@@ -46,8 +46,9 @@ class SharedDecode {
  public:
   using Options = DecodeOptions<typename ExecutionSpace::memory_space>;
 
-  SharedDecode(const ExecutionSpace& exec, const CacheRef& kv, const Options& options, int max_sequences)
-      : decoder_(exec, kv, options) {
+  SharedDecode(const ExecutionSpace& exec, const CacheRef& kv, const Options& options, const PrefixOptions& prefix,
+               int max_sequences)
+      : decoder_(exec, kv, options, prefix) {
     slots_.reserve(static_cast<std::size_t>(max_sequences));
   }
 

@@ -13,17 +13,17 @@ enum { kv_heads = 2, q_heads = 8, dim = 64, page = 16, tokens = 64, sequences = 
 
 static pagoda_type type;
 
-static pagoda_pool* make_pool(pagoda_layout layout, pagoda_share_prefixes share) {
+static pagoda_pool* make_pool(pagoda_layout layout, pagoda_share_prefixes share, const pagoda_prefix_options* prefix) {
   pagoda_pool_options o;
   pagoda_pool* pool = NULL;
   memset(&o, 0, sizeof o);
   o.struct_size = sizeof o, o.layout = layout, o.type = type, o.num_kv_heads = kv_heads, o.head_dim = dim;
   o.max_seq_len = tokens, o.max_sequences = sequences, o.page_size = page, o.num_q_heads = q_heads;
-  o.share_prefixes = share;
+  o.share_prefixes = share, o.prefix = prefix;
   CHECK_OK(pagoda_pool_create(NULL, &o, &pool));
   memset(&o, 0, sizeof o), o.struct_size = sizeof o;
   CHECK_OK(pagoda_pool_get_options(pool, &o));
-  CHECK(o.share_prefixes == share);
+  CHECK(o.share_prefixes == share && o.prefix == NULL);
   return pool;
 }
 
@@ -57,7 +57,7 @@ static void test_sharing(void) {
   int32_t slots[sequences];
   pagoda_device_rates rates;
   pagoda_prefix_report report;
-  pagoda_pool* pool = make_pool(PAGODA_PAGED, PAGODA_SHARE_AUTOMATIC);
+  pagoda_pool* pool = make_pool(PAGODA_PAGED, PAGODA_SHARE_AUTOMATIC, NULL);
   memset(&rates, 0, sizeof rates), memset(&report, 0, sizeof report);
   rates.struct_size = sizeof rates, report.struct_size = sizeof report;
   CHECK_OK(pagoda_pool_get_prefix_report(pool, &report));
@@ -101,12 +101,37 @@ static void test_sharing(void) {
   pagoda_pool_destroy(pool);
 }
 
+/* Bounds and rates of a pool's lists. */
+static void test_options(void) {
+  int32_t slots[sequences];
+  pagoda_device_rates rates;
+  pagoda_prefix_report report;
+  pagoda_prefix_options prefix;
+  pagoda_pool* pool = make_pool(PAGODA_PAGED, PAGODA_SHARE_AUTOMATIC, NULL);
+  memset(&rates, 0, sizeof rates), memset(&report, 0, sizeof report), memset(&prefix, 0, sizeof prefix);
+  rates.struct_size = sizeof rates, report.struct_size = sizeof report, prefix.struct_size = sizeof prefix;
+  CHECK_OK(pagoda_pool_get_rates(pool, &rates));
+  pagoda_pool_destroy(pool);
+  rates.memory_bytes_per_us = rates.cache_bytes_per_us = 1, rates.state_bytes_per_us = 1e9;
+  rates.item_us = rates.list_us = 0;
+  prefix.rates = &rates, prefix.state_type = PAGODA_FP16;
+  for (prefix.max_entries = 0; prefix.max_entries < 2; ++prefix.max_entries) {
+    pool = make_pool(PAGODA_PAGED, PAGODA_SHARE_AUTOMATIC, &prefix);
+    decode_forks(pool, slots);
+    CHECK_OK(pagoda_pool_get_prefix_report(pool, &report));
+    if (type != PAGODA_FP64 && prefix.max_entries == 0) CHECK(report.plain_because == NULL && report.states > 0);
+    if (type != PAGODA_FP64 && prefix.max_entries == 1)
+      CHECK(report.plain_because && strstr(report.plain_because, "max_entries") != NULL);
+    pagoda_pool_destroy(pool);
+  }
+}
+
 static void test_never(pagoda_layout layout, const char* because) {
   int32_t slots[sequences];
   pagoda_device_rates rates;
   pagoda_prefix_report report;
   pagoda_batch_pages t;
-  pagoda_pool* pool = make_pool(layout, PAGODA_SHARE_NEVER);
+  pagoda_pool* pool = make_pool(layout, PAGODA_SHARE_NEVER, NULL);
   memset(&rates, 0, sizeof rates), memset(&report, 0, sizeof report), memset(&t, 0, sizeof t);
   rates.struct_size = sizeof rates, report.struct_size = sizeof report, t.struct_size = sizeof t;
   decode_forks(pool, slots);
@@ -122,6 +147,7 @@ int main(void) {
   for (type = PAGODA_BF16; type > PAGODA_FP64 && !pagoda_type_is_enabled(type);) --type;
   CHECK_OK(pagoda_initialize());
   test_sharing();
+  test_options();
   test_never(PAGODA_PAGED, "share_prefixes is never");
   test_never(PAGODA_CONTIGUOUS, "the cache is contiguous");
   pagoda_pool_options o;
@@ -130,6 +156,14 @@ int main(void) {
   o.struct_size = sizeof o, o.layout = PAGODA_PAGED, o.type = type, o.num_kv_heads = kv_heads, o.head_dim = dim;
   o.max_seq_len = tokens, o.max_sequences = 1, o.share_prefixes = 2;
   CHECK_INVALID(pagoda_pool_create(NULL, &o, &pool), "share_prefixes is 2; allowed: automatic (0) or never (1)");
+  pagoda_prefix_options prefix;
+  memset(&prefix, 0, sizeof prefix);
+  o.share_prefixes = PAGODA_SHARE_AUTOMATIC, o.prefix = &prefix, o.num_q_heads = q_heads;
+  CHECK_INVALID(pagoda_pool_create(NULL, &o, &pool), "pagoda_pool_create: prefix.struct_size is 0");
+  prefix.struct_size = sizeof prefix, prefix.state_type = 99;
+  CHECK_INVALID(pagoda_pool_create(NULL, &o, &pool), "pagoda_pool_create: prefix.state_type is 99");
+  prefix.state_type = 0, prefix.max_states = -1;
+  CHECK_INVALID(pagoda_pool_create(NULL, &o, &pool), "max_states is -1");
   CHECK_OK(pagoda_finalize());
   return failed_checks();
 }

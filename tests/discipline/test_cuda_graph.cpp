@@ -3,49 +3,12 @@
 
 #if defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_CUDA)
 
+#include "tests/discipline/captured_graph.hpp"
 #include "tests/support/scene.hpp"
 #include "tests/support/watch.hpp"
 
-#include <cuda_runtime.h>
-
 namespace pagoda::test {
 namespace {
-
-void check(cudaError_t status, const char* what) {
-  ASSERT_EQ(status, cudaSuccess) << what << ": " << cudaGetErrorString(status);
-}
-#define PAGODA_TEST_CUDA(call) check(call, #call)
-
-/// A captured decode, for replays.
-class Graph {
- public:
-  template <class Decode>
-  Graph(cudaStream_t stream, cudaStreamCaptureMode mode, const Decode& decode) : stream_(stream) {
-    PAGODA_TEST_CUDA(cudaStreamBeginCapture(stream, mode));
-    decode();
-    PAGODA_TEST_CUDA(cudaStreamEndCapture(stream, &graph_));
-    if (graph_ == nullptr) return;
-    PAGODA_TEST_CUDA(cudaGraphInstantiateWithFlags(&executable_, graph_, 0));
-    PAGODA_TEST_CUDA(cudaGraphGetNodes(graph_, nullptr, &nodes_));
-  }
-  Graph(const Graph&)            = delete;
-  Graph& operator=(const Graph&) = delete;
-  ~Graph() {
-    if (executable_) cudaGraphExecDestroy(executable_);
-    if (graph_) cudaGraphDestroy(graph_);
-  }
-  bool ok() const { return executable_ != nullptr && nodes_ > 0; }
-  void launch() const {
-    PAGODA_TEST_CUDA(cudaGraphLaunch(executable_, stream_));
-    PAGODA_TEST_CUDA(cudaStreamSynchronize(stream_));
-  }
-
- private:
-  cudaStream_t stream_;
-  cudaGraph_t graph_          = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
-  std::size_t nodes_          = 0;
-};
 
 /// Captures the very first decode of a plan, and compares each replay with the reference and, bit for bit, with an
 /// eager decode of another plan.

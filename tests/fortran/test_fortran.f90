@@ -265,6 +265,7 @@ contains
   subroutine test_shared_pool()
     real(real32), target :: k(dim, kv_heads, 8), v(dim, kv_heads, 8), q(dim, q_heads, 2), out(dim, q_heads, 2)
     type(pagoda_pool_options) :: options
+    type(pagoda_prefix_options), target :: prefix
     type(pagoda_prefix_report) :: report
     type(pagoda_device_rates) :: rates
     type(pagoda_batch_pages) :: tables
@@ -289,6 +290,10 @@ contains
       options%page_size = 2
       options%num_q_heads = q_heads
       options%share_prefixes = share
+      call pagoda_init(prefix)
+      prefix%max_states = 8
+      prefix%state_type = PAGODA_FP16
+      options%prefix = c_loc(prefix)
       call expect(pagoda_pool_create(host, options, pool), PAGODA_SUCCESS)
       call expect(pagoda_pool_admit(host, pool, pagoda_dense(k), pagoda_dense(v), slots(1)), PAGODA_SUCCESS)
       call expect(pagoda_pool_fork(host, pool, slots(1), -1, slots(2)), PAGODA_SUCCESS)

@@ -64,14 +64,14 @@ struct Failing : Driven<Pool> {
   Rows v(const std::vector<int>& tokens) const { return values(this->pool, this->exec, tokens); }
 };
 
-inline constexpr PoolOptions failing_options{.num_kv_heads  = 2,
-                                             .head_dim      = 8,
-                                             .head_dim_v    = 4,
-                                             .max_seq_len   = 300,
-                                             .max_sequences = 7,
-                                             .page_size     = 4,
-                                             .num_pages     = 200,
-                                             .num_q_heads   = 4};
+inline const PoolOptions failing_options{.num_kv_heads  = 2,
+                                         .head_dim      = 8,
+                                         .head_dim_v    = 4,
+                                         .max_seq_len   = 300,
+                                         .max_sequences = 7,
+                                         .page_size     = 4,
+                                         .num_pages     = 200,
+                                         .num_q_heads   = 4};
 
 /// Every call of a pool in turn, with a failure at each of its steps. Returns how many failures there were.
 template <class Failure, class Pool, class... How>

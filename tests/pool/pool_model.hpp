@@ -359,12 +359,12 @@ struct PoolNames {
   }
 };
 
-inline constexpr PoolOptions small_pool{.num_kv_heads  = 2,
-                                        .head_dim      = 4,
-                                        .head_dim_v    = 3,
-                                        .max_seq_len   = 24,
-                                        .max_sequences = 6,
-                                        .page_size     = 4,
-                                        .num_pages     = 20};
+inline const PoolOptions small_pool{.num_kv_heads  = 2,
+                                    .head_dim      = 4,
+                                    .head_dim_v    = 3,
+                                    .max_seq_len   = 24,
+                                    .max_sequences = 6,
+                                    .page_size     = 4,
+                                    .num_pages     = 20};
 
 }  // namespace pagoda::test

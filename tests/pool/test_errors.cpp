@@ -342,6 +342,12 @@ TYPED_TEST(PoolErrors, Options) {
   refuses([](PoolOptions& o) { o.max_seq_len = o.page_size = 1 << 30, o.num_kv_heads = o.head_dim = 1 << 16; },
           "allowed: fewer than 2^62 bytes");
   if (!is_paged<TypeParam>) return;
+  refuses([](PoolOptions& o) { o.num_q_heads = 4, o.prefix.max_entries = -1; },
+          "pagoda::PrefixDecoder: max_entries is -1");
+  refuses([](PoolOptions& o) { o.num_q_heads = 4, o.prefix.max_states = -1; },
+          "pagoda::PrefixDecoder: max_states is -1");
+  refuses([](PoolOptions& o) { o.num_q_heads = 4, o.prefix.state_type = DType::int8; },
+          "pagoda::PrefixDecoder: state_type is int8");
   refuses([](PoolOptions& o) { o.page_size = 0; }, "page_size is 0");
   refuses([](PoolOptions& o) { o.num_pages = -1; }, "num_pages is -1");
   refuses([](PoolOptions& o) { o.num_pages = 0, o.page_size = 1, o.max_seq_len = 1 << 30; }, "give num_pages");

@@ -3,15 +3,18 @@
 #include "tests/pool/pool_decode.hpp"
 #include "tests/support/watch.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
+#include <type_traits>
 
 namespace pagoda::test {
 namespace {
 
 template <class Pool>
 struct PoolSharedDecode : testing::Test {
-  static constexpr PoolOptions options{
+  static inline const PoolOptions options{
       .num_kv_heads = 2, .head_dim = 16, .max_seq_len = 200, .max_sequences = 8, .page_size = 4, .num_q_heads = 4};
   /// Four sequences that share 15 pages, two of which share 20.
   static std::vector<int> four(Driven<Pool>& d) {
@@ -112,6 +115,36 @@ TYPED_TEST(PoolSharedDecode, ReasonsOfPlainDecodes) {
   expect_decodes(never, others);
   EXPECT_EQ(Self::reason(never),
             is_paged<TypeParam> ? "PoolOptions::share_prefixes is never" : "the cache is contiguous");
+}
+
+// The options of the decoder that prepare makes.
+TYPED_TEST(PoolSharedDecode, BoundsStatesAndRatesOfTheOptions) {
+  using Self           = PoolSharedDecode<TypeParam>;
+  using T              = typename TypeParam::value_type;
+  const auto decode_by = [](const PrefixOptions& prefix, const std::string& plain_because) {
+    auto o   = Self::options;
+    o.prefix = prefix;
+    Driven<TypeParam> d(o);
+    const auto slots = Self::four(d);
+    const PoolQueries<TypeParam> queries(d, 4);
+    queries.decode(d, slots);
+    if (prefix.state_type == DType::fp32) queries.expect_right(d, slots);
+    EXPECT_EQ(Self::packed(d), Self::can_pack && plain_because.empty());
+    if (Self::can_pack) EXPECT_EQ(Self::reason(d), plain_because);
+    d.exec.fence();
+    return Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), queries.out);
+  };
+  decode_by({.max_entries = 2, .rates = eager_rates()}, "the list has more than max_entries entries");
+  decode_by({.max_states = 2, .rates = eager_rates()}, "the list has more than max_states partial states");
+  const auto exact   = decode_by({.rates = eager_rates()}, "");
+  const auto rounded = decode_by({.state_type = DType::fp16, .rates = eager_rates()}, "");
+  double most = 0, largest = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(exact.data()[i])));
+    most    = std::max(most, std::abs(static_cast<double>(exact.data()[i]) - static_cast<double>(rounded.data()[i])));
+  }
+  EXPECT_LT(most, 0.02 * largest);
+  if (Self::can_pack && std::is_same_v<T, float>) EXPECT_GT(most, 0) << "states of 16 bits were not rounded";
 }
 
 // A step that reads a list only launches kernels; a new list is copied.

@@ -25,12 +25,17 @@ class Engine {
   using Memory                       = typename Space::memory_space;
   using Rows                         = Kokkos::View<T***, Kokkos::LayoutRight, Memory>;
   using Lse                          = Kokkos::View<float**, Kokkos::LayoutRight, Memory>;
-  static constexpr int page_size     = 16;
-  static constexpr int max_sequences = 24, max_pages = 20, num_pages = max_sequences * max_pages;
+  static constexpr int max_sequences = 24;
   static constexpr int q_heads = 4, kv_heads = 2, dim = 64, max_tokens = 3 * max_sequences;
+  const int page_size, max_pages, num_pages;
 
-  explicit Engine(unsigned seed)
-      : random_(seed),
+  /// pages_each: most pages of a sequence. pages: in all; 0: pages_each for all sequences.
+  explicit Engine(unsigned seed, int page_tokens = 16, int pages_each = 20, int pages = 0, const Space& exec = Space())
+      : page_size(page_tokens),
+        max_pages(pages_each),
+        num_pages(pages > 0 ? pages : max_sequences * pages_each),
+        exec_(exec),
+        random_(seed),
         cache_(make_paged_cache<T>(
             exec_, {.num_pages = num_pages, .page_size = page_size, .num_kv_heads = kv_heads, .head_dim = dim})) {
     rows_.resize(max_sequences), lengths_.assign(max_sequences, 0), refs_.assign(num_pages, 0);
@@ -48,6 +53,8 @@ class Engine {
     grow(slot, own);
     return slot;
   }
+  /// Takes tokens from a sequence; their pages stay in its row.
+  void shorten(int slot, int tokens) { lengths_[slot] -= tokens; }
   void finish(int slot) {
     for (const int page : rows_[slot]) --refs_[page];
     rows_[slot].clear(), lengths_[slot] = 0;
@@ -62,6 +69,14 @@ class Engine {
       rows_[slot].push_back(page);
     }
     host_rows_[slot] = rows_[slot].data();
+  }
+  /// Five sequences: four share six pages, and two pairs of them three more.
+  void two_branches() {
+    admit(0, 0, 6 * page_size + 5);
+    const int left = admit(batch[0], 6, 3 * page_size + 1);
+    admit(left, 9, 7);
+    const int right = admit(batch[0], 6, 3 * page_size + 2);
+    admit(right, 9, 20);
   }
   /// A step of a server at random: some sequences end, some begin with pages of others, all grow.
   void step(int new_tokens) {
@@ -87,14 +102,22 @@ class Engine {
   int tokens() const { return tables().query_tokens(); }
   /// The cache with copies of the tables as they are now.
   PagedKV<T, Memory> kv() {
+    const Kokkos::View<int**, Kokkos::LayoutRight, Memory> pages("pages", max_sequences, max_pages);
+    const Kokkos::View<int*, Memory> lengths("lengths", max_sequences), ids("ids", batch.size());
+    const PagedKV<T, Memory> all{cache_.k, cache_.v, pages, lengths, cache_.order, ids};
+    refresh(all);
+    return all;
+  }
+  /// Copies the tables as they are now to those of a cache that kv() returned, for a batch of the same size.
+  void refresh(const PagedKV<T, Memory>& kv) const {
     std::vector<int> table(static_cast<std::size_t>(max_sequences) * max_pages, -1);
     for (int s = 0; s < max_sequences; ++s)
       std::copy(rows_[s].begin(), rows_[s].end(), table.begin() + std::ptrdiff_t(s) * max_pages);
-    const Kokkos::View<int**, Kokkos::LayoutRight, Memory> pages("pages", max_sequences, max_pages);
-    copy(Kokkos::View<int*, Memory>(pages.data(), pages.size()), table);
-    const Kokkos::View<int*, Memory> lengths("lengths", max_sequences), ids("ids", batch.size());
-    copy(lengths, lengths_), copy(ids, batch);
-    return {cache_.k, cache_.v, pages, lengths, cache_.order, ids};
+    const auto to = [](const int* data, std::size_t n) {
+      return Kokkos::View<int*, Memory>(const_cast<int*>(data), n);
+    };
+    copy(to(kv.block_table.data(), table.size()), table);
+    copy(to(kv.seq_lens.data(), lengths_.size()), lengths_), copy(to(kv.sequence_ids.data(), batch.size()), batch);
   }
   Kokkos::View<int*, Memory> device_cu_seqlens() const {
     const Kokkos::View<int*, Memory> cu("cu_seqlens", max_sequences + 1);

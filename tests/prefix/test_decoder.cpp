@@ -21,9 +21,9 @@ DeviceRates eager() {
   return d;
 }
 
-template <class Space>
-struct PrefixDecoderTest : testing::Test {
-  using Server  = Engine<Space, AnyType>;
+template <class Space, class T>
+struct DecoderFixture : testing::Test {
+  using Server  = Engine<Space, T>;
   using LseRows = typename Server::Lse;
 
   static auto options() {
@@ -44,16 +44,15 @@ struct PrefixDecoderTest : testing::Test {
     engine.exec().fence();
     engine.expect_right(out, l, sinks, leeway);
   }
-  /// Four sequences that share six pages, and two pairs that share three more.
-  static void two_branches(Server& engine) {
-    engine.admit(0, 0, 6 * Server::page_size + 5);
-    const int left = engine.admit(engine.batch[0], 6, 3 * Server::page_size + 1);
-    engine.admit(left, 9, 7);
-    const int right = engine.admit(engine.batch[0], 6, 3 * Server::page_size + 2);
-    engine.admit(right, 9, 20);
-  }
 };
+
+template <class Space>
+struct PrefixDecoderTest : DecoderFixture<Space, AnyType> {};
 TYPED_TEST_SUITE(PrefixDecoderTest, Spaces);
+
+template <class Param>
+struct PrefixDecoderOfAnyType : DecoderFixture<typename Param::space, typename Param::type> {};
+TYPED_TEST_SUITE(PrefixDecoderOfAnyType, SpacesAndTypes, Names);
 
 TYPED_TEST(PrefixDecoderTest, RandomSteps) {
   using Bench = typename TestFixture::Server;
@@ -84,7 +83,7 @@ TYPED_TEST(PrefixDecoderTest, RandomSteps) {
       if (step % 4 != 1) engine.step(engine.query_len);
       if (step % 4 == 1)  // growth alone, which rarely fills a page
         for (const int slot : engine.batch)
-          if (engine.length(slot) % Bench::page_size + engine.query_len < Bench::page_size)
+          if (engine.length(slot) % engine.page_size + engine.query_len < engine.page_size)
             engine.grow(slot, engine.query_len);
       if (ragged) {
         engine.cu_seqlens = {0};
@@ -111,7 +110,7 @@ TYPED_TEST(PrefixDecoderTest, RandomSteps) {
 
 TYPED_TEST(PrefixDecoderTest, GrowthKeepsThePlan) {
   typename TestFixture::Server engine(1);
-  this->two_branches(engine);
+  engine.two_branches();
   PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
   this->expect_right_step(engine, decoder);
   ASSERT_TRUE(decoder.packed());
@@ -133,17 +132,56 @@ TYPED_TEST(PrefixDecoderTest, GrowthKeepsThePlan) {
   EXPECT_TRUE(decoder.report().new_plan);
 }
 
+// A sequence that ends within a page of another one grows to its end, and beyond it.
+TYPED_TEST(PrefixDecoderTest, GrowthWithinASharedPage) {
+  typename TestFixture::Server engine(9);
+  engine.admit(0, 0, 6 * engine.page_size + 5);
+  engine.admit(engine.batch[0], 6, 0);
+  engine.admit(engine.batch[0], 4, engine.page_size);
+  engine.shorten(engine.batch[1], 9);
+  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
+  for (int length = 6 * engine.page_size - 9; length <= 6 * engine.page_size + 2; ++length) {
+    this->expect_right_step(engine, decoder);
+    EXPECT_TRUE(decoder.packed());
+    for (const int slot : engine.batch) engine.grow(slot, 1);
+  }
+}
+
+// On a GPU, the row of a long entry is divided into more splits than are joined at once.
+TYPED_TEST(PrefixDecoderTest, LongPrefixes) {
+  typename TestFixture::Server engine(10, 64, 300, 320);
+  engine.admit(0, 0, 280 * engine.page_size);
+  engine.admit(engine.batch[0], 280, 3), engine.admit(engine.batch[0], 279, engine.page_size + 1);
+  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
+  this->expect_right_step(engine, decoder);
+  EXPECT_TRUE(decoder.packed());
+}
+
+TYPED_TEST(PrefixDecoderOfAnyType, PageSizes) {
+  for (const int page_size : {1, 5, 64}) {
+    typename TestFixture::Server engine(static_cast<unsigned>(page_size), page_size, 60);
+    engine.two_branches();
+    PrefixDecoder<typename TypeParam::space> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
+    for (int step = 0; step < 8; ++step) {
+      this->expect_right_step(engine, decoder);
+      EXPECT_EQ(decoder.packed(), dtype_v<typename TypeParam::type> != DType::fp64) << "pages of " << page_size;
+      for (const int slot : engine.batch) engine.grow(slot, 1);
+      if (step == 4) engine.finish(engine.batch[3]);
+    }
+  }
+}
+
 TYPED_TEST(PrefixDecoderTest, ABatchThatBeginsToShare) {
   using Bench = typename TestFixture::Server;
   Bench engine(2);
-  for (int i = 0; i < 4; ++i) engine.admit(0, 0, 6 * Bench::page_size);
+  for (int i = 0; i < 4; ++i) engine.admit(0, 0, 6 * engine.page_size);
   PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
   this->expect_right_step(engine, decoder);
   EXPECT_EQ(std::string(decoder.report().plain_because), "no page is shared");
   EXPECT_EQ(decoder.graph_key(), 0u);
   // The same slots and lengths; all but one now begin with its pages.
   for (int i = 0; i < 3; ++i) engine.finish(engine.batch.back());
-  for (int i = 0; i < 3; ++i) engine.admit(engine.batch[0], 5, Bench::page_size);
+  for (int i = 0; i < 3; ++i) engine.admit(engine.batch[0], 5, engine.page_size);
   this->expect_right_step(engine, decoder);
   EXPECT_TRUE(decoder.packed());
   // Packing no longer pays.
@@ -158,7 +196,7 @@ TYPED_TEST(PrefixDecoderTest, ABatchThatBeginsToShare) {
 
 TYPED_TEST(PrefixDecoderTest, ListsBeyondTheBoundsAreDecodedPlainly) {
   typename TestFixture::Server engine(3);
-  this->two_branches(engine);
+  engine.two_branches();
   const auto because = [&](const PrefixOptions& bounds) {
     PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), bounds);
     this->expect_right_step(engine, decoder);
@@ -188,7 +226,7 @@ TYPED_TEST(PrefixDecoderTest, StagingIsReused) {
   using Lse            = typename TestFixture::LseRows;
   constexpr int rounds = 12;
   Bench engine(4);
-  this->two_branches(engine);
+  engine.two_branches();
   PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
   const std::vector<int> all = engine.batch;
   std::vector<std::vector<int>> batches;
@@ -222,7 +260,7 @@ TYPED_TEST(PrefixDecoderTest, PlansOnAnotherThread) {
   using Bench = typename TestFixture::Server;
   using Lse   = typename TestFixture::LseRows;
   Bench engine(5);
-  this->two_branches(engine);
+  engine.two_branches();
   PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
   ASSERT_TRUE(decoder.update(engine.exec(), engine.tables()));
   for (int round = 0; round < 10; ++round) {
@@ -254,7 +292,7 @@ TYPED_TEST(PrefixDecoderTest, SomeDecodesAreAlwaysPlainAndRefuseListPlans) {
   using Bench = typename TestFixture::Server;
   using T     = AnyType;
   Bench engine(6);
-  this->two_branches(engine);
+  engine.two_branches();
   auto options        = this->options();
   options.window_left = 20;
   PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), options, {.rates = eager()});
@@ -279,7 +317,7 @@ TYPED_TEST(PrefixDecoderTest, SomeDecodesAreAlwaysPlainAndRefuseListPlans) {
 
 TYPED_TEST(PrefixDecoderTest, GraphKeysAreFew) {
   typename TestFixture::Server engine(7);
-  this->two_branches(engine);
+  engine.two_branches();
   PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
   std::set<std::uint64_t> keys;
   for (int i = 0; i < 5; ++i) {  // other lists for a batch of the same size
@@ -296,7 +334,7 @@ TYPED_TEST(PrefixDecoderTest, GraphKeysAreFew) {
 TYPED_TEST(PrefixDecoderTest, Refusals) {
   using Bench = typename TestFixture::Server;
   Bench engine(8);
-  this->two_branches(engine);
+  engine.two_branches();
   const auto make = [&](const PrefixOptions& o) {
     PrefixDecoder<TypeParam>(engine.exec(), engine.kv(), this->options(), o);
   };

@@ -135,6 +135,27 @@ def test_shared_prefixes():
     assert set(pagoda.ContiguousPool(**SHAPE).batch_pages([])) == {"seq_lens", "query_len"}
 
 
+def test_bounds_of_shared_prefixes():
+    rng = np.random.default_rng(3)
+    k, v = rows(rng, 20)
+    q = rng.standard_normal((2, 4, 32)).astype(np.float32)
+    cheap = dict(memory_bytes_per_us=1.0, cache_bytes_per_us=1.0, state_bytes_per_us=1e9, item_us=0.0, list_us=0.0)
+    for options, because in (
+        (dict(state_type="fp16"), None),
+        (dict(max_entries=1), "the list has more than max_entries entries"),
+        (dict(max_states=1), "the list has more than max_states partial states"),
+    ):
+        pool = pagoda.PagedPool(**SHAPE, page_size=4, **options)
+        slots = [pool.admit(k, v)]
+        slots.append(pool.fork(slots[0], 18))
+        pool.set_rates(**cheap)
+        out = pool.decode(slots, q)
+        close(out[0], right(q[0], k, v), 1e-2)
+        assert pool.prefix_report()["plain_because"] == because
+    with pytest.raises(ValueError, match="state_type is int8; allowed: fp32, fp16 or bf16"):
+        pagoda.PagedPool(**SHAPE, state_type="int8")
+
+
 def test_errors_of_shared_prefixes():
     with pytest.raises(ValueError, match="pagoda.PagedPool: share_prefixes is always; allowed: automatic or never"):
         pagoda.PagedPool(**SHAPE, share_prefixes="always")

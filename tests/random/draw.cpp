@@ -37,6 +37,7 @@ class Draw {
     for (int i = 0; i < steps; ++i) draw_step();
     draw_bounds();
     problem_.other_instance = random_.chance(0.15);
+    problem_.as_list        = shape_.window_left < 0 && random_.chance(0.3);
   }
   Problem problem() const { return problem_; }
 

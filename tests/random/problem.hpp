@@ -42,6 +42,7 @@ struct Problem {
   int max_seq_len = 0, max_query_len = 1, max_query_tokens = 0;
   bool programmatic_launch = false;
   bool other_instance      = false;  ///< some decodes run on another instance than the plan's
+  bool as_list             = false;  ///< the first batch is decoded as a list of entries, too
 };
 
 /// Features to leave out, to look for other errors.

@@ -116,6 +116,7 @@ class Simpler {
     propose([](Problem& q) { q.max_seq_len = 0; });
     propose([](Problem& q) { q.programmatic_launch = false; });
     propose([](Problem& q) { q.other_instance = false; });
+    propose([](Problem& q) { q.as_list = false; });
     propose([](Problem& q) { q.max_query_tokens = 0; });
     propose([](Problem& q) {
       q.max_query_len = 1;
@@ -166,6 +167,7 @@ std::string describe(const Problem& problem) {
   text << "\n  plan: max_seq_len " << problem.max_seq_len << ", max_query_len " << problem.max_query_len
        << ", max_query_tokens " << problem.max_query_tokens;
   if (problem.programmatic_launch) text << ", programmatic_launch";
+  if (problem.as_list) text << ", also as a list of entries";
   if (problem.other_instance) text << ", also decodes on another instance";
   if (problem.steps[0].shape.alibi) text << ", alibi_slopes" << list(problem.alibi_slopes);
   if (problem.steps[0].shape.sinks) text << ", sinks" << list(problem.sinks);

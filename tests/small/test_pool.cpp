@@ -8,7 +8,7 @@ namespace {
 template <class Param>
 struct SmallPool : testing::Test {
   using Pool = PagedPool<typename Param::type, typename Param::space>;
-  static constexpr PoolOptions options{
+  static inline const PoolOptions options{
       .num_kv_heads = 1, .head_dim = 64, .max_seq_len = 128, .max_sequences = 4, .page_size = 16, .num_q_heads = 4};
 };
 TYPED_TEST_SUITE(SmallPool, SpacesAndTypes, Names);

@@ -68,6 +68,9 @@ class Scene {
   Cuts cuts(const Plan<Space>& plan) const { return cuts_of(plan.schedule(), sample_.shape()); }
 
   const Sample<T>& sample() const { return sample_; }
+  bool with_lse() const { return placement_.with_lse; }
+  /// The sequence of a batch entry.
+  int sequence(int b) const { return sequence_of_[b]; }
   /// Page ids of a batch entry; -1 for pages without visible tokens.
   const std::vector<int>& pages(int b) const { return pages_[b]; }
   Array<Space>& q() { return q_; }

@@ -40,6 +40,7 @@ struct Ask {
   bool latent   = false;  ///< values are the first dims of the keys
   char scale    = 0;      ///< 't'ensor, 'h'ead, 'r'ow
   bool csr      = false;
+  bool masks    = false;  ///< of a list: its query tokens have masks
   Options options{};
 };
 
@@ -91,6 +92,12 @@ CacheRef cache_of(const Ask& a) {
   return kv;
 }
 
+void make_latent(Ask& a) {
+  a.num_q_heads = 16, a.num_kv_heads = 1, a.head_dim = 576, a.head_dim_v = 512;
+  a.latent = true, a.page_size = 64;
+}
+void make_list(Ask& a) { a.options.entries = {.max_entries = 64, .max_queries = 8}; }
+
 const std::vector<Row> rows{
     {"fp16, bf16", [](Ask&) {}},
     {"fp64", [](Ask& a) { a.type = DType::fp64; }},
@@ -110,11 +117,7 @@ const std::vector<Row> rows{
     {"head_dim 96", [](Ask& a) { a.head_dim = a.head_dim_v = 96; }},
     {"head_dim 256", [](Ask& a) { a.head_dim = a.head_dim_v = 256; }},
     {"values of 64 dims", [](Ask& a) { a.head_dim_v = 64; }},
-    {"latent cache 576/512, 16 heads",
-     [](Ask& a) {
-       a.num_q_heads = 16, a.num_kv_heads = 1, a.head_dim = 576, a.head_dim_v = 512;
-       a.latent = true, a.page_size = 64;
-     }},
+    {"latent cache 576/512, 16 heads", make_latent},
     {"16 query heads to a KV head", [](Ask& a) { a.num_kv_heads = 2; }},
     {"16 query heads to a KV head, fp32", [](Ask& a) { a.num_kv_heads = 2, a.type = DType::fp32; }},
     {"4 query tokens", [](Ask& a) { a.options.max_query_len = 4; }},
@@ -127,6 +130,14 @@ const std::vector<Row> rows{
     {"logit soft cap", [](Ask& a) { a.options.logit_soft_cap = 30; }},
     {"ALiBi slopes", [](Ask& a) { a.options.alibi_slopes = some<float>(a.num_q_heads); }},
     {"sink logits", [](Ask& a) { a.options.sinks = some<float>(a.num_q_heads); }},
+    {"list of entries", make_list},
+    {"list of entries, with masks", [](Ask& a) { make_list(a), a.masks = true; }},
+    {"list of entries, fp8", [](Ask& a) { make_list(a), a.type = DType::fp8_e4m3; }},
+    {"list of entries, latent cache 576/512, 16 heads", [](Ask& a) { make_list(a), make_latent(a); }},
+    {"list of entries, pages of 1 token", [](Ask& a) { make_list(a), a.page_size = 1; }},
+    {"list of entries, contiguous cache", [](Ask& a) { make_list(a), a.page_size = 0; }},
+    {"list of entries, sink logits", [](Ask& a) { make_list(a), a.options.sinks = some<float>(a.num_q_heads); }},
+    {"list of entries, logit soft cap", [](Ask& a) { make_list(a), a.options.logit_soft_cap = 30; }},
 };
 
 struct Cells {
@@ -161,9 +172,11 @@ Cells cells_of(const Row& row) {
   ask.options.backend     = "generic";
   const CacheRef kv       = cache_of(ask);
   try {
-    const auto state = detail::make_schedule(Host(), kv, ask.options);
+    const auto state       = detail::make_schedule(Host(), kv, ask.options);
+    detail::Problem decode = detail::usual_problem(state, kv);
+    if (ask.masks) decode.entries.num_mask_words = 2;
     tuned::Problem problem{};
-    const char* const reason = detail::tuned_problem(state, detail::usual_problem(state, kv), problem);
+    const char* const reason = detail::tuned_problem(state, decode, problem);
     return {row.name, "yes", reason ? std::string("no: ") + reason : tuned_cell(problem)};
   } catch (const InvalidArgument& error) {
     const std::string what = error.what();

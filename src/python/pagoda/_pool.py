@@ -123,6 +123,7 @@ class PagedPool(Pool):
     num_q_heads: makes the plan of decodes at once; without it, call `prepare` before decodes.
     share_prefixes: how decodes read pages that several sequences hold. "automatic": once for all of them where that is
         predicted to be faster. "never": once for each sequence.
+    max_entries, max_states, state_type: bounds and partial states of these decodes, as in `PrefixDecoder`.
     """
 
     def __init__(
@@ -139,6 +140,9 @@ class PagedPool(Pool):
         order: str = "NHD",
         num_q_heads: int = 0,
         share_prefixes: str = "automatic",
+        max_entries: int = 0,
+        max_states: int = 0,
+        state_type: str = "fp32",
         device: Any = "cpu",
         stream: Any = None,
     ) -> None:
@@ -155,6 +159,9 @@ class PagedPool(Pool):
             num_pages=num_pages,
             order=order,
             share_prefixes=share_prefixes,
+            max_entries=max_entries,
+            max_states=max_states,
+            state_type=state_type,
             device_type=device_type,
             device_id=device_id,
             stream=stream_number(str(device), None, stream),
@@ -194,6 +201,9 @@ class ContiguousPool(Pool):
             num_pages=0,
             order=order,
             share_prefixes="automatic",
+            max_entries=0,
+            max_states=0,
+            state_type="fp32",
             device_type=device_type,
             device_id=device_id,
             stream=stream_number(str(device), None, stream),

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/rates.hpp"
+#include "src/plan/prefix/cost.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+/// The rates of an H200 follow the kernels that decode, and the cost model prices their passes.
+namespace pagoda::detail {
+namespace {
+
+Schedule tuned_schedule() {
+  Schedule s;
+  s.backend.name            = "tuned";
+  s.kernel.row_tile         = 8;  // of the generic kernel, which is not the one that decodes
+  s.kernel.probability_type = DType::fp16;
+  return s;
+}
+
+Schedule generic_schedule(int row_tile, DType probability_type) {
+  Schedule s;
+  s.backend.name            = "generic";
+  s.kernel.row_tile         = row_tile;
+  s.kernel.probability_type = probability_type;
+  return s;
+}
+
+std::vector<int> rows_of(const std::vector<RowTile>& tiles) {
+  std::vector<int> rows;
+  for (const RowTile& tile : tiles) rows.push_back(tile.rows);
+  return rows;
+}
+
+const DecodeHeads fp8_heads{32, 8, 128, 128, 256};  // 4 query heads to a KV head
+
+TEST(ListRates, TilesAreThoseOfTheKernels) {
+  const auto tuned = tuned_schedule();
+  EXPECT_EQ(rows_of(h200_rates(tuned, tuned).tiles), (std::vector{64, 128}));
+  EXPECT_EQ(rows_of(h200_rates(tuned, tuned).plain_tiles), (std::vector{8, 64, 128}));
+  for (const DType type : {DType::fp16, DType::fp32})
+    for (const int row_tile : {1, 4, 8, 16, 32}) {
+      const auto generic = generic_schedule(row_tile, type);
+      EXPECT_EQ(rows_of(h200_rates(tuned, generic).tiles), std::vector{row_tile});
+      EXPECT_EQ(rows_of(h200_rates(tuned, generic).plain_tiles), (std::vector{8, 64, 128}));
+      EXPECT_EQ(rows_of(h200_rates(generic, tuned).tiles), (std::vector{64, 128}));
+      EXPECT_EQ(rows_of(h200_rates(generic, tuned).plain_tiles), std::vector{row_tile});
+      EXPECT_NO_THROW(CostModel(fp8_heads, h200_rates(generic, generic)));
+    }
+}
+
+// Lists of fp8 caches run in the generic kernel: 16 query rows take two passes of its 8 rows, and two items.
+TEST(ListRates, RowsBeyondATileTakeMorePasses) {
+  const CostModel cost(fp8_heads, h200_rates(tuned_schedule(), generic_schedule(8, DType::fp16)));
+  EXPECT_EQ(cost.queries_per_entry(), 2);
+  EXPECT_EQ(cost.pass(1), cost.pass(2));
+  EXPECT_DOUBLE_EQ(cost.pass(4), 2 * cost.pass(2));
+  EXPECT_DOUBLE_EQ(cost.item(4), 2 * cost.item(2));
+  EXPECT_EQ(CostModel(fp8_heads, h200_rates(tuned_schedule(), tuned_schedule())).queries_per_entry(), 32);
+  // A latent cache: 16 query heads to its KV head, in tiles of 32 rows.
+  const CostModel latent({16, 1, 576, 512, 1152}, h200_rates(tuned_schedule(), generic_schedule(32, DType::fp16)));
+  EXPECT_EQ(latent.pass(1), latent.pass(2));
+  EXPECT_DOUBLE_EQ(latent.pass(4), 2 * latent.pass(2));
+}
+
+// A plain decode in the generic kernel passes over a sequence again for every 8 rows of its query tokens.
+TEST(ListRates, PlainPassesFollowThePlainKernel) {
+  const auto lists = generic_schedule(8, DType::fp16);
+  const CostModel generic(fp8_heads, h200_rates(lists, lists)), tuned(fp8_heads, h200_rates(tuned_schedule(), lists));
+  for (const int queries : {1, 2, 4, 16}) EXPECT_EQ(generic.plain_pass(queries), generic.pass(queries)) << queries;
+  EXPECT_DOUBLE_EQ(generic.plain_pass(4), 2 * generic.plain_pass(2));
+  EXPECT_LT(tuned.plain_pass(16), generic.plain_pass(16));
+}
+
+// Without matrix instructions a pass takes longer.
+TEST(ListRates, VectorKernelsAreSlower) {
+  const auto pass = [](DType type) {
+    const auto generic = generic_schedule(8, type);
+    return CostModel(fp8_heads, h200_rates(generic, generic)).pass(2);
+  };
+  EXPECT_GT(pass(DType::fp32), 2 * pass(DType::fp16));
+}
+
+}  // namespace
+}  // namespace pagoda::detail
