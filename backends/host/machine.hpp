@@ -122,9 +122,10 @@ struct HostMachine : MachineDefaults<ExecutionSpace>, OneLane {
   static constexpr int scratch_level = 1;
   static std::size_t scratch_limit() { return std::size_t(20) << 20; }  // what every Kokkos from 4.6 on grants
   /// More teams than threads: a thread that finishes early takes another one.
+  static constexpr int teams_in_turn = 4;
   template <class Fragment>
   static int teams_resident(const ExecutionSpace& exec, int, std::size_t) {
-    return 4 * exec.concurrency();
+    return teams_in_turn * exec.concurrency();
   }
 
   static auto policy(const ExecutionSpace& exec, int league, int workers, std::size_t scratch) {

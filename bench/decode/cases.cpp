@@ -207,7 +207,7 @@ std::vector<Case> device_cases() {
 std::vector<Case> host_cases() {
   std::vector<Case> cases;
   for (const DType type : {DType::fp32, DType::fp16, DType::bf16, DType::int8})
-    for (const Heads heads : {grouped, all, few})
+    for (const Heads heads : {grouped, all, wide, few})
       for (const auto& [batch, length] : {std::pair(1, 4096), {1, 65536}, {32, 1024}, {32, 4096}})
         for (const int page : {0, 16}) cases.push_back(uniform(type, heads, batch, length, page));
   for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int4, DType::mxfp4, DType::nvfp4})

@@ -21,19 +21,20 @@ namespace pagoda::detail {
 
 namespace {
 
-/// Threads of a host, fitted to fp16 decodes on 8 kv heads (head_dim 128) by an AMD EPYC with AVX-512. A thread reads a
-/// key and a value in 34 ns from memory and in 17 ns from caches, and multiplies them in 17, 28 and 80 ns with 1, 4 and
-/// 8 query rows, the last in a list. The units are then at half of their peak or more, so packing gains with few query
+/// Threads of a host, fitted to decodes of fp16 and bf16 (head_dim 128) by AMD EPYCs with AVX-512. A thread reads a key
+/// and a value in 34 ns from memory and in 14 ns from caches, and multiplies them in 14, 26 and 90 ns with 1, 4 and 8
+/// query rows, the last in a list. The units are then at half of their peak or more, so packing gains with few query
 /// heads to a kv head, and rarely with four.
 DeviceRates host_rates(int threads) {
   DeviceRates r;
-  r.memory_bytes_per_us = r.state_bytes_per_us = 1.5e4 * threads;
-  r.cache_bytes_per_us                         = 3e4 * threads;
-  r.cache_bytes                                = 32e6;
-  r.tiles                                      = {{1, 3e4 * threads}, {4, 7.3e4 * threads}, {8, 5.1e4 * threads}};
-  r.teams                                      = threads;
-  r.item_us                                    = 2;
-  r.list_us                                    = 20;
+  r.memory_bytes_per_us = 1.5e4 * threads;
+  r.state_bytes_per_us  = 3e3 * threads;
+  r.cache_bytes_per_us  = 3.65e4 * threads;
+  r.cache_bytes         = 32e6;
+  r.tiles               = {{1, 3.65e4 * threads}, {4, 8e4 * threads}, {8, 4.55e4 * threads}};
+  r.teams               = threads;
+  r.item_us             = 0.5;
+  r.list_us             = 20;
   return r;
 }
 

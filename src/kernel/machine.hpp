@@ -71,6 +71,8 @@ struct MachineDefaults {
   using Stream         = NoStream;
   /// Rounds of splits for rows of equal and, least and most, of unequal lengths: see limit_splits.
   static constexpr int even_waves = 1, waves = 2, max_waves = 8;
+  /// Resident teams that run on a processor one after another.
+  static constexpr int teams_in_turn = 1;
   /// Splits interleave tiles; otherwise a split is a run of tokens.
   static constexpr bool deals_tiles = false;
   /// Tokens that a worker of the portable fragment prefetches ahead (then the machine defines prefetch); 0: none.

@@ -36,6 +36,7 @@ struct MachineFacts {
   int multiprocessors       = 0;  ///< that the instance may use; 0 on hosts
   int min_split_tokens = 0, max_split_tokens = 0;
   int even_waves = 0, waves = 0, max_waves = 0;  ///< see SplitBounds
+  int teams_in_turn = 1;                         ///< resident teams that share a processor
 };
 
 /// The fragment for a problem. Fields of KernelChoice that do not follow from the fragment are not set.

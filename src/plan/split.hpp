@@ -8,6 +8,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -79,7 +80,14 @@ KOKKOS_INLINE_FUNCTION SplitLimit limit_splits(const RowTotals& t, const SplitBo
 ///    flight, and at the end the last teams run alone. Smaller teams, of which more are resident, avoid both if they
 ///    take all rows at once or in two full rounds.
 ///  - If rows stay whole, the last round may leave many teams idle. Two teams for each multiprocessor are then faster.
+///  - A batch of one row is divided evenly among row_teams teams. More would not balance it better, and the first tile
+///    of each split is not prefetched.
 inline SplitBounds fit_teams_to_rows(std::int64_t rows, const SplitBounds& bounds) {
+  if (rows == 1 && bounds.row_teams > 0 && !has_fixed_splits(bounds)) {
+    SplitBounds b = bounds;
+    b.num_teams   = std::min(b.num_teams, b.row_teams);
+    return b;
+  }
   if (has_fixed_splits(bounds) || 2 * rows <= bounds.num_teams) return bounds;
   const auto busy       = [&](double teams) { return rows / (teams * std::ceil(rows / teams)); };
   const auto least_idle = [&](SplitBounds b) {

@@ -52,6 +52,7 @@ SplitBounds split_lengths(const FragmentChoice& choice, const ProblemShape& shap
   s.deals_tiles = choice.deals_tiles;
   s.max_chunks  = choice.machine.max_split_tokens >> s.chunk_shift;
   s.max_waves   = choice.machine.max_waves;
+  s.row_teams   = std::max(choice.resident_teams / choice.machine.teams_in_turn, 1);
   // Splits of a megabyte.
   s.density = static_cast<float>(token_bytes(shape) * (1 << s.chunk_shift) / 0x1p20);
   return s;

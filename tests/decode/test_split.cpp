@@ -290,6 +290,18 @@ TEST(Split, RowsThatOutnumberTeamsOfAllWorkersRunAtOnceInSmallerOnes) {
   EXPECT_EQ(fit_teams_to_rows(1024, bounds).round_shift, bounds.round_shift);
 }
 
+TEST(Split, ABatchOfOneRowIsDividedAmongItsOwnNumberOfTeams) {
+  SplitBounds b = bounds;
+  b.row_teams   = 99;
+  EXPECT_EQ(fit_teams_to_rows(1, b).num_teams, 99);
+  EXPECT_EQ(fit_teams_to_rows(2, b).num_teams, 396);
+  b.num_teams = 3;  // the plan's bounds have no room for more
+  EXPECT_EQ(fit_teams_to_rows(1, b).num_teams, 3);
+  b.num_teams  = 396;
+  b.even_waves = b.waves = b.max_waves = 0;  // fixed splits
+  EXPECT_EQ(fit_teams_to_rows(1, b).num_teams, 396);
+}
+
 TEST(Split, ManyEvenRowsStayWholeAndUnevenOnesDoNot) {
   std::vector<int> rows(512, 128);
   EXPECT_EQ(num_splits_of(128, limit_splits(totals(rows), bounds), bounds), 1);

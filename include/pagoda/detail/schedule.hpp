@@ -84,6 +84,7 @@ struct SplitBounds {
   int max_cuts{};      ///< splits of all rows beyond one for each row; the workspace has room for these
   int max_waves{};     ///< most rounds of splits for rows of unequal lengths
   float density{};     ///< cuts per chunk of such rows, if that takes from `waves` to `max_waves` rounds
+  int row_teams{};     ///< most teams that a batch of one row is split among; 0: num_teams
 };
 
 /// Byte offsets of the parts of a workspace, and its size.
