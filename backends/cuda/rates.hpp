@@ -28,9 +28,9 @@ inline DeviceRates h200_rates(const Schedule& plain, const Schedule& lists) {
   r.cache_bytes_per_us = 1.2e7;
   r.state_bytes_per_us = 1.5e6;
   r.list_us            = 20;
-  r.tiles              = is_tuned(lists) ? std::vector<RowTile>{{64, 5e8}, {128, 5.75e8}} : generic_tiles(lists.kernel);
+  r.tiles              = is_tuned(lists) ? std::vector<RowTile>{{64, 5e8}} : generic_tiles(lists.kernel);
   r.plain_tiles = is_tuned(plain) ? std::vector<RowTile>{{8, 2e9}, {64, 6e8}, {128, 6e8}} : generic_tiles(plain.kernel);
-  if (is_tuned(lists)) r.item_us = 1.5;
+  if (is_tuned(lists)) r.item_us = 1.2;
   return r;
 }
 

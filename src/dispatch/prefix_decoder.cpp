@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 namespace pagoda {
@@ -46,7 +47,7 @@ void check_bounds(const PrefixOptions& o) {
 
 template <class MemorySpace>
 PrefixBounds bounds_of(const PrefixOptions& o, const DecodeOptions<MemorySpace>& options, const Schedule& plain,
-                       int wide_rows) {
+                       int wide_rows, int narrow_rows) {
   PrefixBounds b{};
   b.max_batch        = plain.bounds.max_batch;
   b.max_query_tokens = plain.bounds.max_query_tokens;
@@ -59,7 +60,8 @@ PrefixBounds bounds_of(const PrefixOptions& o, const DecodeOptions<MemorySpace>&
   b.max_entries    = four(o.max_entries);
   b.max_states     = four(o.max_states);
   b.wide_queries   = std::max(wide_rows / plain.shape.group(), 1);
-  b.narrow_queries = std::min(options.max_query_len, b.wide_queries);
+  b.narrow_queries = std::min(narrow_rows > 0 ? std::max(narrow_rows / plain.shape.group(), 1) : options.max_query_len,
+                              b.wide_queries);
   return b;
 }
 
@@ -87,7 +89,7 @@ PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const Cache
   require(options.exactness == Exactness::fast, "pagoda::PrefixDecoder: exactness is ", name_of(options.exactness),
           "; allowed: fast (sequences that share pages are decoded together)");
   plain             = std::make_unique<Plan<ExecutionSpace>>(make_plan(exec, kv, options, {}));
-  bounds            = bounds_of(prefix, options, plain->schedule(), wide_rows);
+  bounds            = bounds_of(prefix, options, plain->schedule(), wide_rows, on_host ? 0 : narrow_rows);
   const Schedule& s = plain->schedule();
   heads             = {s.shape.num_q_heads, s.shape.num_kv_heads, s.shape.head_dim,
                        s.shape.head_dim_v,  bytes_of_token(kv),   size_of(state_type)};
@@ -104,8 +106,8 @@ PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const Cache
   set_rates(prefix.rates ? *prefix.rates : list_rates(exec, s, wide ? wide->schedule() : s));
 }
 
-/// All plans share a workspace, as their decodes run one after the other. On hosts, where launches take little and
-/// products much, entries of few query rows have a plan of their own.
+/// All plans share a workspace, as their decodes run one after the other. Entries of few query rows have a plan of their
+/// own, if it has another kernel.
 template <class ExecutionSpace>
 void PrefixState<ExecutionSpace>::make_list_plans(const ExecutionSpace& exec, const CacheRef& kv,
                                                   const DecodeOptions<MemorySpace>& options) {
@@ -125,13 +127,15 @@ void PrefixState<ExecutionSpace>::make_list_plans(const ExecutionSpace& exec, co
     always_plain = refused.what();
     return;
   }
-  if (!on_host || bounds.narrow_queries == bounds.wide_queries) {
+  if (bounds.narrow_queries == bounds.wide_queries) {
     bounds.narrow_queries = 0;
     return;
   }
   o.entries.max_queries = bounds.narrow_queries;
   const Schedule few    = make_schedule(exec, kv, o);
-  if (few.kernel.row_tile == wide->schedule().kernel.row_tile) {
+  // Hand-tuned kernels are chosen by the number of rows; Schedule::kernel is the generic one.
+  const bool generic = std::string_view(wide->backend()) != "tuned";
+  if (generic && few.kernel.row_tile == wide->schedule().kernel.row_tile) {
     bounds.narrow_queries = 0;
   } else {
     const bool fits = few.workspace.bytes <= wide->workspace().extent(0);
