@@ -146,13 +146,7 @@ class Pool final : public Owned {
     pagoda_pool_options o{};
     o.struct_size = sizeof o;
     ask([&] { return pagoda_pool_get_options(pool_, &o); });
-    nb::dict all;
-    all["dtype"] = pagoda_type_name(o.type), all["num_kv_heads"] = o.num_kv_heads, all["head_dim"] = o.head_dim;
-    all["head_dim_v"] = o.head_dim_v, all["max_seq_len"] = o.max_seq_len, all["max_sequences"] = o.max_sequences;
-    all["page_size"] = o.page_size, all["num_pages"] = o.num_pages;
-    all["order"]          = o.order == PAGODA_NHD ? "NHD" : "HND";
-    all["share_prefixes"] = o.share_prefixes == PAGODA_SHARE_NEVER ? "never" : "automatic";
-    return all;
+    return options_as_dict(o);
   }
   void append(const Slots& slots, nb::handle k, nb::handle v, const Counts& counts, std::uintptr_t stream) {
     const Array keys = read("append", "k", k, stream), values = read("append", "v", v, stream);

@@ -45,6 +45,17 @@ class Prompt {
   pagoda_prompt p_{};
 };
 
+/// The options of a pool as a dict.
+inline nb::dict options_as_dict(const pagoda_pool_options& o) {
+  nb::dict all;
+  all["dtype"] = pagoda_type_name(o.type), all["num_kv_heads"] = o.num_kv_heads, all["head_dim"] = o.head_dim;
+  all["head_dim_v"] = o.head_dim_v, all["max_seq_len"] = o.max_seq_len, all["max_sequences"] = o.max_sequences;
+  all["page_size"] = o.page_size, all["num_pages"] = o.num_pages;
+  all["order"]          = o.order == PAGODA_NHD ? "NHD" : "HND";
+  all["share_prefixes"] = o.share_prefixes == PAGODA_SHARE_NEVER ? "never" : "automatic";
+  return all;
+}
+
 /// The numbers of a struct as a dict.
 inline nb::dict stats_as_dict(const pagoda_prefix_stats& s) {
   nb::dict all;
