@@ -74,7 +74,7 @@ class Fortran:
         self.constants = {n: int(v) for n, v in re.findall(r"\b(PAGODA_[A-Z0-9_]+) = (\d+)", text)}
         self.structs = {}
         for name, body in re.findall(r"type, bind\(C\), public :: (\w+)\n(.*?)end type", text, re.DOTALL):
-            self.structs[name] = [f for line in body.strip().splitlines() for f in self.fields(line.strip())]
+            self.structs[name] = [f for line in body.splitlines() if line.strip() for f in self.fields(line.strip())]
         self.functions: dict[str, tuple[list[Type], Type | None]] = {}
         self.names = {}
         head = r"(function|subroutine) (\w+)\(([^)]*)\)\s+bind\(C, name=\"(pagoda_\w+)\"\)(?: result\((\w+)\))?\n(.*?)end \1"
