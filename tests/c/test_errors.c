@@ -235,7 +235,7 @@ static void test_spaces(void) {
 static void* fail_in_another_thread(void* unused) {
   (void)unused;
   CHECK(strcmp(pagoda_last_error(), "") == 0);
-  CHECK_INVALID(pagoda_plan_workspace_bytes(NULL, NULL), "plan is NULL");
+  CHECK_INVALID(pagoda_plan_workspace_bytes(NULL, NULL), "bytes is NULL");
   return NULL;
 }
 
