@@ -6,6 +6,7 @@
 #include "tests/c/device.h"
 #include "tests/c/scene.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 static Scene s;
@@ -231,6 +232,22 @@ static void test_spaces(void) {
   pagoda_exec_destroy(host);
 }
 
+static void* fail_in_another_thread(void* unused) {
+  (void)unused;
+  CHECK(strcmp(pagoda_last_error(), "") == 0);
+  CHECK_INVALID(pagoda_plan_workspace_bytes(NULL, NULL), "bytes is NULL");
+  return NULL;
+}
+
+/* Each thread has a message of its own. */
+static void test_threads(void) {
+  pthread_t thread;
+  CHECK_INVALID(decode(NULL, &s.kv, &s.out, &s.lse), "q is NULL");
+  CHECK(pthread_create(&thread, NULL, fail_in_another_thread, NULL) == 0);
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK(strstr(pagoda_last_error(), "q is NULL") != NULL);
+}
+
 int main(void) {
   test_names_and_versions();
   for (s.type = PAGODA_FP64; s.type < PAGODA_BF16 && !pagoda_type_is_enabled(s.type);) ++s.type;
@@ -249,6 +266,7 @@ int main(void) {
   test_options();
   test_struct_sizes();
   test_device_tables();
+  test_threads();
   CHECK_OK(pagoda_finalize());
   test_spaces();
   pagoda_plan_destroy(plan);

@@ -234,7 +234,7 @@ TYPED_TEST(Prefixes, OverwrittenPagesLeaveTheIndex) {
 
 // Contiguous pools keep no names.
 TEST(Prefix, ContiguousPoolsFindNothing) {
-  using Pool = ContiguousPool<half_t, Host>;
+  using Pool = ContiguousPool<AnyType, Host>;
   Driven<Pool> d(small_pool);
   const auto ids = ids_from(1, 9), tokens = d.fresh(9);
   const Prompt prompt{.token_ids = ids};

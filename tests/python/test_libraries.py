@@ -66,6 +66,46 @@ def test_operator_of_torch():
     pagoda.torch.clear_plans()
 
 
+def test_options_of_the_operator():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    import pagoda.torch
+
+    scene = Scene(lengths=(20, 31, 9), query_len=3)
+    tensors = [torch.from_numpy(a) for a in (scene.q, scene.k, scene.v, scene.block_table, scene.seq_lens)]
+    options = dict(window_left=4, num_initial_tokens=2, max_query_len=3, backend="generic", exactness="batch_invariant")
+    right = pagoda.plan(scene.cache(), num_q_heads=8, **options).decode(scene.q, scene.cache())
+    assert (torch.ops.pagoda.decode(*tensors, **options)[0].numpy() == right).all()
+    with pytest.raises(ValueError, match='exactness is "exact"'):
+        torch.ops.pagoda.decode(*tensors, exactness="exact")
+
+
+@pytest.mark.parametrize("name", ["int4", "nvfp4"])
+def test_operator_with_two_dims_to_a_byte(name, need):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    need(name)
+    import pagoda.torch
+
+    scene = Scene(lengths=(20, 31, 9))
+    generator = torch.Generator().manual_seed(1)
+    pages = scene.k.shape[:3]
+    k, v = (torch.randint(0, 256, (*pages, 32), dtype=torch.uint8, generator=generator) for _ in range(2))
+    arrays = [torch.from_numpy(a) for a in (scene.block_table, scene.seq_lens)]
+    q = torch.from_numpy(scene.q)
+    scales = {"k_scale": torch.tensor(0.1), "v_scale": torch.tensor(0.5), "kv_type": name}
+    if name == "nvfp4":
+        scales |= {f"{side}_block_scale": torch.full((*pages, 4), 0x38, dtype=torch.uint8) for side in "kv"}  # 1 in e4m3
+    cache = pagoda.PagedCache(k, v, *arrays, **scales)
+    right = pagoda.plan(cache, num_q_heads=8).decode(q, cache)
+
+    def layer(q, k, v, *rest):
+        return torch.ops.pagoda.decode(q, k, v, *rest, **scales)[0] * 2
+
+    made = torch.compile(layer, fullgraph=True, backend="aot_eager")(q, k, v, *arrays)
+    assert made.shape == right.shape == (3, 8, 64) and torch.equal(made, right * 2)
+    torch.library.opcheck(pagoda.torch.decode, (q, k, v, *arrays), scales)
+    pagoda.torch.clear_plans()
+
+
 def test_compile():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     import pagoda.torch  # noqa: F401

@@ -68,18 +68,31 @@ def decode(
     k_scale: Optional[Tensor] = None,
     v_scale: Optional[Tensor] = None,
     kv_type: Optional[str] = None,
+    num_initial_tokens: int = 0,
+    k_block_scale: Optional[Tensor] = None,
+    v_block_scale: Optional[Tensor] = None,
+    backend: Optional[str] = None,
+    exactness: str = "fast",
 ) -> Tuple[Tensor, Tensor]:
     """Returns (out, lse): attention of the newest query tokens over the cache (k, v, block_table, seq_lens), and the
     logarithm of the sum of exp(score) in float32. The arguments are those of pagoda.PagedCache and pagoda.plan;
     block_table None: the cache is contiguous."""
-    shared = {"order": order, "k_scale": k_scale, "v_scale": v_scale, "scale_order": order, "kv_type": kv_type}
+    shared: dict[str, Any] = {
+        "order": order,
+        "k_scale": k_scale,
+        "v_scale": v_scale,
+        "k_block_scale": k_block_scale,
+        "v_block_scale": v_block_scale,
+        "scale_order": order,
+        "kv_type": kv_type,
+    }
     cache: _core.Cache
     if block_table is None:
         cache = ContiguousCache(k, v, seq_lens, **shared)
     else:
         cache = PagedCache(k, v, block_table, seq_lens, **shared)
     stream = stream_number(cache.device, q)
-    tensors = (q, k, v, block_table, seq_lens, k_scale, v_scale)
+    tensors = (q, k, v, block_table, seq_lens, k_scale, v_scale, k_block_scale, v_block_scale)
     key = (cache.device, stream, *(_shape_of(tensor) for tensor in tensors), order, kv_type)
     made = _plan_for(
         cache,
@@ -89,16 +102,42 @@ def decode(
         softmax_scale=softmax_scale,
         causal=causal,
         window_left=window_left,
+        num_initial_tokens=num_initial_tokens,
         logit_soft_cap=logit_soft_cap,
         max_query_len=max_query_len,
+        backend=backend,
+        exactness=exactness,
     )
     out, lse = made.decode(q.detach(), cache, return_lse=True)
     return out, lse
 
 
+# Types of which a byte holds two dims.
+_TWO_DIMS = ("int4", "mxfp4", "nvfp4")
+
+
 @decode.register_fake
 def _(
-    q: Tensor, k: Tensor, v: Tensor, block_table: Optional[Tensor], seq_lens: Tensor, order: str = "NHD", *_: Any, **__: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    block_table: Optional[Tensor],
+    seq_lens: Tensor,
+    order: str = "NHD",
+    softmax_scale: Optional[float] = None,
+    causal: bool = True,
+    window_left: int = -1,
+    logit_soft_cap: float = 0.0,
+    max_query_len: int = 1,
+    cu_seqlens_q: Optional[Tensor] = None,
+    alibi_slopes: Optional[Tensor] = None,
+    sinks: Optional[Tensor] = None,
+    k_scale: Optional[Tensor] = None,
+    v_scale: Optional[Tensor] = None,
+    kv_type: Optional[str] = None,
+    *_: Any,
+    **__: Any,
 ) -> Tuple[Tensor, Tensor]:
     rows, heads, _dim = q.shape
-    return q.new_empty((rows, heads, v.shape[3])), q.new_empty((rows, heads), dtype=torch.float32)
+    head_dim_v = v.shape[3] * (2 if kv_type in _TWO_DIMS else 1)
+    return q.new_empty((rows, heads, head_dim_v)), q.new_empty((rows, heads), dtype=torch.float32)
