@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/prefix/lists.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 
@@ -16,12 +17,13 @@ EntryList per_head_list(int sequences, int heads) {
   return list;
 }
 
-EntryList draft_list(int sequences, int drafts) {
+EntryList draft_list(int sequences, int drafts, int most_queries) {
   EntryList list;
-  list.max_queries = drafts;
+  list.max_queries = std::min(drafts, most_queries);
   std::mt19937 random(1);
   for (int s = 0; s < sequences; ++s) {
-    list.entries.push_back({s, 0, -1, s * drafts, drafts, -1});
+    for (int i = 0; i < drafts; i += list.max_queries)
+      list.entries.push_back({s, 0, -1, s * drafts + i, std::min(drafts - i, list.max_queries), -1});
     const std::size_t first = list.masks.size();
     for (int i = 0; i < drafts; ++i) {
       // The parent is an earlier draft, or the context.

@@ -99,7 +99,8 @@ Outcome measure(Session& session, const PrefixCase& c, Way way, bool warm) {
   EntryList list;
   DecodeOptions<Memory> options{.num_q_heads = c.num_q_heads, .max_seq_len = longest, .max_query_len = queries};
   if (way == Way::per_head || way == Way::tree) {
-    list = way == Way::tree ? draft_list(sequences, queries) : per_head_list(sequences, c.num_kv_heads);
+    const int group = c.num_q_heads / c.num_kv_heads;  // 128 query rows: see decode_entries
+    list = way == Way::tree ? draft_list(sequences, queries, 128 / group) : per_head_list(sequences, c.num_kv_heads);
     lists.emplace(exec, list, c.num_q_heads, tokens, caches[0]);
     counters["entries"] = static_cast<double>(list.entries.size());
     o.label             = "lists: " + lists->plan().describe() + "; ";
