@@ -144,7 +144,9 @@ TYPED_TEST(PoolSharedDecode, BoundsStatesAndRatesOfTheOptions) {
     most    = std::max(most, std::abs(static_cast<double>(exact.data()[i]) - static_cast<double>(rounded.data()[i])));
   }
   EXPECT_LT(most, 0.02 * largest);
-  if (Self::can_pack && std::is_same_v<T, float>) EXPECT_GT(most, 0) << "states of 16 bits were not rounded";
+  if (Self::can_pack && std::is_same_v<T, float>) {
+    EXPECT_GT(most, 0) << "states of 16 bits were not rounded";
+  }
 }
 
 // A step that reads a list only launches kernels; a new list is copied.
