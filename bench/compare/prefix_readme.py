@@ -38,7 +38,7 @@ def ways_of(results: Results, key: str) -> dict[str, Samples]:
     return {column.backend: samples for column, samples in results.rows.get(key, {}).items()}
 
 
-def row(name: str, rows: list[dict[str, Samples]], pat: float | None) -> str:
+def row(name: str, rows: list[dict[str, Samples]], pat: float | None, with_pat: bool) -> str:
     """One line; of several rows (steps of a trace) the means."""
     packed = [by["packed"] for by in rows]
     read, plain = ([us for us in of if us] for of in ((s.floor for s in packed), (by["plain"].median for by in rows)))
@@ -47,7 +47,7 @@ def row(name: str, rows: list[dict[str, Samples]], pat: float | None) -> str:
     how = "" if lists == len(packed) else " (plain)" if lists == 0 else f" ({lists} of {len(packed)} packed)"
     planning = statistics.fmean(s.counters["planning_us"] for s in packed)
     cells = [name, us_text(statistics.fmean(read) if read else None), us_text(statistics.fmean(plain)), us_text(mean) + how]
-    return "| " + " | ".join([*cells, us_text(planning), us_text(pat)]) + " |"
+    return "| " + " | ".join([*cells, us_text(planning), *([us_text(pat)] if with_pat else [])]) + " |"
 
 
 def problems(results: Results, on_h200: bool) -> list[tuple[str, list[str], float | None]]:
@@ -78,18 +78,19 @@ def chosen_rows(results: Results) -> list[str]:
     return lines
 
 
-def prefix_block(results: Results) -> str:
+def prefix_block(results: Results, file: str) -> str:
     column = next(c for c in results.columns if c.backend == "packed")
     on_h200 = "H200" in column.device
     lines = []
     for name, keys, pat in problems(results, on_h200):
         rows = [by for key in keys if {"plain", "packed"} <= (by := ways_of(results, key)).keys()]
         if rows:
-            lines.append(row(name, rows, pat))
+            lines.append(row(name, rows, pat, on_h200))
     note = PAT.format(note=p.PAT_NOTE) if on_h200 else ""
     text = wrapped(INTRO.format(device=column.machine, pat=note)) + "\n"
-    text += "| batch, heads | read | plain | `PrefixDecoder` | planning | PAT |\n|---|---|---|---|---|---|\n" + "\n".join(lines)
+    head = ["batch, heads", "read", "plain", "`PrefixDecoder`", "planning", *(["PAT"] if on_h200 else [])]
+    text += "| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|\n" + "\n".join(lines)
     if chosen := chosen_rows(results):
         text += "\n\n" + wrapped(CHOSEN) + "\n| chosen, heads | read | decode | all pages |\n|---|---|---|---|\n"
         text += "\n".join(chosen)
-    return text + f"\n\n(Microseconds, commit {column.git}; all rows: `bench/results/prefix-h200.json`.)\n"
+    return text + f"\n\n(Microseconds, commit {column.git}; all rows: `bench/results/{file}`.)\n"

@@ -23,7 +23,7 @@ from prefix_readme import prefix_block
 from results import PEERS, Column, Results, Samples, geometric_mean, load
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
-PREFIX_RESULTS = "prefix-h200.json"
+PREFIX_RESULTS = "prefix-h100.json"
 PICTURE = RESULTS / "report" / "distance.svg"
 BLOCK = re.compile(r"(<!-- measured: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
@@ -200,7 +200,7 @@ def serve() -> str:
 
 def prefix() -> str:
     """Empty as long as nothing was measured."""
-    return prefix_block(results_of(PREFIX_RESULTS)) if (RESULTS / PREFIX_RESULTS).exists() else ""
+    return prefix_block(results_of(PREFIX_RESULTS), PREFIX_RESULTS) if (RESULTS / PREFIX_RESULTS).exists() else ""
 
 
 BLOCKS: dict[str, Callable[[], str]] = {

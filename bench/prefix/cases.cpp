@@ -181,6 +181,8 @@ std::vector<PrefixCase> small_prefix_cases() {
 std::vector<PrefixCase> trace_cases(const std::string& file, int sequences, int scale) {
   constexpr int page_size = 16, samples = 3, steps_between = 100;
   const auto trace = std::make_shared<const serve::Trace>(serve::scaled(serve::read_trace(file), scale));
+  // Replayed more than once, a request would share all of its prompt with itself.
+  if (static_cast<std::size_t>(sequences) > trace->requests.size()) return {};
   serve::Scheduler scheduler(trace->requests,
                              {sequences, std::int64_t(sequences) * (trace->longest() / page_size + 1), page_size});
   std::vector<PrefixCase> cases;

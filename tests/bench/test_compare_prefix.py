@@ -163,7 +163,7 @@ class Readme(unittest.TestCase):
                     {"name": f"prefix/{c.backend}/{key.removeprefix('prefix/')}/manual_time", "real_time": 1, **s.counters}
                     for key, by in everything().rows.items() for c, s in by.items()
                 ]
-                (Path(folder) / "prefix-h200.json").write_text(json.dumps({"context": H200, "benchmarks": rows}))
+                (Path(folder) / readme.PREFIX_RESULTS).write_text(json.dumps({"context": H200, "benchmarks": rows}))
                 text = readme.prefix()
         self.assertIn("| tree 4 (64 sequences, a prompt of 1024, 2 documents of 256), 32/8 | 16.0 | 100.0 | 40.0 | 4.0 | 62.0 |", text)
         self.assertIn("of 64, trace `some_trace`, 32/8 | 16.0 | 51.0 | 50.0 (1 of 2 packed) | 4.0 | - |", text)
@@ -174,10 +174,10 @@ class Readme(unittest.TestCase):
         self.assertTrue(text.endswith("\n"))
 
     def test_without_plain_rows_or_chosen_pages(self) -> None:
-        text = readme.prefix_block(results_of((H200, tree_rows(100, 90, 0)[1:])))
+        text = readme.prefix_block(results_of((H200, tree_rows(100, 90, 0)[1:])), "FILE")
         self.assertNotIn("| tree", text)
         self.assertNotIn("chosen", text)
-        text = readme.prefix_block(results_of((H200, tree_rows(100, 90, 0))))
+        text = readme.prefix_block(results_of((H200, tree_rows(100, 90, 0))), "FILE")
         self.assertIn("| 90.0 (plain) |", text)
 
 

@@ -48,7 +48,7 @@ constexpr double card_ratio = 1.025, card_us = 0.5;
 bool cards_disagree(const Case& c) { return c.name("tuned").find("/one-long/") != std::string::npos; }
 
 TEST(DefaultBackend, IsNeverMuchSlowerThanTheOther) {
-  const char* const files[] = {"decode-h200.json", "decode-h100.jsonl"};
+  const char* const files[] = {"decode-h200.json", "decode-h100.json"};
   std::vector<std::map<std::string, double>> cards;
   for (const char* file : files) cards.push_back(times_in(std::string(PAGODA_BENCH_RESULTS "/") + file));
   int compared = 0, generic_chosen = 0;
