@@ -15,8 +15,8 @@ namespace pagoda::bench {
 /// Entries of which each reads one kv head: sequence s of the tables is kv head s % heads of query token s / heads.
 EntryList per_head_list(int sequences, int heads);
 
-/// Sequences whose newest `drafts` tokens are a random tree. Query token s * drafts + i is draft i of sequence s and sees
-/// the older tokens, its ancestors and itself. An entry has at most most_queries of them.
+/// Sequences whose newest `drafts` tokens are a random tree. Query token s * drafts + i is draft i of sequence s and
+/// sees the older tokens, its ancestors and itself. An entry has at most most_queries of them.
 EntryList draft_list(int sequences, int drafts, int most_queries);
 
 /// What a query token sees: the first `tokens` tokens of a sequence, and these others behind them.

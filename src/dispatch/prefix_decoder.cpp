@@ -106,8 +106,8 @@ PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const Cache
   set_rates(prefix.rates ? *prefix.rates : list_rates(exec, s, wide ? wide->schedule() : s));
 }
 
-/// All plans share a workspace, as their decodes run one after the other. Entries of few query rows have a plan of their
-/// own, if it has another kernel.
+/// All plans share a workspace, as their decodes run one after the other. Entries of few query rows have a plan of
+/// their own, if it has another kernel.
 template <class ExecutionSpace>
 void PrefixState<ExecutionSpace>::make_list_plans(const ExecutionSpace& exec, const CacheRef& kv,
                                                   const DecodeOptions<MemorySpace>& options) {

@@ -55,15 +55,15 @@ struct ListShape {
 
 template <class ExecutionSpace>
 struct PrefixState {
-  using MemorySpace               = typename ExecutionSpace::memory_space;
-  using Event                     = typename MachineOf<ExecutionSpace>::Stream::Event;
-  static constexpr bool on_host   = std::is_same_v<MemorySpace, Kokkos::HostSpace>;
-  using StagingSpace              = std::conditional_t<on_host, Kokkos::HostSpace, Kokkos::SharedHostPinnedSpace>;
-  static constexpr int wide_rows  = 128;  ///< query rows of an entry
-  /// On GPUs, query rows of narrow entries. The hand-tuned kernels of sm_90 have two blocks on a multiprocessor for up to
-  /// 64 rows, and one for more.
+  using MemorySpace              = typename ExecutionSpace::memory_space;
+  using Event                    = typename MachineOf<ExecutionSpace>::Stream::Event;
+  static constexpr bool on_host  = std::is_same_v<MemorySpace, Kokkos::HostSpace>;
+  using StagingSpace             = std::conditional_t<on_host, Kokkos::HostSpace, Kokkos::SharedHostPinnedSpace>;
+  static constexpr int wide_rows = 128;  ///< query rows of an entry
+  /// On GPUs, query rows of narrow entries. The hand-tuned kernels of sm_90 have two blocks on a multiprocessor for up
+  /// to 64 rows, and one for more.
   static constexpr int narrow_rows = 64;
-  static constexpr int num_staged = 2;
+  static constexpr int num_staged  = 2;
 
   PrefixState(const ExecutionSpace& exec, const CacheRef& kv, const DecodeOptions<MemorySpace>& options,
               const PrefixOptions& prefix);

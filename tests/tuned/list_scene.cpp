@@ -250,8 +250,8 @@ Problem ListScene::problem() const {
                      entries_d_.data(),
                      queries_d_.data(),
                      state_begin_d_.data(),
-                     list_.masks.empty() ? nullptr : masks_d_.data(),
-                     c.sinks ? sinks_d_.data() : nullptr,
+            list_.masks.empty() ? nullptr : masks_d_.data(),
+            c.sinks ? sinks_d_.data() : nullptr,
                      {state_d_.data(), c.state_type, heads * c.head_dim, c.head_dim},
                      {state_lse_d_.data(), c.lse_double, heads, 1}};
   return p;
@@ -291,9 +291,9 @@ std::string ListScene::row_difference(const Entry& e, const EntryQuery& query, i
   const auto dims   = static_cast<std::size_t>(c.head_dim);
   const int kv_head = head / (c.q_heads / c.kv_heads);
   const int length  = lengths_[static_cast<std::size_t>(e.sequence)];
-  const bool own    = e.last < 0 && query.sequence == e.sequence, masked = own && query.mask >= 0;
-  const int end     = e.last >= 0 ? e.last : own && !masked && c.causal ? length - (query.behind - 1) : length;
-  const auto sees   = [&](int t) {
+  const bool own = e.last < 0 && query.sequence == e.sequence, masked = own && query.mask >= 0;
+  const int end   = e.last >= 0 ? e.last : own && !masked && c.causal ? length - (query.behind - 1) : length;
+  const auto sees = [&](int t) {
     const int bit = t - (length - query.behind);
     if (!masked || bit < 0) return true;
     return (list_.masks[static_cast<std::size_t>(query.mask + bit / 64)] >> bit % 64 & 1) != 0;

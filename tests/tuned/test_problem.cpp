@@ -96,9 +96,9 @@ TEST(TunedProblem, Lists) {
   const std::uint64_t masks[2] = {};
   p.entries.masks = masks, p.entries.num_mask_words = 2;
   EXPECT_EQ(planned.passed().list.masks, masks);
-  const float per_head[16]          = {};
+  const float per_head[16] = {};
   EXPECT_EQ(t.list.sinks, nullptr);
-  planned.schedule.options.sinks    = per_head;
+  planned.schedule.options.sinks = per_head;
   EXPECT_EQ(planned.passed().list.sinks, per_head);
   tuned::Problem refused{};
   planned.schedule.options.alibi_slopes = per_head;

@@ -54,11 +54,11 @@ struct List {
   int num_entries;
   const Entry* entries;
   const EntryQuery* queries;
-  const int* state_begin;  ///< null: no entry writes partial states
+  const int* state_begin;      ///< null: no entry writes partial states
   const std::uint64_t* masks;  ///< null: no query token has a mask
   /// [num_q_heads] logits of attention sinks, which results in the output have and partial states do not; null: none
   const float* sinks;
-  Heads state_out;         ///< partial states, indexed [state][head]; data is null: no entry writes any
+  Heads state_out;  ///< partial states, indexed [state][head]; data is null: no entry writes any
   LogSumExps state_lse;
 };
 

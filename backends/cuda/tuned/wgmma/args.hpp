@@ -38,8 +38,8 @@ struct Outputs {
 /// The same for a list: `batch` is the number of entries. Only the grouped kernels have an instance for it.
 struct ListArgs : Args {
   static constexpr bool ragged = true;
-  const Entry* entries;       ///< [batch]
-  const EntryQuery* queries;  ///< what entries refer to
+  const Entry* entries;        ///< [batch]
+  const EntryQuery* queries;   ///< what entries refer to
   const std::uint64_t* masks;  ///< two words for each query token with a mask
   const int* state_begin;
   Outputs states;

@@ -141,7 +141,7 @@ namespace {
 Outputs states_of(const Problem& p) {
   const List& l = p.list;
   return {Divisor::of(group_size_of(p)), l.state_out, l.state_lse.data, l.state_lse.token, l.state_lse.head,
-          l.state_lse.is_double, nullptr};
+          l.state_lse.is_double,         nullptr};
 }
 
 bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {

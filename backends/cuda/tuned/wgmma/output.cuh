@@ -137,7 +137,8 @@ PAGODA_DEVICE void store_outputs(const auto& args, const auto& query_begin, int 
                                  const float2 (&state)[2], int dim_part, int row, int rows, int column) {
   // Lanes of columns 0 and 1 store the log-sum-exp of the row and of the one eight below it.
   const int lse_row = row + 8 * column, first = first_row<BlocksPerHead>() + row;
-  const FinishedRow one(args, head, first, state[0].x, state[0].y), other(args, head, first + 8, state[1].x, state[1].y);
+  const FinishedRow one(args, head, first, state[0].x, state[0].y),
+      other(args, head, first + 8, state[1].x, state[1].y);
   if (dim_part == 0 && column < 2 && lse_row < rows && args.lse) {
     const FinishedRow& mine = column == 0 ? one : other;
     const QueryRow query_row(args, head, first_row<BlocksPerHead>() + lse_row);

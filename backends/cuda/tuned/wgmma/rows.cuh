@@ -97,8 +97,7 @@ PAGODA_DEVICE const Args& outputs_of(const Args& args, int /*batch*/) { return a
 PAGODA_DEVICE int rows_of(const Args& /*args*/, int /*batch*/, const EntryView& entry) { return entry.query_begin; }
 PAGODA_DEVICE Outputs list_outputs(const ListArgs& args, bool states) {
   return states ? args.states
-                : Outputs{args.heads,    args.out,        args.lse,  args.lse_token,
-                          args.lse_head, args.lse_double, args.sinks};
+                : Outputs{args.heads, args.out, args.lse, args.lse_token, args.lse_head, args.lse_double, args.sinks};
 }
 PAGODA_DEVICE Outputs outputs_of(const ListArgs& args, int index) {
   return list_outputs(args, list_entry(args, index).state >= 0);

@@ -198,7 +198,8 @@ class ListMultiplier {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
       if (row + 8 * r < (s.rows & 0xffff))
-        seen[r] = seen_tokens(args_, entry.sequence, list_query(args_, entry.query_begin + args_.heads.divide(row + 8 * r)));
+        seen[r] =
+            seen_tokens(args_, entry.sequence, list_query(args_, entry.query_begin + args_.heads.divide(row + 8 * r)));
   }
   template <int N>
   PAGODA_DEVICE void mask_unseen(float (&x)[N], int tokens_left, const SeenTokens (&seen)[2]) const {

@@ -18,8 +18,8 @@ PAGODA_DEVICE std::uint64_t shifted(std::uint64_t x, int n) {
 /// A row sees all tokens of an entry but the `newest` ones; of these it sees those that its mask has.
 struct SeenTokens {
   static constexpr int mask_bits = 128;
-  int newest = 0;   ///< at most mask_bits with a mask
-  int mask   = -1;  ///< the first of its two words; negative: none
+  int newest                     = 0;   ///< at most mask_bits with a mask
+  int mask                       = -1;  ///< the first of its two words; negative: none
 
   /// Bit i: whether the row sees token i of a tile at whose beginning the entry has tokens_left tokens left.
   PAGODA_DEVICE std::uint64_t of_tile(const std::uint64_t* masks, int tokens_left) const {
@@ -35,7 +35,8 @@ struct SeenTokens {
   }
 };
 
-/// What a query token sees of an entry of `sequence` that goes to the sequence's end. Tokens of other sequences see all.
+/// What a query token sees of an entry of `sequence` that goes to the sequence's end. Tokens of other sequences see
+/// all.
 PAGODA_DEVICE SeenTokens seen_tokens(const ListArgs& args, int sequence, const EntryQuery& query) {
   if (query.sequence != sequence) return {};
   if (args.masks && query.mask >= 0) return {min(query.behind, SeenTokens::mask_bits), query.mask};
