@@ -129,6 +129,31 @@ TEST(PrefixForest, OddTables) {
   }
 }
 
+TEST(PrefixForest, EveryPlaceInLongRows) {
+  // Pages are compared in blocks: rows that leave the first one, or end, before every page of several blocks. Two rows
+  // leave at each place, and share one page more.
+  PrefixForest forest;
+  for (const int longest : {31, 32, 33, 34, 65, 90})
+    for (const bool end : {false, true}) {
+      SCOPED_TRACE(testing::Message() << longest << " pages, rows end: " << end);
+      PrefixBatch batch;
+      batch.page_size = 1;
+      int next        = 0;
+      for (int b = 0; b <= 2 * longest; ++b) {
+        const int shared = b == 0 ? 0 : (b - 1) / 2;
+        std::vector<int> row;
+        if (b > 0) row.assign(batch.rows[0].begin(), batch.rows[0].begin() + shared);
+        if (b % 2 == 0 && b > 0 && !end) row.push_back(batch.rows[b - 1][shared]);
+        while (static_cast<int>(row.size()) < (end && b > 0 ? shared + b % 2 : longest)) row.push_back(next++);
+        batch.seq_lens.push_back(static_cast<int>(row.size()) + 1);  // and the newest token
+        row.push_back(next++);
+        batch.rows.push_back(row);
+      }
+      expect_forest(batch.pages(), forest);
+      if (HasFatalFailure()) return;
+    }
+}
+
 TEST(PrefixForest, PagesWithoutAPlace) {
   // The same page id behind different prefixes, negative ids, and ids whose bits collide with those of nodes.
   PrefixBatch batch;

@@ -35,9 +35,9 @@ void require_pages(const char* who, const BatchPages& p, int s) {
             "] is null; allowed: the ids of the pages of ", p.seq_lens[s], " tokens");
     return;
   }
-  const std::int64_t needed = (std::int64_t(p.seq_lens[s]) + p.page_size - 1) / p.page_size;
+  const auto fit = [&](std::int64_t pages) { return p.seq_lens[s] <= pages * p.page_size; };
   if (p.block_table) {
-    if (needed > p.max_pages)
+    if (!fit(p.max_pages))
       refuse_entry(who, "seq_lens", s, p.seq_lens[s],
                    "up to max_pages * page_size = ", std::int64_t(p.max_pages) * p.page_size);
     return;
@@ -45,7 +45,7 @@ void require_pages(const char* who, const BatchPages& p, int s) {
   if (p.page_indptr[s] < 0) refuse_entry(who, "page_indptr", s, p.page_indptr[s], "at least ", 0);
   if (p.page_indptr[s + 1] > p.num_indices)
     refuse_entry(who, "page_indptr", s + 1, p.page_indptr[s + 1], "up to num_indices = ", p.num_indices);
-  if (needed > std::int64_t(p.page_indptr[s + 1]) - p.page_indptr[s])
+  if (!fit(std::int64_t(p.page_indptr[s + 1]) - p.page_indptr[s]))
     refuse_entry(who, "seq_lens", s, p.seq_lens[s], "up to the tokens of the sequence's pages in page_indptr, ",
                  (std::int64_t(p.page_indptr[s + 1]) - p.page_indptr[s]) * p.page_size);
 }

@@ -14,9 +14,10 @@ namespace pagoda::detail {
 /// it.
 ///
 /// Building divides the range of pages in which rows may differ: one look-up for each row says which rows share the
-/// first half, and these are then divided in the second half, one row of each set in the first. So a row takes about
-/// log2(pages) look-ups, and building takes time linear in the table, for any page ids. A sequence that shares nothing
-/// costs one look-up of its first page id. Memory is reused by the next build.
+/// first half, and these are then divided in the second half, one row of each set in the first. Ranges of up to
+/// pages_at_once pages are not divided: each row is compared with the first one of its set. So a row takes about
+/// log2(pages / pages_at_once) look-ups and a few comparisons, and building takes time linear in the table, for any
+/// page ids. A sequence that shares nothing costs one look-up of its first page id. Memory is reused by the next build.
 class PrefixForest {
  public:
   struct Node {
@@ -58,38 +59,47 @@ class PrefixForest {
   static constexpr int root = -2;  ///< in next_: an entry that has left no other
   /// An entry of a group. All entries of a group share the pages before a range, and the leader is the first of them.
   struct Member {
+    const int* row;
     int entry, leader;
   };
-  /// Entries of a group that share the first half of a range.
-  struct Class {
-    std::uint64_t key;  ///< the group's leader, and a key of the pages of the first half
-    int first, last;    ///< entries
-    int count;
-    int leader() const { return static_cast<int>(key >> 32); }
+  /// Where an entry leaves another, found by divide_block().
+  struct Leaving {
+    int other, page;
+    int next;  ///< entry that leaves at the same page; negative: none
   };
+  class Table;
 
   void copy_rows();
-  std::uint32_t hash(int b, int from, int to) const;
-  bool differ(int a, int b, int from, int to) const;
+  static std::uint32_t hash(const int* row, int from, int to);
+  static bool differ(const int* x, const int* y, int pages);
   int shared_pages(int a, int b, int from, int to) const;
+  bool find_first_pages();
+  void find_cuts(int longest);
   int classify(const Member* members, int count, int from, int to);
   int classify_by_hash(const Member* members, int count, int from, int to);
   void divide(int begin, int count, int groups, int from, int to);
+  void divide_block(Member* members, int count, int from);
   void leave(int b, int other, int page);
   void add_roots();
   void add_nodes();
-  void add_groups(int node, int first_leaf);
+  int add_groups(int node, int first_leaf);
 
   const BatchPages* pages_ = nullptr;
   std::vector<const int*> rows_;       ///< page ids of each entry
   std::vector<int> copies_;            ///< of rows whose ids are not contiguous
   std::vector<int> shareable_;         ///< pages of a row that can be shared
-  bool by_hash_ = false;               ///< whether an id has been found at several places
+  bool differs_ = false;               ///< whether an id has been found at several places
+  bool by_hash_ = false;               ///< whether classes are found by all ids of a range
   std::vector<Member> members_;        ///< of ranges that are still to be divided: a stack
-  std::vector<int> class_of_;          ///< of the members of a range
-  std::vector<Class> classes_;         ///< of a range, from 1 on
-  std::vector<int> table_;             ///< classes by their keys; 0: none
-  std::vector<int> num_classes_;       ///< of each group, by its leader; 0 between calls
+  std::vector<int> first_;             ///< first entry of an entry's class
+  std::vector<int> last_, count_;      ///< of the class of this first entry: last entry, number of entries
+  std::vector<int> leader_;            ///< of an entry's group
+  std::vector<int> num_classes_;       ///< of the group of this leader
+  std::vector<int> pairs_;             ///< first entries of classes of two
+  std::vector<Leaving> leaving_;       ///< of an entry
+  std::vector<int> table_;             ///< entries, plus 1, by ids or hashes; 0: none
+  std::vector<int> ids_;               ///< of the entries in the table, or hashes
+  std::vector<unsigned> at_;           ///< slot of an entry's id in the table
   std::vector<int> first_cut_, next_;  ///< of each entry; negative: none
   std::vector<Cut> cuts_;
   std::vector<Node> nodes_;

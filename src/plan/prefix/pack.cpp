@@ -8,19 +8,6 @@
 
 namespace pagoda::detail {
 
-namespace {
-
-/// Row r: 1 in column r, 0 elsewhere.
-struct AtRoot {
-  double values[PrefixPacking::max_nodes + 1][PrefixPacking::max_nodes] = {};
-  constexpr AtRoot() {
-    for (int r = 0; r < PrefixPacking::max_nodes; ++r) values[r][r] = 1;
-  }
-};
-constexpr AtRoot at_root;
-
-}  // namespace
-
 /// Cost of leaves that read `weight` tokens besides their own, with or without partial states.
 inline double PrefixPacking::group_us(const PrefixForest::Group& g, double weight, bool states) const {
   const double tokens = g.count * weight + static_cast<double>(g.own_tokens);
@@ -48,21 +35,9 @@ inline void PrefixPacking::gather(int node) {
   }
 }
 
-/// Finds the nodes whose entries cost the same for every subset of their branches.
-inline void PrefixPacking::find_in_tile() {
-  const auto nodes = forest_->nodes();
-  least_.assign(nodes.size(), INT32_MAX), in_tile_.resize(nodes.size());
-  for (const PrefixForest::Group& g : forest_->groups().subspan(forest_->unshared().size()))
-    least_[g.node] = std::min(least_[g.node], g.num_queries);
-  for (std::size_t v = static_cast<std::size_t>(forest_->num_roots()); v < nodes.size(); ++v) {
-    int& least = least_[nodes[v].parent];
-    least      = std::min(least, nodes[v].num_queries);
-  }
-  for (std::size_t v = 0; v < nodes.size(); ++v) in_tile_[v] = cost_->same_tile(least_[v], nodes[v].num_queries);
-}
-
-/// Sets the times of such a node for all numbers of ancestors. Each branch begins new entries if that saves more than
-/// its partial states cost. The loops over ancestors are vectorized.
+/// Sets the times of a node whose entries cost the same for every subset of its branches, for all numbers of ancestors.
+/// Each branch begins new entries if that saves more than its partial states cost. The loops over ancestors are
+/// vectorized.
 inline void PrefixPacking::set_costs_in_tile(int node) {
   const PrefixForest::Node& v = forest_->nodes()[node];
   const double *weight = &weight_[at(node)], pass = cost_->pass(v.num_queries), item = cost_->item(v.num_queries);
@@ -75,12 +50,12 @@ inline void PrefixPacking::set_costs_in_tile(int node) {
   for (int g = v.first_group; g < v.first_group + v.num_groups; ++g) {
     const PrefixForest::Group& group = forest_->groups()[g];
     const double begin = group_us(group, 0, true), states = group.count * group.num_queries * cost_->state(),
-                 slope       = group.count * cost_->pass(group.num_queries);
-    const double* const root = at_root.values[std::min(depth_[node], max_nodes)];
-    for (int up = 0; up < max_nodes; ++up) {
-      const double extend = begin + weight[up] * slope - root[up] * states;
-      extended[up] += extend, shared[up] += std::min(begin + states, extend);
-    }
+                 slope = group.count * cost_->pass(group.num_queries);
+    double extend[max_nodes];
+    for (int up = 0; up < max_nodes; ++up) extend[up] = begin + weight[up] * slope;
+    if (depth_[node] < max_nodes) extend[depth_[node]] -= states;  // entries that begin at the root have none
+    for (int up = 0; up < max_nodes; ++up)
+      extended[up] += extend[up], shared[up] += std::min(begin + states, extend[up]);
   }
   double* us = &us_[at(node)];
   for (int up = 0; up < max_nodes; ++up) us[up] = std::min(shared[up], extended[up]);
@@ -294,10 +269,15 @@ void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, 
     depth_[v] = node.parent < 0 ? 0 : depth_[node.parent] + 1;
     first_read += cost.kept_in_cache(tokens);
   }
-  for (const PrefixForest::Group& g : forest.groups().subspan(forest.unshared().size()))
+  least_.assign(nodes.size(), INT32_MAX), in_tile_.resize(nodes.size());
+  for (const PrefixForest::Group& g : forest.groups().subspan(forest.unshared().size())) {
     plain += plain_group_us(g, path_[g.node]), first_read += static_cast<double>(g.own_tokens);
-  find_in_tile();
+    least_[g.node] = std::min(least_[g.node], g.num_queries);
+  }
   for (int v = n - 1; v >= 0; --v) {
+    const PrefixForest::Node& node = nodes[v];
+    if (node.parent >= 0) least_[node.parent] = std::min(least_[node.parent], node.num_queries);
+    in_tile_[v]            = cost.same_tile(least_[v], node.num_queries);
     us_[at(v) + max_nodes] = std::numeric_limits<double>::infinity();
     if (in_tile_[v]) {
       set_costs_in_tile(v);
@@ -328,12 +308,13 @@ inline void PrefixPacking::add_entries(int first, int last, int query_begin, int
 /// Adds the entries and query tokens of leaves begin to end - 1 of a group. state: state of these entries.
 inline void PrefixPacking::add_leaves(const PrefixForest::Group& g, int begin, int end, int first, int state,
                                       int& query, EntryList& list) const {
+  const int state_of_leaf = state > 0 ? state : -1, num_states = state > 0 ? state + 1 : 0;
   for (int leaf = g.first_leaf + begin; leaf < g.first_leaf + end; ++leaf) {
     const int b = forest_->leaves()[leaf], sequence = pages_->sequence(b), token = pages_->query_begin(b);
-    add_entries(first, -1, query, g.num_queries, state > 0 ? state : -1, list);
+    add_entries(first, -1, query, g.num_queries, state_of_leaf, list);
     for (int i = 0; i < g.num_queries; ++i) {
       list.queries[query++]           = {token + i, sequence, g.num_queries - i};
-      list.state_begin[token + i + 1] = state > 0 ? state + 1 : 0;
+      list.state_begin[token + i + 1] = num_states;
     }
   }
 }
@@ -343,8 +324,6 @@ inline void PrefixPacking::add_leaves(const PrefixForest::Group& g, int begin, i
 inline void PrefixPacking::visit(int node, EntryList& list) {
   const Visit where           = visits_[node];
   const PrefixForest::Node& v = forest_->nodes()[node];
-  int top                     = node;
-  for (int up = 0; up < where.ancestors; ++up) top = forest_->nodes()[top].parent;
   gather(node);
   if (in_tile_[node])
     choose_in_tile(node, where.ancestors);
@@ -352,14 +331,14 @@ inline void PrefixPacking::visit(int node, EntryList& list) {
     choose_of_few(node, where.ancestors);
   else
     best(node, where.ancestors);
-  const int first = forest_->nodes()[top].first_page * pages_->page_size, last = v.last_page * pages_->page_size;
+  const int first = where.first, last = v.last_page * pages_->page_size;
   int query = where.query_begin;
   for (const Branch& b : branches_) {
     if (b.begins == 0) continue;
     if (b.child < 0) {
       add_leaves(forest_->groups()[~b.child], 0, b.begins, last, where.state + 1, query, list);
     } else {
-      visits_[b.child] = {0, query, where.state + 1};
+      visits_[b.child] = {0, query, where.state + 1, last};
       query += b.queries;
     }
   }
@@ -368,7 +347,7 @@ inline void PrefixPacking::visit(int node, EntryList& list) {
     if (b.child < 0) {
       add_leaves(forest_->groups()[~b.child], b.begins, b.count, first, where.state, query, list);
     } else if (b.begins == 0) {
-      visits_[b.child] = {where.ancestors + 1, query, where.state};
+      visits_[b.child] = {where.ancestors + 1, query, where.state, first};
       query += b.queries;
     }
   }
@@ -381,7 +360,7 @@ void PrefixPacking::write(EntryList& list) {
   const auto nodes = forest_->nodes();
   visits_.resize(nodes.size());
   int query = 0;
-  for (int v = 0; v < forest_->num_roots(); ++v) visits_[v] = {0, query, 0}, query += nodes[v].num_queries;
+  for (int v = 0; v < forest_->num_roots(); ++v) visits_[v] = {0, query, 0, 0}, query += nodes[v].num_queries;
   for (int v = 0; v < static_cast<int>(nodes.size()); ++v) visit(v, list);
   for (const PrefixForest::Group& g : forest_->unshared()) add_leaves(g, 0, g.count, 0, 0, query, list);
   for (Entry& e : list.entries) e.sequence = list.queries[e.query_begin].sequence;

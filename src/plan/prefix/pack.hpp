@@ -49,12 +49,12 @@ class PrefixPacking {
   };
   struct Visit {  ///< state of a node while the list is written
     int ancestors, query_begin, state;
+    int first;  ///< first token of its entry
   };
   static std::size_t at(int node) { return static_cast<std::size_t>(node) * (max_nodes + 1); }
   double group_us(const PrefixForest::Group& g, double weight, bool states) const;
   double plain_group_us(const PrefixForest::Group& g, double weight) const;
   void gather(int node);
-  void find_in_tile();
   void set_costs_in_tile(int node);
   double extend_us(const Branch& b, int node, int ancestors) const;
   void choose_in_tile(int node, int ancestors);

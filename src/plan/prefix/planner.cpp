@@ -2,6 +2,7 @@
 #include "src/plan/prefix/planner.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace pagoda::detail {
 
@@ -10,11 +11,16 @@ bool PrefixPlanner::plan(const BatchPages& pages, const char* who) {
   list_.clear();
   require_batch_pages(who, pages);
   page_size_ = pages.page_size;
-  members_.clear();
+  members_.resize(static_cast<std::size_t>(pages.batch));
+  const PageDivisor pages_of(page_size_);
   for (int b = 0; b < pages.batch; ++b) {
-    const int n       = pages.shareable_pages(b);
-    const PageRow row = n > 0 ? pages.row(b) : PageRow{};
-    members_.push_back({pages.sequence(b), pages.query_begin(b), n, n > 0 ? row[0] : -1, n > 0 ? row[n - 1] : -1});
+    Member& m = members_[b];
+    m         = {pages.sequence(b), pages.query_begin(b), 0, -1, -1};
+    if (!pages.paged()) continue;
+    m.pages = pages_of(std::max(pages.seq_len(b) - pages.num_queries(b), 0));
+    if (m.pages == 0) continue;
+    const PageRow row = pages.row(b);
+    m.first = row[0], m.last = row[m.pages - 1];
   }
   packed_  = forest_.build(pages) && pack(pages);
   planned_ = true;  // not if memory ran out before
@@ -27,7 +33,11 @@ bool PrefixPlanner::pack(const BatchPages& pages) {
   if (packing_.packed_us() >= packing_.plain_us()) return false;
   packing_.write(list_);
   entry_of_.resize(static_cast<std::size_t>(pages.query_tokens()));
-  for (int b = 0; b < pages.batch; ++b) std::fill_n(entry_of_.begin() + pages.query_begin(b), pages.num_queries(b), b);
+  if (!pages.cu_seqlens_q && pages.query_len == 1)
+    std::iota(entry_of_.begin(), entry_of_.end(), 0);
+  else
+    for (int b = 0; b < pages.batch; ++b)
+      std::fill_n(entry_of_.begin() + pages.query_begin(b), pages.num_queries(b), b);
   return true;
 }
 
