@@ -66,6 +66,9 @@ TEST(TunedProblem, Lists) {
   planned.schedule.bounds.max_entries       = 10;
   planned.schedule.bounds.max_entry_queries = 8;
   Problem& p                                = planned.problem;
+  tuned::Problem refused{};
+  EXPECT_STREQ(tuned_problem(planned.schedule, p, refused), "a list of entries, with a contiguous cache");
+  p.kv.paged = true, p.kv.block_table = reinterpret_cast<const int*>(memory);
   p.entries                                 = {reinterpret_cast<const Entry*>(memory + 32),
                                                reinterpret_cast<const EntryQuery*>(memory + 64),
                                                reinterpret_cast<const int*>(memory + 96),
@@ -100,7 +103,6 @@ TEST(TunedProblem, Lists) {
   EXPECT_EQ(t.list.sinks, nullptr);
   planned.schedule.options.sinks = per_head;
   EXPECT_EQ(planned.passed().list.sinks, per_head);
-  tuned::Problem refused{};
   planned.schedule.options.alibi_slopes = per_head;
   EXPECT_STREQ(tuned_problem(planned.schedule, p, refused), "a score option");
   planned.schedule.options.alibi_slopes = nullptr;
