@@ -69,16 +69,16 @@ TEST(TunedProblem, Lists) {
   tuned::Problem refused{};
   EXPECT_STREQ(tuned_problem(planned.schedule, p, refused), "a list of entries, with a contiguous cache");
   p.kv.paged = true, p.kv.block_table = reinterpret_cast<const int*>(memory);
-  p.entries                                 = {reinterpret_cast<const Entry*>(memory + 32),
-                                               reinterpret_cast<const EntryQuery*>(memory + 64),
-                                               reinterpret_cast<const int*>(memory + 96),
-                                               nullptr,
-                                               5,
-                                               9,
-                                               8,
-                                               0};
-  p.state_out                               = {memory, DType::bf16, 3, {20, 16, 64, 0}, {1024, 64, 1, 0}};
-  p.state_lse                               = {memory + 16, DType::fp64, 2, {20, 16, 0, 0}, {16, 1, 0, 0}};
+  p.entries   = {reinterpret_cast<const Entry*>(memory + 32),
+                 reinterpret_cast<const EntryQuery*>(memory + 64),
+                 reinterpret_cast<const int*>(memory + 96),
+                 nullptr,
+                 5,
+                 9,
+                 8,
+                 0};
+  p.state_out = {memory, DType::bf16, 3, {20, 16, 64, 0}, {1024, 64, 1, 0}};
+  p.state_lse = {memory + 16, DType::fp64, 2, {20, 16, 0, 0}, {16, 1, 0, 0}};
 
   const tuned::Problem t = planned.passed();
   EXPECT_TRUE(is_list(t));
