@@ -43,7 +43,7 @@ Sight sight_of_draft(const EntryList& list, int token, int length) {
   const EntryQuery& query = list.queries[static_cast<std::size_t>(token)];
   Sight sight{query.sequence, length - query.behind};
   for (int j = 0; j < query.behind; ++j)
-    if (list.masks[static_cast<std::size_t>(query.mask + j / 64)] >> (j % 64) & 1)
+    if (list.masks[static_cast<std::size_t>(query.mask) + j / 64] >> (j % 64) & 1)
       sight.others.push_back(sight.tokens + j);
   return sight;
 }
