@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ci/sanitize.sh BUILD [TOOL...]
 #
-# Runs tests of the hand-tuned CUDA kernels, of a build folder, under NVIDIA's compute-sanitizer: memcheck, initcheck,
-# synccheck and racecheck, or the tools named. Exits with 1 if a tool reports an error or a test fails.
+# Runs tests of the hand-tuned CUDA kernels and of checked plans, of a build folder, under NVIDIA's compute-sanitizer:
+# memcheck, initcheck, synccheck and racecheck, or the tools named. Exits with 1 if a tool reports an error or a test fails.
 # COMPUTE_SANITIZER names the tool where it is not on the path; SANITIZE_FILTER is another filter of tests for every tool.
 set -euo pipefail
 [ $# != 0 ] || { sed -n '2,/^set/{/^#/p}' "$0" >&2 && exit 2; }
@@ -13,7 +13,8 @@ sanitizer=$(command -v "${COMPUTE_SANITIZER:-compute-sanitizer}" || command -v /
   { echo "ci/sanitize.sh: there is no compute-sanitizer here: name one by COMPUTE_SANITIZER" >&2 && exit 2; }
 decode=$build/tests/decode/pagoda_test_decode
 lists=$build/tests/tuned/pagoda_test_tuned_lists
-for program in "$decode" "$lists"; do
+checked=$build/tests/checked/pagoda_test_checked
+for program in "$decode" "$lists" "$checked"; do
   [ -x "$program" ] || { echo "ci/sanitize.sh: $program is not built" >&2 && exit 2; }
 done
 
@@ -24,6 +25,8 @@ many_rows='TunedMany/*fp16.RepeatsBitForBit:TunedMany/*fp16.FewerQueryTokensThan
 
 # Lists of entries: all layouts, types of outputs and partial states, rows without tokens, ends that move.
 of_lists='TunedLists.Layouts:TunedLists.AlmostNothing:TunedLists.SequencesGrow'
+# Lengths, page ids and sequence ids outside of the cache.
+hostile_tables='Checked/Cuda_fp16.*'
 
 filter_of() { # filter_of TOOL PROGRAM
   case $1,$2 in
@@ -32,6 +35,7 @@ filter_of() { # filter_of TOOL PROGRAM
     # none.
     "racecheck,$lists") echo "${SANITIZE_FILTER:--*}" ;;
     *",$lists") echo "${SANITIZE_FILTER:-$of_lists}" ;;
+    *",$checked") echo "${SANITIZE_FILTER:-$hostile_tables}" ;;
     racecheck,*) echo "${SANITIZE_FILTER:-$one_token}" ;;
     *) echo "${SANITIZE_FILTER:-$one_token:$many_rows}" ;;
   esac
@@ -49,7 +53,7 @@ for tool in "$@"; do
   # fail (tests/tuned/many_barriers.cu shows it). At most, they have 48.
   [ "$tool" != synccheck ] || options+=(--num-cuda-barriers 64)
   ran=0
-  for program in "$decode" "$lists"; do
+  for program in "$decode" "$lists" "$checked"; do
     filter=$(filter_of "$tool" "$program")
     [ "$filter" != '-*' ] || continue
     timeout 1800 "$sanitizer" --tool "$tool" "${options[@]}" \
