@@ -5,6 +5,7 @@
 #include <pagoda/error.hpp>
 #include <pagoda/kv_capacity.hpp>
 
+#include "backends/cuda/rates.hpp"
 #include "src/base/spaces.hpp"
 #include "src/dispatch/list_rates.hpp"
 #include "src/plan/cache_rows.hpp"
@@ -12,7 +13,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 namespace pagoda {
@@ -134,8 +134,7 @@ void PrefixState<ExecutionSpace>::make_list_plans(const ExecutionSpace& exec, co
   o.entries.max_queries = bounds.narrow_queries;
   const Schedule few    = make_schedule(exec, kv, o);
   // Hand-tuned kernels are chosen by the number of rows; Schedule::kernel is the generic one.
-  const bool generic = std::string_view(wide->backend()) != "tuned";
-  if (generic && few.kernel.row_tile == wide->schedule().kernel.row_tile) {
+  if (!is_tuned(wide->schedule()) && few.kernel.row_tile == wide->schedule().kernel.row_tile) {
     bounds.narrow_queries = 0;
   } else {
     const bool fits = few.workspace.bytes <= wide->workspace().extent(0);
