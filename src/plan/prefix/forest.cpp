@@ -217,7 +217,8 @@ void PrefixForest::divide_block(Member* members, int count, int from) {
     for (int i = 0; i < count; ++i) {
       const auto [row, b, leader] = members[i];
       const auto [first, found]   = table.find_or_add(b);
-      const int page = leaving_[b].page, at = found | (b == leader) ? none : page - from;
+      const int page = leaving_[b].page, stays = static_cast<int>(found) | static_cast<int>(b == leader);
+      const int at     = stays != 0 ? none : page - from;
       leaving_[b].next = heads[at];
       heads[at]        = b;
       used |= std::uint64_t(1) << at;
@@ -307,7 +308,7 @@ void PrefixForest::find_cuts(int longest) {
   for (int b = 0; b < pages_->batch; ++b) {
     if (shareable_[b] == 0) continue;
     members_[kept] = {rows_[b], b, first_[b]};
-    kept += count_[first_[b]] > 1, groups += (first_[b] == b) & (count_[b] > 1);
+    kept += count_[first_[b]] > 1, groups += static_cast<int>(first_[b] == b) & static_cast<int>(count_[b] > 1);
   }
   divide(0, kept, groups, 1, longest + 1);
 }
