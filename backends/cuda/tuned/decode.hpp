@@ -10,8 +10,8 @@
 
 struct CUstream_st;
 
-/// Decode attention by hand-tuned CUDA kernels, without Kokkos: pointers, strides and a stream. Of the score
-/// options, lists take sinks.
+/// Decode attention by hand-tuned CUDA kernels, without Kokkos: pointers, strides and a stream. There are no score
+/// options, except that lists of entries may have attention sinks.
 ///  - One query token for each sequence, up to 8 query heads to a kv head; keys and values of 32, 16 or 8 bits.
 ///  - On sm_90, in 16 bits, up to 128 query rows (heads times tokens) to a kv head; also latent caches (head_dim 576,
 ///    head_dim_v 512 of the same memory). Entries may have different numbers of query tokens. Here scores are sums of
