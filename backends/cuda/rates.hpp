@@ -22,8 +22,9 @@ inline std::vector<RowTile> generic_tiles(const KernelChoice& kernel) {
 
 /// Rates fitted to plain decodes and decodes of lists of 18 trees with four kinds of heads (bench/NOTES.md, "Lists of
 /// entries"). plain, lists: the schedules of both kinds of decodes, which may have different backends. Of the
-/// hand-tuned kernels, the warpgroup kernels decode lists; plain decodes of up to 8 rows run in the warp kernels. Their
-/// item_us is not part of the fit: it follows from 1024 entries of 32 tokens in the kernel for 64 rows.
+/// hand-tuned kernels, the warpgroup kernels decode lists; plain decodes of up to 8 rows run in the warp kernels.
+/// item_us of hand-tuned lists is not part of the fit: it follows from 1024 entries of 32 tokens in the kernel for 64
+/// rows.
 inline DeviceRates h200_rates(const Schedule& plain, const Schedule& lists) {
   DeviceRates r;
   r.cache_bytes_per_us = 1.2e7;
