@@ -4,6 +4,10 @@
 #include <pagoda/detail/schedule.hpp>
 #include <pagoda/device_rates.hpp>
 
+#include "backends/cuda/tuned/warp/list_tuning.hpp"
+#include "backends/cuda/tuned_problem.hpp"
+
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -11,6 +15,25 @@
 namespace pagoda::detail {
 
 inline bool is_tuned(const Schedule& schedule) { return std::string_view(schedule.backend.name) == "tuned"; }
+
+/// Whether decodes of lists take the hand-tuned kernel for few query rows.
+inline bool has_few_rows_kernel(const Schedule& lists, int page_size) {
+  return is_tuned(lists) && page_size % tuned::warp::tile_tokens == 0 &&
+         tuned::warp::has_list_kernel(tuned_shape(lists));
+}
+/// Whether entries that both plans can carry out run faster with the plan for fewer query rows. Schedule::kernel is the
+/// generic kernel's. The kernel for few rows is faster than that for 64 with one query head to a kv head: with more,
+/// an entry's queries and outputs cost its warp more than its smaller tiles save (bench/NOTES.md, "Lists of entries").
+inline bool is_faster_part(const Schedule& fewer, const Schedule& more, int page_size) {
+  if (has_few_rows_kernel(fewer, page_size)) return !is_tuned(more) || fewer.shape.group() == 1;
+  if (is_tuned(fewer) != is_tuned(more)) return is_tuned(fewer);
+  if (!is_tuned(fewer)) return fewer.kernel.row_tile != more.kernel.row_tile;
+  const auto rows = [](const Schedule& s) { return s.bounds.max_entry_queries * s.shape.group(); };
+  return rows(fewer) <= 64 && rows(more) > 64;  // two blocks on a multiprocessor instead of one
+}
+
+/// Entries of a list that are worth a launch of the kernel for few query rows beside another one's: 10 us.
+inline int few_rows_min_entries(const Schedule& lists) { return std::max(2048 / lists.shape.num_kv_heads, 1); }
 
 /// The tile of the generic kernel: every pass multiplies row_tile query rows, so more rows take several passes.
 inline std::vector<RowTile> generic_tiles(const KernelChoice& kernel) {
@@ -21,18 +44,31 @@ inline std::vector<RowTile> generic_tiles(const KernelChoice& kernel) {
 }
 
 /// Rates fitted to plain decodes and decodes of lists of 18 trees with four kinds of heads (bench/NOTES.md, "Lists of
-/// entries"). plain, lists: the schedules of both kinds of decodes, which may have different backends. Of the
-/// hand-tuned kernels, the warpgroup kernels decode lists; plain decodes of up to 8 rows run in the warp kernels.
-/// item_us of hand-tuned lists is not part of the fit: it follows from 1024 entries of 32 tokens in the kernel for 64
-/// rows.
-inline DeviceRates h200_rates(const Schedule& plain, const Schedule& lists) {
+/// entries"). plain, parts: the schedules of plain decodes and of the parts of a list, which may have different kernels.
+/// item_us of the warpgroup kernels is not part of the fit: it follows from 1024 entries of 32 tokens in the kernel for
+/// 64 rows.
+inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* const> parts, int page_size) {
   DeviceRates r;
   r.cache_bytes_per_us = 1.2e7;
   r.state_bytes_per_us = 1.5e6;
   r.list_us            = 20;
-  r.tiles              = is_tuned(lists) ? std::vector<RowTile>{{64, 5e8}} : generic_tiles(lists.kernel);
   r.plain_tiles = is_tuned(plain) ? std::vector<RowTile>{{8, 2e9}, {64, 6e8}, {128, 6e8}} : generic_tiles(plain.kernel);
-  if (is_tuned(lists)) r.item_us = 1.2;
+  r.tiles.clear();
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {  // those of few rows first
+    const Schedule& lists = **part;
+    if (has_few_rows_kernel(lists, page_size)) {
+      // Eight warps on a multiprocessor multiply 8 TB/s of 16-bit keys and values; those of 8 bits are limited by their
+      // bytes.
+      r.tiles.push_back({8, size_of(lists.shape.kv_type) == 1 ? 3e8 : 6.5e7, 0.5});
+    } else if (is_tuned(lists)) {
+      if (r.tiles.empty() || r.tiles.back().rows < 64) r.tiles.push_back({64, 5e8, 1.2});
+    } else {
+      for (RowTile tile : generic_tiles(lists.kernel)) {
+        if (!r.tiles.empty() && tile.rows <= r.tiles.back().rows) tile.rows = 2 * r.tiles.back().rows;  // several passes
+        r.tiles.push_back(tile);
+      }
+    }
+  }
   return r;
 }
 

@@ -44,6 +44,7 @@ inline tuned::Problem tuned_shape(const Schedule& s) {
   t.num_q_tokens = t.max_q_tokens = is_list(t) ? s.bounds.max_entry_queries : s.bounds.max_query_len;
   t.max_seq_len                   = s.bounds.max_seq_len;
   t.fixed_splits = s.fixed_splits, t.max_batch = s.bounds.max_batch;
+  t.causal = s.options.causal;
   return t;
 }
 
@@ -102,7 +103,6 @@ inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Pro
                                      : (std::max(kv.num_sequences, 1) - 1) * kv.table_row_stride +
                                            kv.table_pages * kv.table_page_stride;
   }
-  t.causal = s.options.causal;
   t.q      = {p.q.data, *q, p.q.stride[0], p.q.stride[1]};
   t.out    = {p.out.data, *out, p.out.stride[0], p.out.stride[1]};
   t.lse = p.lse.data, t.lse_double = p.lse.type == DType::fp64;

@@ -41,13 +41,14 @@ DeviceRates host_rates(int threads) {
 #if defined(KOKKOS_ENABLE_CUDA)
 
 /// The rates of an H200, scaled to the device.
-DeviceRates cuda_rates(const Kokkos::Cuda& exec, const Schedule& plain, const Schedule& lists) {
+DeviceRates cuda_rates(const Kokkos::Cuda& exec, const Schedule& plain, std::span<const Schedule* const> parts,
+                       int page_size) {
   const CudaDeviceGuard guard(exec.cuda_device());
   tuned::Device device    = tuned::Device::current();
-  device.num_sms          = std::min(device.num_sms, lists.multiprocessors);
+  device.num_sms          = std::min(device.num_sms, plain.multiprocessors);
   const tuned::Speed h200 = {};
   constexpr int h200_sms  = 132;
-  DeviceRates r           = h200_rates(plain, lists);
+  DeviceRates r           = h200_rates(plain, parts, page_size);
   // Bandwidth was measured on the device or follows from its memory clock. On-chip work scales with clock and
   // multiprocessors.
   const double memory = device.speed.bytes_per_us / h200.bytes_per_us;
@@ -55,7 +56,7 @@ DeviceRates cuda_rates(const Kokkos::Cuda& exec, const Schedule& plain, const Sc
   r.memory_bytes_per_us *= memory, r.state_bytes_per_us *= memory;
   r.cache_bytes_per_us = std::max(r.cache_bytes_per_us * clock * sms, r.memory_bytes_per_us);
   for (auto* const tiles : {&r.tiles, &r.plain_tiles})
-    for (RowTile& tile : *tiles) tile.flops_per_us *= clock * sms;
+    for (RowTile& tile : *tiles) tile.flops_per_us *= clock * sms, tile.item_us /= clock;
   r.item_us /= clock;
   r.teams   = 2 * device.num_sms;
   int bytes = 0;
@@ -83,12 +84,14 @@ DeviceRates hip_rates(const Kokkos::HIP& exec, const Schedule& lists) {
 
 template <class ExecutionSpace>
 DeviceRates list_rates(const ExecutionSpace& exec, [[maybe_unused]] const Schedule& plain,
-                       [[maybe_unused]] const Schedule& lists) {
+                       [[maybe_unused]] std::span<const Schedule* const> parts, [[maybe_unused]] int page_size) {
 #if defined(KOKKOS_ENABLE_CUDA)
-  if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>) return cuda_rates(exec, plain, lists);
+  if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>)
+    return parts.empty() ? DeviceRates{} : cuda_rates(exec, plain, parts, page_size);
 #endif
 #if defined(KOKKOS_ENABLE_HIP)
-  if constexpr (std::is_same_v<ExecutionSpace, Kokkos::HIP>) return hip_rates(exec, lists);
+  if constexpr (std::is_same_v<ExecutionSpace, Kokkos::HIP>)
+    return parts.empty() ? DeviceRates{} : hip_rates(exec, *parts.front());
 #endif
   if constexpr (std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>) {
     return host_rates(exec.concurrency());
@@ -98,7 +101,7 @@ DeviceRates list_rates(const ExecutionSpace& exec, [[maybe_unused]] const Schedu
 }
 
 #define PAGODA_INSTANTIATE(Space) \
-  template DeviceRates list_rates<Space>(const Space&, const Schedule&, const Schedule&);
+  template DeviceRates list_rates<Space>(const Space&, const Schedule&, std::span<const Schedule* const>, int);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
 #undef PAGODA_INSTANTIATE
 

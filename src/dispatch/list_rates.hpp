@@ -4,10 +4,14 @@
 #include <pagoda/detail/schedule.hpp>
 #include <pagoda/device_rates.hpp>
 
+#include <span>
+
 namespace pagoda::detail {
 
-/// The rates of exec's machine for plain decodes and decodes of lists with these schedules.
+/// The rates of exec's machine for plain decodes with this schedule, and decodes of lists whose parts have these
+/// schedules, those of the most query rows first.
 template <class ExecutionSpace>
-DeviceRates list_rates(const ExecutionSpace& exec, const Schedule& plain, const Schedule& lists);
+DeviceRates list_rates(const ExecutionSpace& exec, const Schedule& plain, std::span<const Schedule* const> parts,
+                       int page_size);
 
 }  // namespace pagoda::detail

@@ -11,6 +11,7 @@
 #include "src/plan/cache_rows.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -45,9 +46,7 @@ void check_bounds(const PrefixOptions& o) {
           "state_type is ", name_of(o.state_type), "; allowed: fp32, fp16 or bf16");
 }
 
-template <class MemorySpace>
-PrefixBounds bounds_of(const PrefixOptions& o, const DecodeOptions<MemorySpace>& options, const Schedule& plain,
-                       int wide_rows, int narrow_rows) {
+PrefixBounds bounds_of(const PrefixOptions& o, const Schedule& plain) {
   PrefixBounds b{};
   b.max_batch        = plain.bounds.max_batch;
   b.max_query_tokens = plain.bounds.max_query_tokens;
@@ -59,9 +58,6 @@ PrefixBounds bounds_of(const PrefixOptions& o, const DecodeOptions<MemorySpace>&
   };
   b.max_entries    = four(o.max_entries);
   b.max_states     = four(o.max_states);
-  b.wide_queries   = std::max(wide_rows / plain.shape.group(), 1);
-  b.narrow_queries = std::min(narrow_rows > 0 ? std::max(narrow_rows / plain.shape.group(), 1) : options.max_query_len,
-                              b.wide_queries);
   return b;
 }
 
@@ -89,7 +85,7 @@ PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const Cache
   require(options.exactness == Exactness::fast, "pagoda::PrefixDecoder: exactness is ", name_of(options.exactness),
           "; allowed: fast (sequences that share pages are decoded together)");
   plain             = std::make_unique<Plan<ExecutionSpace>>(make_plan(exec, kv, options, {}));
-  bounds            = bounds_of(prefix, options, plain->schedule(), wide_rows, on_host ? 0 : narrow_rows);
+  bounds            = bounds_of(prefix, plain->schedule());
   const Schedule& s = plain->schedule();
   heads             = {s.shape.num_q_heads, s.shape.num_kv_heads, s.shape.head_dim,
                        s.shape.head_dim_v,  bytes_of_token(kv),   size_of(state_type)};
@@ -103,44 +99,55 @@ PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const Cache
     make_list_plans(exec, kv, options);
   }
   if (always_plain.empty()) allocate(exec);
-  set_rates(prefix.rates ? *prefix.rates : list_rates(exec, s, wide ? wide->schedule() : s));
+  std::vector<const Schedule*> lists;
+  for (const PartPlan<ExecutionSpace>& part : parts) lists.push_back(&part.plan.schedule());
+  set_rates(prefix.rates ? *prefix.rates : list_rates(exec, s, lists, page_size));
 }
 
-/// All plans share a workspace, as their decodes run one after the other. Entries of few query rows have a plan of
-/// their own, if it has another kernel.
+/// All plans share a workspace, as their decodes run one after the other. A part without a kernel of its own is left out.
 template <class ExecutionSpace>
 void PrefixState<ExecutionSpace>::make_list_plans(const ExecutionSpace& exec, const CacheRef& kv,
                                                   const DecodeOptions<MemorySpace>& options) {
   DecodeOptions<MemorySpace> o = options;
-  o.cu_seqlens_q               = {};
-  o.max_query_len              = 1;
-  o.max_query_tokens           = bounds.max_query_tokens;
-  o.programmatic_launch        = false;  // the kernel before may be one of ours
-  const auto listed            = [&](std::int64_t queries) {
-    return static_cast<int>(std::min<std::int64_t>(queries, std::int64_t(1) << 30));
-  };
-  o.entries = {bounds.padded_entries(), bounds.wide_queries,
-               listed(std::int64_t(bounds.max_states) + bounds.max_query_tokens)};
-  try {
-    wide = std::make_unique<Plan<ExecutionSpace>>(make_plan(exec, kv, o, {}));
-  } catch (const InvalidArgument& refused) {  // the plain plan was accepted: lists are what is refused
-    always_plain = refused.what();
-    return;
+  // A sequence's only query token sees all of its tokens.
+  if (options.max_query_len == 1) o.causal = false;
+  o.cu_seqlens_q        = {};
+  o.max_query_len       = 1;
+  o.max_query_tokens    = bounds.max_query_tokens;
+  o.programmatic_launch = false;  // the kernel before may be one of ours
+  o.entries.max_entries = bounds.padded_entries();
+  o.entries.max_listed  = static_cast<int>(
+      std::min<std::int64_t>(std::int64_t(bounds.max_states) + bounds.max_query_tokens, std::int64_t(1) << 30));
+  const int group = plain->schedule().shape.group();
+  for (const int rows : gpu_rows) {
+    // On a host, the last part has the entries of a sequence's own query tokens.
+    const int queries = on_host && rows < max_rows ? options.max_query_len : std::max(rows / group, 1);
+    if (!parts.empty() && (queries >= parts.back().max_queries || rows < group)) continue;
+    o.entries.max_queries = queries;
+    try {
+      const Schedule s = make_schedule(exec, kv, o);
+      if (!parts.empty() && !is_faster_part(s, parts.back().plan.schedule(), page_size)) continue;
+      const auto shared = parts.empty() ? typename Plan<ExecutionSpace>::Workspace{} : parts[0].plan.workspace();
+      const bool fits   = s.workspace.bytes <= shared.extent(0);
+      const int min_entries = !parts.empty() && has_few_rows_kernel(s, page_size) ? few_rows_min_entries(s) : 0;
+      parts.push_back({queries, min_entries, make_plan(exec, kv, o, fits ? shared : typename Plan<ExecutionSpace>::Workspace{})});
+    } catch (const InvalidArgument& refused) {  // the plain plan was accepted: lists are what is refused
+      if (parts.empty()) always_plain = refused.what();
+      return;
+    }
   }
-  if (bounds.narrow_queries == bounds.wide_queries) {
-    bounds.narrow_queries = 0;
-    return;
+}
+
+/// Leaves out parts that would have too few entries.
+template <class ExecutionSpace>
+std::array<bool, max_list_parts> PrefixState<ExecutionSpace>::parts_in_use(const std::vector<Entry>& entries) const {
+  std::array<bool, max_list_parts> in_use{true};
+  for (std::size_t part = 1; part < parts.size(); ++part) {
+    const auto fits = [&](const Entry& e) { return e.num_queries <= parts[part].max_queries; };
+    const auto count = std::count_if(entries.begin(), entries.end(), fits);
+    in_use[part]     = count >= parts[part].min_entries || count == static_cast<std::ptrdiff_t>(entries.size());
   }
-  o.entries.max_queries = bounds.narrow_queries;
-  const Schedule few    = make_schedule(exec, kv, o);
-  // Hand-tuned kernels are chosen by the number of rows; Schedule::kernel is the generic one.
-  if (!is_tuned(wide->schedule()) && few.kernel.row_tile == wide->schedule().kernel.row_tile) {
-    bounds.narrow_queries = 0;
-  } else {
-    const bool fits = few.workspace.bytes <= wide->workspace().extent(0);
-    narrow          = std::make_unique<Plan<ExecutionSpace>>(
-        make_plan(exec, kv, o, fits ? wide->workspace() : typename Plan<ExecutionSpace>::Workspace{}));
-  }
+  return in_use;
 }
 
 template <class ExecutionSpace>
@@ -160,13 +167,13 @@ void PrefixState<ExecutionSpace>::allocate(const ExecutionSpace& exec) {
 template <class ExecutionSpace>
 void PrefixState<ExecutionSpace>::set_rates(const DeviceRates& new_rates) {
   for (const RowTile& tile : new_rates.tiles)
-    require(tile.rows <= wide_rows, "pagoda::PrefixDecoder: a tile of the rates has ", tile.rows,
-            " rows; allowed: up to ", wide_rows);
+    require(tile.rows <= max_rows, "pagoda::PrefixDecoder: a tile of the rates has ", tile.rows,
+            " rows; allowed: up to ", max_rows);
   planner = std::make_unique<PrefixPlanner>(heads, new_rates);
   rates   = new_rates;
 }
 
-/// Writes the planner's list to the staging memory, wide entries first. Returns why it cannot be decoded, or null.
+/// Writes the planner's list to the staging memory, part by part. Returns why it cannot be decoded, or null.
 template <class ExecutionSpace>
 const char* PrefixState<ExecutionSpace>::stage() {
   const EntryList& l = planner->list();
@@ -177,18 +184,22 @@ const char* PrefixState<ExecutionSpace>::stage() {
   std::byte* const to = staged[slot].data();
   std::memcpy(to, l.queries.data(), l.queries.size() * sizeof(EntryQuery));
   std::memcpy(to + layout.state_begin, l.state_begin.data(), l.state_begin.size() * sizeof(int));
-  auto* const first = reinterpret_cast<Entry*>(to + layout.entries);
+  Entry* end = reinterpret_cast<Entry*>(to + layout.entries);
   const Entry empty{0, 0, 0, 0, 0, -1};
-  const auto write = [&](Entry* begin, bool narrow_ones) {
-    Entry* end = begin;
+  next.entries      = {};
+  const auto in_use = parts_in_use(l.entries);
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    if (!in_use[part]) continue;
+    int fewer = 0;  // query tokens of the entries that belong to later parts
+    for (std::size_t later = part + 1; later < parts.size(); ++later)
+      if (in_use[later]) fewer = std::max(fewer, parts[later].max_queries);
+    Entry* const first = end;
     for (const Entry& e : l.entries)
-      if ((e.num_queries <= bounds.narrow_queries) == narrow_ones) *end++ = e;
-    const int padded = padded_length(static_cast<int>(end - begin));
-    std::fill(end, begin + padded, empty);
-    return padded;
-  };
-  next.wide    = write(first, false);
-  next.narrow  = bounds.narrow_queries > 0 ? write(first + next.wide, true) : 0;
+      if (e.num_queries > fewer && e.num_queries <= parts[part].max_queries) *end++ = e;
+    const int padded = end == first ? 0 : padded_length(static_cast<int>(end - first));
+    std::fill(end, first + padded, empty);
+    end = first + padded, next.entries[part] = padded;
+  }
   next.queries = static_cast<int>(l.queries.size());
   next.states  = l.num_states();
   next.packed  = true;
@@ -242,7 +253,7 @@ void PrefixState<ExecutionSpace>::install(const ExecutionSpace& exec) {
 /// Copies the staged list to the device. If that fails, the next install() tries again.
 template <class ExecutionSpace>
 void PrefixState<ExecutionSpace>::copy(const ExecutionSpace& exec) {
-  const std::size_t bytes = ListLayout(bounds).entries + std::size_t(next.wide + next.narrow) * sizeof(Entry);
+  const std::size_t bytes = ListLayout(bounds).entries + std::size_t(next.all_entries()) * sizeof(Entry);
   using Unmanaged         = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
   Kokkos::deep_copy(exec, Kokkos::View<std::byte*, MemorySpace, Unmanaged>(list.data(), bytes),
                     Kokkos::View<const std::byte*, StagingSpace, Unmanaged>(staged[slot].data(), bytes));
@@ -279,13 +290,14 @@ void PrefixState<ExecutionSpace>::decode(const ExecutionSpace& exec, const Cache
   p.state_lse =
       dense(states.data() + std::size_t(bounds.max_states) * heads.num_q_heads * heads.head_dim_v * size_of(state_type),
             DType::fp32, bounds.max_states, heads.num_q_heads, 0);
-  p.entries = entries(0, now.wide);
-  if (now.wide > 0) decode_entries(exec, *wide, p);
-  if (now.narrow > 0) {
-    p.entries = entries(now.wide, now.narrow);
-    decode_entries(exec, *narrow, p);
+  int first = 0;
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    if (now.entries[part] == 0) continue;
+    p.entries = entries(first, now.entries[part]);
+    decode_entries(exec, parts[part].plan, p);
+    first += now.entries[part];
   }
-  merge_entries(exec, p, wide->schedule().options.sinks);
+  merge_entries(exec, p, parts[0].plan.schedule().options.sinks);
 }
 
 }  // namespace detail
@@ -333,7 +345,12 @@ template <class ExecutionSpace>
 std::uint64_t PrefixDecoder<ExecutionSpace>::graph_key() const {
   const detail::ListShape& now = state_->now;
   if (!now.packed) return 0;
-  return std::uint64_t(now.queries) << 42 | std::uint64_t(now.wide) << 21 | std::uint64_t(now.narrow);
+  std::uint64_t key = std::uint64_t(now.queries);
+  for (const int entries : now.entries) {  // five significant bits, and their place
+    const int shift = std::max(static_cast<int>(std::bit_width(static_cast<unsigned>(entries))) - 5, 0);
+    key             = key << 10 | std::uint64_t(shift << 5 | entries >> shift);
+  }
+  return key;
 }
 
 template <class ExecutionSpace>
@@ -343,9 +360,9 @@ const Plan<ExecutionSpace>& PrefixDecoder<ExecutionSpace>::plain_plan() const {
 
 template <class ExecutionSpace>
 const Plan<ExecutionSpace>& PrefixDecoder<ExecutionSpace>::list_plan() const {
-  detail::require(state_->wide != nullptr,
+  detail::require(!state_->parts.empty(),
                   "pagoda::PrefixDecoder::list_plan: there is no plan for lists: ", state_->always_plain);
-  return *state_->wide;
+  return state_->parts[0].plan;
 }
 
 template <class ExecutionSpace>

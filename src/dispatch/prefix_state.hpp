@@ -12,24 +12,28 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 namespace pagoda::detail {
 
+/// A list has a part for each kernel, with a plan of its own: on a GPU, entries of up to 8, 64 and 128 query rows. The
+/// hand-tuned kernels of sm_90 multiply each by other instructions, or with another number of blocks.
+inline constexpr int max_list_parts = 3;
+
 /// Bounds of a PrefixDecoder, with all defaults filled in.
 struct PrefixBounds {
   int max_batch, max_query_tokens;
   int max_entries, max_states;
-  int wide_queries;    ///< query tokens of an entry
-  int narrow_queries;  ///< entries with at most this number run with the narrow plan; 0: there is none
 
-  /// Entries of a list with the empty ones that padding adds to both parts.
-  int padded_entries() const { return max_entries + max_entries / 8 + 32; }
+  /// Entries of a list with the empty ones that padding adds to its parts.
+  int padded_entries() const { return max_entries + max_entries / 8 + 16 * max_list_parts; }
 };
 
-/// Rounds a number of entries up, so that lists of nearly the same length launch alike: by at most 15, or an eighth.
+/// Rounds a number of entries up, so that lists of nearly the same length launch alike: by at most 15, or an eighth. The
+/// result has five significant bits.
 inline int padded_length(int entries) {
   int step = 16;
   while (step * 16 <= entries) step *= 2;
@@ -49,8 +53,18 @@ struct ListLayout {
 /// The shape of what decodes launch.
 struct ListShape {
   bool packed = false;
-  int wide = 0, narrow = 0;  ///< padded entries
+  std::array<int, max_list_parts> entries{};  ///< padded entries of each part
   int queries = 0, states = 0;
+
+  int all_entries() const { return std::accumulate(entries.begin(), entries.end(), 0); }
+};
+
+/// The plan of a part of the list.
+template <class ExecutionSpace>
+struct PartPlan {
+  int max_queries;  ///< query tokens of an entry; entries of fewer belong to a later part, if that has room for them
+  int min_entries;  ///< fewer are not worth a launch: they join the part before
+  Plan<ExecutionSpace> plan;
 };
 
 template <class ExecutionSpace>
@@ -59,11 +73,10 @@ struct PrefixState {
   using Event                    = typename MachineOf<ExecutionSpace>::Stream::Event;
   static constexpr bool on_host  = std::is_same_v<MemorySpace, Kokkos::HostSpace>;
   using StagingSpace             = std::conditional_t<on_host, Kokkos::HostSpace, Kokkos::SharedHostPinnedSpace>;
-  static constexpr int wide_rows = 128;  ///< query rows of an entry
-  /// On GPUs, query rows of narrow entries. The hand-tuned kernels of sm_90 have two blocks on a multiprocessor for up
-  /// to 64 rows, and one for more.
-  static constexpr int narrow_rows = 64;
-  static constexpr int num_staged  = 2;
+  /// Most query rows of the entries of each part, on GPUs and on hosts.
+  static constexpr std::array<int, max_list_parts> gpu_rows{128, 64, 8};
+  static constexpr int max_rows   = gpu_rows[0];
+  static constexpr int num_staged = 2;
 
   PrefixState(const ExecutionSpace& exec, const CacheRef& kv, const DecodeOptions<MemorySpace>& options,
               const PrefixOptions& prefix);
@@ -77,7 +90,8 @@ struct PrefixState {
   int page_size = 0;  ///< 0: contiguous
   PrefixBounds bounds{};
   DecodeHeads heads{};
-  std::unique_ptr<Plan<ExecutionSpace>> plain, wide, narrow;
+  std::unique_ptr<Plan<ExecutionSpace>> plain;
+  std::vector<PartPlan<ExecutionSpace>> parts;  ///< of the list, those of the most query tokens first
   std::string always_plain;  ///< why there are no plans for lists; empty: there are
   DeviceRates rates;
   PrefixReport report;
@@ -98,6 +112,7 @@ struct PrefixState {
   void allocate(const ExecutionSpace& exec);
   const char* stage();
   void copy(const ExecutionSpace& exec);
+  std::array<bool, max_list_parts> parts_in_use(const std::vector<Entry>& entries) const;
   EntriesRef entries(int first, int count) const;
 };
 

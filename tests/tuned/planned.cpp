@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/tuned/warp/kernels.hpp"
+#include "backends/cuda/tuned/warp/list_tuning.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/kernels.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/list_tuning.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/tuning.hpp"
@@ -50,6 +51,15 @@ void say_fixed(const Card& card, const char* type, int head_dim) {
   }
 }
 
+/// Lists of few query rows, which need sm_90.
+template <Type T>
+void say_list(const Card& card, const char* type, int head_dim) {
+  const int tile_bytes = 16 * head_dim * bytes_of(T);
+  say(card, type, head_dim, warp::max_list_rows, warp::list_warps, 1,
+      warp::list_layout(tile_bytes, head_dim, warp::list_stages(tile_bytes)).bytes,
+      warp::list_kernel_of<T>(head_dim));
+}
+
 /// Many query rows per KV head, if the build has kernels for them.
 template <Type T>
 void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* type) {
@@ -90,7 +100,11 @@ int main() {
       say_fixed<Type::fp32>(card, "fp32", head_dim);
       say_fixed<Type::fp16>(card, "fp16", head_dim);
       say_fixed<Type::bf16>(card, "bf16", head_dim);
+      say_list<Type::fp16>(card, "fp16", head_dim);
+      say_list<Type::bf16>(card, "bf16", head_dim);
     }
+    say_list<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
+    say_list<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
     say_fixed<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
     say_fixed<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
     say_wgmma<Type::fp16>(card, "fp16");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How lists of entries are divided among blocks. Needs no GPU.
+// How lists of entries are divided among blocks, or warps. Needs no GPU.
+#include "backends/cuda/tuned/warp/list_tuning.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/list_tuning.hpp"
 #include "tests/tuned/cards.hpp"
 
@@ -10,111 +11,138 @@
 #include <string>
 #include <vector>
 
-namespace pagoda::tuned::wgmma::grouped {
+namespace pagoda::tuned {
 namespace {
 
-/// A block's part of a batch head.
-struct Part {
-  int block;
-  HeadShare share;
+/// The two kinds of kernels: prices of work, least units of a share, and most owners on an H200.
+struct Wgmma {
+  using Work                     = wgmma::grouped::HeadWork;
+  static constexpr int min_units = wgmma::grouped::min_block_units, owners = 264;
+};
+struct Warp {
+  using Work                     = warp::ListWork;
+  static constexpr int min_units = warp::min_share_units, owners = 132 * warp::list_warps;
 };
 
-/// Every block goes through its share as the kernel does. parts[i]: of batch head i.
-std::vector<std::vector<Part>> divide(const std::vector<HeadWork>& heads, int max_blocks) {
-  std::vector<int> position;
-  int total = 0;
-  for (const HeadWork& h : heads) position.push_back(total), total += h.units;
-  const ListDivision division = ListDivision::of(total, max_blocks);
-  std::vector<std::vector<Part>> parts(heads.size());
-  for (int block = 0; block < max_blocks; ++block) {
-    const int begin = division.begin(block);
-    if (begin >= total) continue;
-    auto i = static_cast<std::size_t>(std::upper_bound(position.begin(), position.end(), begin) - position.begin()) - 1;
-    for (; i < heads.size(); ++i) {
-      const HeadShare share = HeadShare::of(heads[i], position[i], division, block);
-      if (share.last) break;
-      if (share.any) parts[i].push_back({block, share});
-    }
-  }
-  return parts;
-}
+template <class Kernel>
+class ListDivisionOf : public ::testing::Test {
+ protected:
+  using Work = typename Kernel::Work;
 
-void expect_right(const std::vector<HeadWork>& heads, int max_blocks, const std::string& what) {
-  const auto parts = divide(heads, max_blocks);
-  std::vector<int> begun(static_cast<std::size_t>(max_blocks)), left(begun);  // joins by place, see PendingJoin
-  for (std::size_t i = 0; i < heads.size(); ++i) {
-    const std::string in =
-        what + ", batch head " + std::to_string(i) + " of " + std::to_string(heads[i].tiles) + " tiles";
-    ASSERT_FALSE(parts[i].empty()) << in;
-    int next = 0;
-    for (const Part& part : parts[i]) {
-      const HeadShare& s = part.share;
-      ASSERT_EQ(s.first_tile, next) << in;
-      ASSERT_EQ(s.has_first_tile, &part == &parts[i].front()) << in;
-      ASSERT_EQ(s.whole, parts[i].size() == 1) << in;
-      next = s.end_tile;
-      if (s.whole) continue;
-      ASSERT_GE(s.end_tile - s.first_tile, min_split_tiles) << in;
-      ASSERT_EQ(s.first_block, parts[i].front().block) << in;
-      ASSERT_EQ(s.last_block, parts[i].back().block) << in;
-      ASSERT_EQ(part.block - s.first_block, &part - parts[i].data()) << in << ": blocks side by side";
-      ++(s.has_first_tile ? begun : left)[static_cast<std::size_t>(part.block)];
-    }
-    ASSERT_EQ(next, heads[i].tiles) << in;
-  }
-  for (const int count : begun) ASSERT_LE(count, 1) << what;
-  for (const int count : left) ASSERT_LE(count, 1) << what;
-}
+  /// An owner's part of a batch head.
+  struct Part {
+    int owner;
+    HeadShare share;
+  };
 
-TEST(ListDivision, EveryTileIsSomeBlocksOnce) {
+  /// Every owner goes through its share as the kernel does. parts[i]: of batch head i.
+  static std::vector<std::vector<Part>> divide(const std::vector<Work>& heads, int max_owners) {
+    std::vector<int> position;
+    int total = 0;
+    for (const Work& h : heads) position.push_back(total), total += h.units;
+    const ListDivision division = ListDivision::of(total, max_owners, Kernel::min_units);
+    std::vector<std::vector<Part>> parts(heads.size());
+    for (int owner = 0; owner < max_owners; ++owner) {
+      const int begin = division.begin(owner);
+      if (begin >= total) continue;
+      auto i =
+          static_cast<std::size_t>(std::upper_bound(position.begin(), position.end(), begin) - position.begin()) - 1;
+      for (; i < heads.size(); ++i) {
+        const HeadShare share = HeadShare::of(heads[i], position[i], division, owner);
+        if (share.last) break;
+        if (share.any) parts[i].push_back({owner, share});
+      }
+    }
+    return parts;
+  }
+
+  static void expect_right(const std::vector<Work>& heads, int max_owners, const std::string& what) {
+    const auto parts = divide(heads, max_owners);
+    std::vector<int> begun(static_cast<std::size_t>(max_owners)), left(begun);  // joins by place, see PendingJoin
+    for (std::size_t i = 0; i < heads.size(); ++i) {
+      const std::string in =
+          what + ", batch head " + std::to_string(i) + " of " + std::to_string(heads[i].tiles) + " tiles";
+      ASSERT_FALSE(parts[i].empty()) << in;
+      int next = 0;
+      for (const Part& part : parts[i]) {
+        const HeadShare& s = part.share;
+        ASSERT_EQ(s.first_tile, next) << in;
+        ASSERT_EQ(s.has_first_tile, &part == &parts[i].front()) << in;
+        ASSERT_EQ(s.whole, parts[i].size() == 1) << in;
+        next = s.end_tile;
+        if (s.whole) continue;
+        ASSERT_GE(s.end_tile - s.first_tile, Work::min_split_tiles) << in;
+        ASSERT_EQ(s.first_owner, parts[i].front().owner) << in;
+        ASSERT_EQ(s.last_owner, parts[i].back().owner) << in;
+        ASSERT_EQ(part.owner - s.first_owner, &part - parts[i].data()) << in << ": owners side by side";
+        ++(s.has_first_tile ? begun : left)[static_cast<std::size_t>(part.owner)];
+      }
+      ASSERT_EQ(next, heads[i].tiles) << in;
+    }
+    for (const int count : begun) ASSERT_LE(count, 1) << what;
+    for (const int count : left) ASSERT_LE(count, 1) << what;
+  }
+};
+using Kernels = ::testing::Types<Wgmma, Warp>;
+TYPED_TEST_SUITE(ListDivisionOf, Kernels, );
+
+TYPED_TEST(ListDivisionOf, EveryTileIsSomeOwnersOnce) {
+  using Work = typename TypeParam::Work;
   std::mt19937 random(1);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-  for (int turn = 0; turn < 3000; ++turn) {
-    std::vector<HeadWork> heads;
+  for (int turn = 0; turn < 2000; ++turn) {
+    std::vector<Work> heads;
     const int longest = 1 << below(14), count = 1 + below(1 << below(11)), rows = 1 << below(8);
     for (int i = 0; i < count; ++i) {
-      const HeadWork h = HeadWork::of(below(5) == 0 ? below(70) : below(longest), 1 + below(rows));
+      const Work h = Work::of(below(5) == 0 ? below(70) : below(longest), 1 + below(rows));
       heads.insert(heads.end(), static_cast<std::size_t>(1 + below(4)), h);
     }
-    for (const int blocks : {1, 2, 132, 264}) {
-      expect_right(heads, blocks, "turn " + std::to_string(turn) + ", " + std::to_string(blocks) + " blocks");
-      if (HasFatalFailure()) return;
+    for (const int owners : {1, 2, 132, TypeParam::owners}) {
+      this->expect_right(heads, owners, "turn " + std::to_string(turn) + ", " + std::to_string(owners) + " owners");
+      if (this->HasFatalFailure()) return;
     }
   }
 }
 
-TEST(ListDivision, OneLongEntryTakesAllBlocks) {
-  for (const int tiles : {5 * 264, 100000}) {
-    const auto parts = divide({HeadWork::of(tiles * tile_tokens, 64)}, 264);
-    EXPECT_EQ(parts[0].size(), 264u) << tiles;
+TYPED_TEST(ListDivisionOf, OneLongEntryTakesAllOwners) {
+  using Work           = typename TypeParam::Work;
+  constexpr int owners = TypeParam::owners;
+  for (const int tiles : {2 * Work::min_split_tiles * owners, 400000}) {
+    const auto parts = this->divide({Work::of(tiles * Work::tile_tokens, 8)}, owners);
+    EXPECT_EQ(parts[0].size(), static_cast<std::size_t>(owners)) << tiles;
   }
-  EXPECT_EQ(divide({HeadWork::of(3 * tile_tokens, 1)}, 264)[0].size(), 1u);  // not worth a join
+  const int short_tiles = 2 * Work::min_split_tiles - 1;  // not worth a join
+  EXPECT_EQ(this->divide({Work::of(short_tiles * Work::tile_tokens, 1)}, owners)[0].size(), 1u);
 }
 
-// No block has much more than its share, however the batch heads' lengths are mixed.
-TEST(ListDivision, SharesAreEven) {
-  std::vector<HeadWork> heads;
-  for (int i = 0; i < 4000; ++i)
-    heads.push_back(HeadWork::of(i % 40 == 0 ? 20000 : 32 + i % 400, i % 40 == 0 ? 64 : 4));
-  std::vector<int> units(264);
+// No owner has much more than its share, however the batch heads' lengths are mixed.
+TYPED_TEST(ListDivisionOf, SharesAreEven) {
+  using Work           = typename TypeParam::Work;
+  constexpr int owners = TypeParam::owners;
+  std::vector<Work> heads;
+  for (int i = 0; i < 8000; ++i) heads.push_back(Work::of(i % 40 == 0 ? 20000 : 32 + i % 400, i % 40 == 0 ? 64 : 4));
+  std::vector<int> units(static_cast<std::size_t>(owners));
   int total        = 0;
-  const auto parts = divide(heads, 264);
+  const auto parts = this->divide(heads, owners);
   for (std::size_t i = 0; i < heads.size(); ++i) {
     total += heads[i].units;
-    for (const Part& p : parts[i])
-      units[static_cast<std::size_t>(p.block)] +=
-          std::min(heads[i].units, heads[i].start + p.share.end_tile * tile_units) - p.share.first_tile * tile_units;
+    for (const auto& p : parts[i])
+      units[static_cast<std::size_t>(p.owner)] +=
+          std::min(heads[i].units, heads[i].start + p.share.end_tile * Work::tile_units) -
+          p.share.first_tile * Work::tile_units;
   }
   const int longest = *std::max_element(units.begin(), units.end());
-  EXPECT_LE(longest, total / 264 + 5 * tile_units);
+  EXPECT_LE(longest, total / owners + (2 * Work::min_split_tiles + 1) * Work::tile_units);
 }
 
 TEST(ListBlocks, FitTheirMultiprocessor) {
+  using namespace wgmma;
+  using namespace wgmma::grouped;
   const Device& h200     = cards[3].device;
   constexpr int reserved = 1024;  // bytes of every block, reserved by the system
   for (const int head_dim : {64, 128})
     for (const int groups : {1, 2}) {
-      const ListLayout layout = list_layout(head_dim, groups);
+      const auto layout = list_layout(head_dim, groups);
       EXPECT_LE(layout.bytes, h200.shared_per_block);
       EXPECT_LE(blocks_per_sm(groups) * (layout.bytes + reserved), h200.shared_per_sm);
       EXPECT_EQ(layout.ring % run_bytes, 0);
@@ -126,4 +154,4 @@ TEST(ListBlocks, FitTheirMultiprocessor) {
 }
 
 }  // namespace
-}  // namespace pagoda::tuned::wgmma::grouped
+}  // namespace pagoda::tuned

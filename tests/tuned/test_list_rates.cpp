@@ -10,8 +10,12 @@
 namespace pagoda::detail {
 namespace {
 
-Schedule tuned_schedule() {
+/// rows: most query rows of an entry that share one of 8 KV heads.
+Schedule tuned_schedule(int rows = 128) {
   Schedule s;
+  s.shape                    = {DType::fp16, 32, 8, 128, 128};
+  s.bounds.max_entries       = 100;
+  s.bounds.max_entry_queries = rows / s.shape.group();
   s.backend.name            = "tuned";
   s.kernel.row_tile         = 8;  // of the generic kernel, which is not the one that decodes
   s.kernel.probability_type = DType::fp16;
@@ -26,6 +30,12 @@ Schedule generic_schedule(int row_tile, DType probability_type) {
   return s;
 }
 
+/// Rates where all entries have one plan, with pages of 16 tokens.
+DeviceRates rates_of(const Schedule& plain, const Schedule& lists) {
+  const Schedule* const parts[] = {&lists};
+  return h200_rates(plain, parts, 16);
+}
+
 std::vector<int> rows_of(const std::vector<RowTile>& tiles) {
   std::vector<int> rows;
   for (const RowTile& tile : tiles) rows.push_back(tile.rows);
@@ -36,29 +46,61 @@ const DecodeHeads fp8_heads{32, 8, 128, 128, 256};  // 4 query heads to a KV hea
 
 TEST(ListRates, TilesAreThoseOfTheKernels) {
   const auto tuned = tuned_schedule();
-  EXPECT_EQ(rows_of(h200_rates(tuned, tuned).tiles), std::vector{64});
-  EXPECT_EQ(rows_of(h200_rates(tuned, tuned).plain_tiles), (std::vector{8, 64, 128}));
+  EXPECT_EQ(rows_of(rates_of(tuned, tuned).tiles), std::vector{64});
+  EXPECT_EQ(rows_of(rates_of(tuned, tuned).plain_tiles), (std::vector{8, 64, 128}));
   for (const DType type : {DType::fp16, DType::fp32})
     for (const int row_tile : {1, 4, 8, 16, 32}) {
       const auto generic = generic_schedule(row_tile, type);
-      EXPECT_EQ(rows_of(h200_rates(tuned, generic).tiles), std::vector{row_tile});
-      EXPECT_EQ(rows_of(h200_rates(tuned, generic).plain_tiles), (std::vector{8, 64, 128}));
-      EXPECT_EQ(rows_of(h200_rates(generic, tuned).tiles), std::vector{64});
-      EXPECT_EQ(rows_of(h200_rates(generic, tuned).plain_tiles), std::vector{row_tile});
-      EXPECT_NO_THROW(CostModel(fp8_heads, h200_rates(generic, generic)));
+      EXPECT_EQ(rows_of(rates_of(tuned, generic).tiles), std::vector{row_tile});
+      EXPECT_EQ(rows_of(rates_of(tuned, generic).plain_tiles), (std::vector{8, 64, 128}));
+      EXPECT_EQ(rows_of(rates_of(generic, tuned).tiles), std::vector{64});
+      EXPECT_EQ(rows_of(rates_of(generic, tuned).plain_tiles), std::vector{row_tile});
+      EXPECT_NO_THROW(CostModel(fp8_heads, rates_of(generic, generic)));
     }
+}
+
+// Entries of up to 8 rows have a kernel of their own if they have one query token, or hide nothing.
+TEST(ListRates, FewRowsHaveACheaperTile) {
+  const auto plain = tuned_schedule(), wide = tuned_schedule(), narrow = tuned_schedule(64);
+  auto few            = tuned_schedule(8);
+  few.options.causal  = false;
+  const auto tiles_of = [&](const Schedule& last, int page_size) {
+    const Schedule* const parts[] = {&wide, &narrow, &last};
+    return rows_of(h200_rates(plain, parts, page_size).tiles);
+  };
+  EXPECT_EQ(tiles_of(few, 16), (std::vector{8, 64}));
+  EXPECT_EQ(tiles_of(few, 8), std::vector{64});
+  EXPECT_EQ(tiles_of(tuned_schedule(4), 32), (std::vector{8, 64}));
+  EXPECT_EQ(tiles_of(tuned_schedule(8), 32), std::vector{64});
+  const Schedule* const parts[] = {&wide, &narrow, &few};
+  const CostModel cost(fp8_heads, h200_rates(plain, parts, 16));
+  EXPECT_LT(cost.item(2), cost.item(3));
+  EXPECT_EQ(cost.steps(), (std::vector{2, 16}));
+}
+TEST(ListRates, PartsHaveFasterKernels) {
+  const auto generic = generic_schedule(8, DType::fp16);
+  auto one_head      = tuned_schedule(8);
+  one_head.shape.num_kv_heads = 32, one_head.options.causal = false;
+  EXPECT_TRUE(is_faster_part(tuned_schedule(64), tuned_schedule(), 16));
+  EXPECT_FALSE(is_faster_part(tuned_schedule(8), tuned_schedule(64), 16));  // causal, two query tokens
+  EXPECT_FALSE(is_faster_part(tuned_schedule(4), tuned_schedule(64), 16));  // four query heads to a kv head
+  EXPECT_TRUE(is_faster_part(one_head, tuned_schedule(64), 16));
+  EXPECT_FALSE(is_faster_part(one_head, tuned_schedule(64), 8));
+  EXPECT_TRUE(is_faster_part(tuned_schedule(4), generic, 16));
+  EXPECT_FALSE(is_faster_part(generic, generic, 16));
+  EXPECT_TRUE(is_faster_part(generic, generic_schedule(16, DType::fp16), 16));
 }
 
 // Lists of fp8 caches run in the generic kernel: 16 query rows take two passes of its 8 rows, and two items.
 TEST(ListRates, RowsBeyondATileTakeMorePasses) {
-  const CostModel cost(fp8_heads, h200_rates(tuned_schedule(), generic_schedule(8, DType::fp16)));
+  const CostModel cost(fp8_heads, rates_of(tuned_schedule(), generic_schedule(8, DType::fp16)));
   EXPECT_EQ(cost.queries_per_entry(), 2);
   EXPECT_EQ(cost.pass(1), cost.pass(2));
   EXPECT_DOUBLE_EQ(cost.pass(4), 2 * cost.pass(2));
   EXPECT_DOUBLE_EQ(cost.item(4), 2 * cost.item(2));
-  EXPECT_EQ(CostModel(fp8_heads, h200_rates(tuned_schedule(), tuned_schedule())).queries_per_entry(), 16);
+  EXPECT_EQ(CostModel(fp8_heads, rates_of(tuned_schedule(), tuned_schedule())).queries_per_entry(), 16);
   // A latent cache: 16 query heads to its KV head, in tiles of 32 rows.
-  const CostModel latent({16, 1, 576, 512, 1152}, h200_rates(tuned_schedule(), generic_schedule(32, DType::fp16)));
+  const CostModel latent({16, 1, 576, 512, 1152}, rates_of(tuned_schedule(), generic_schedule(32, DType::fp16)));
   EXPECT_EQ(latent.pass(1), latent.pass(2));
   EXPECT_DOUBLE_EQ(latent.pass(4), 2 * latent.pass(2));
 }
@@ -66,7 +108,7 @@ TEST(ListRates, RowsBeyondATileTakeMorePasses) {
 // A plain decode in the generic kernel passes over a sequence again for every 8 rows of its query tokens.
 TEST(ListRates, PlainPassesFollowThePlainKernel) {
   const auto lists = generic_schedule(8, DType::fp16);
-  const CostModel generic(fp8_heads, h200_rates(lists, lists)), tuned(fp8_heads, h200_rates(tuned_schedule(), lists));
+  const CostModel generic(fp8_heads, rates_of(lists, lists)), tuned(fp8_heads, rates_of(tuned_schedule(), lists));
   for (const int queries : {1, 2, 4, 16}) EXPECT_EQ(generic.plain_pass(queries), generic.pass(queries)) << queries;
   EXPECT_DOUBLE_EQ(generic.plain_pass(4), 2 * generic.plain_pass(2));
   EXPECT_LT(tuned.plain_pass(16), generic.plain_pass(16));
@@ -76,7 +118,7 @@ TEST(ListRates, PlainPassesFollowThePlainKernel) {
 TEST(ListRates, VectorKernelsAreSlower) {
   const auto pass = [](DType type) {
     const auto generic = generic_schedule(8, type);
-    return CostModel(fp8_heads, h200_rates(generic, generic)).pass(2);
+    return CostModel(fp8_heads, rates_of(generic, generic)).pass(2);
   };
   EXPECT_GT(pass(DType::fp32), 2 * pass(DType::fp16));
 }

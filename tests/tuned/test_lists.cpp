@@ -30,7 +30,8 @@ class TunedLists : public ::testing::Test {
     ASSERT_TRUE(scene.decode());
     EXPECT_EQ(scene.difference(), "");
   }
-  /// Each kernel, and groups that do not fill eights: query heads, kv heads, query tokens of an entry, head_dim.
+  /// Each kernel, and groups that do not fill eights: query heads, kv heads, query tokens of an entry, head_dim. Up to 8
+  /// rows run in the warp kernel if an entry has one query token, or hides nothing.
   static std::vector<ListCase> kinds() {
     std::vector<ListCase> all;
     for (const Type type : {Type::fp16, Type::bf16})
@@ -42,6 +43,12 @@ class TunedLists : public ::testing::Test {
                                                              {16, 2, 16, 128},
                                                              {14, 2, 13, 64},
                                                              {3, 3, 1, 128},
+                                                             {4, 4, 8, 128},
+                                                             {8, 2, 2, 128},
+                                                             {16, 2, 1, 64},
+                                                             {16, 1, 1, 128},
+                                                             {16, 2, 2, 128},
+                                                             {12, 4, 5, 64},
                                                              {20, 1, 3, 128},
                                                              {8, 2, 31, 64}})
         all.push_back(
@@ -107,7 +114,7 @@ TEST_F(TunedLists, Layouts) {
 
 // More entries than blocks, most of them of a tile or less.
 TEST_F(TunedLists, ManyShortEntries) {
-  for (const int queries : {4, 24}) {
+  for (const int queries : {1, 4, 24}) {
     ListCase c{.q_heads = 32, .kv_heads = 8, .max_queries = queries, .lengths = std::vector<int>(100, 48)};
     c.tokens = 400, c.levels = 2, c.seed = static_cast<unsigned>(queries);
     c.lengths[3] = 900;
@@ -127,7 +134,7 @@ TEST_F(TunedLists, ManyThousandsOfEntries) {
 
 // One entry of many tiles is divided among all blocks, with short ones before and behind it.
 TEST_F(TunedLists, OneLongEntry) {
-  for (const int queries : {8, 100})
+  for (const int queries : {1, 8, 100})
     for (const int heads : {1, 2}) {
       ListCase c{.head_dim = 64, .q_heads = heads, .kv_heads = heads, .max_queries = queries, .page_size = 64};
       c.lengths = {60000, 40, 70}, c.tokens = 12, c.levels = 1, c.empty = false;
@@ -155,7 +162,7 @@ TEST_F(TunedLists, AlmostNothing) {
 
 // One list, while sequences grow on the device.
 TEST_F(TunedLists, SequencesGrow) {
-  for (const int queries : {16, 32}) {
+  for (const int queries : {1, 16, 32}) {
     ListCase c{.max_queries = queries, .lengths = {70, 1, 500, 333, 64, 0, 129, 260}, .tokens = 60};
     c.capacity = 3000;
     ListScene scene(c);
@@ -171,7 +178,7 @@ TEST_F(TunedLists, SequencesGrow) {
 
 // Infinities and NaNs in the newest values reach those queries that see the tokens, and no others.
 TEST_F(TunedLists, NonFiniteNewestValues) {
-  for (const auto& [queries, masks] : {std::pair{16, false}, {32, false}, {16, true}, {32, true}}) {
+  for (const auto& [queries, masks] : {std::pair{16, false}, {32, false}, {16, true}, {32, true}, {1, false}, {1, true}}) {
     ListCase c{.max_queries = queries, .lengths = {70, 65, 500, 333, 64, 3, 129, 260}, .tokens = 60, .masks = masks};
     ListScene scene(c);
     for (int s = 0; s < 8; ++s) {

@@ -17,7 +17,8 @@ struct CUstream_st;
 ///    head_dim_v 512 of the same memory). Entries may have different numbers of query tokens. Here scores are sums of
 ///    head_dim / 16 steps, each of which the hardware truncates instead of rounding: log-sum-exps have errors of up to
 ///    head_dim / 16 * 2^-23 of the largest score.
-///  - There too, keys and values of 64 or 128 dims: lists of entries (pagoda/entry.hpp), with and without masks.
+///  - There too, keys and values of 64 or 128 dims: lists of entries (pagoda/entry.hpp), with and without masks; of 8
+///    bits and 128 dims, those with up to 8 query rows to a kv head.
 /// `why_not` says which problems the kernels support.
 namespace pagoda::tuned {
 
@@ -129,7 +130,7 @@ const char* why_not(const Problem& problem, const Device& device);
 
 /// Bytes of device memory that decodes of such heads and query tokens write besides their outputs, for any batch. Here
 /// and below, only the problem's type, num_q_heads, num_kv_heads, head_dim, head_dim_v, max_q_tokens, list.max_entries,
-/// fixed_splits and, with these, max_batch and max_seq_len count.
+/// causal, fixed_splits and, with these, max_batch and max_seq_len count.
 std::size_t workspace_bytes(const Problem& problem, const Device& device);
 
 /// Sets a workspace up, once, and loads the kernels. Every decode leaves the workspace as it was; one decode may be in

@@ -4,6 +4,7 @@
 #include "backends/cuda/tuned/decode.hpp"
 #include "backends/cuda/tuned/device_speed.hpp"
 #include "backends/cuda/tuned/warp/launch.hpp"
+#include "backends/cuda/tuned/warp/list_tuning.hpp"
 #include "backends/cuda/tuned/wgmma/launch.hpp"
 
 #include <algorithm>
@@ -21,6 +22,32 @@ bool can_be_mapped(const Problem& p, const Cache& c) {
   return aligned(c.data, 16) && c.token % 16 == 0 && c.head % 16 == 0 && c.page % 16 == 0 && c.token > 0 &&
          c.head > 0 && c.page > 0 && c.token < max_stride && c.head < max_stride && c.page < max_stride &&
          p.num_pages > 0;
+}
+
+/// Whether a problem belongs to the wgmma kernels. Lists of few query rows are faster in the warp kernels.
+bool is_wgmma(const Problem& p, const Device& d) { return wgmma::handles(p) && !warp::takes_list(p, d); }
+
+/// Which kernels the decodes of a plan may take. Of a list, only the decode knows.
+struct Kernels {
+  bool wgmma, warp;
+};
+Kernels kernels_of(const Problem& p, const Device& d) {
+  const bool wgmma = wgmma::handles(p);
+  if (!is_list(p)) return {wgmma, !wgmma};
+  return {wgmma && d.sm90a, d.sm >= 90 && warp::has_list_kernel(p)};
+}
+
+/// Whether rows of outputs start on 16 bytes.
+bool starts_on_vectors(const Heads& out) {
+  const int in_16_bytes = 16 / bytes_of(out.type);
+  return aligned(out.data, 16) && out.token % in_16_bytes == 0 && out.head % in_16_bytes == 0;
+}
+
+const char* why_no_states(const List& l) {
+  if (!l.state_out.data) return nullptr;
+  if (is_eight_bits(l.state_out.type)) return "partial states are of 8 bits";
+  if (!l.state_lse.data) return "partial states without log-sum-exps";
+  return starts_on_vectors(l.state_out) ? nullptr : "rows of partial states do not start on 16 bytes";
 }
 
 /// Reports the architecture for which this file, and so the kernels, were compiled.
@@ -56,7 +83,11 @@ Device Device::current() {
 const char* why_not(const Problem& p, const Device& d) {
   if (d.sm < 80) return "the device is older than sm_80";
   if (is_eight_bits(p.type) && d.sm < 90) return "8-bit keys and values need sm_90";
-  if (const char* reason = wgmma::handles(p) ? wgmma::why_not(p, d) : warp::why_not(p)) return reason;
+  if (const char* reason = is_wgmma(p, d) ? wgmma::why_not(p, d) : warp::why_not(p)) return reason;
+  if (is_list(p)) {
+    if (d.sm < 90) return "a list of entries needs a card of sm_90";
+    if (const char* reason = why_no_states(p.list)) return reason;
+  }
   if (p.fixed_splits && (wgmma::handles(p) || d.sm < 90))
     return "an exactness other than fast, without sm_90 or with more than 8 query rows to a kv head";
   if (p.fixed_splits && p.batch > p.max_batch) return "batch is more than max_batch";
@@ -74,21 +105,24 @@ const char* why_not(const Problem& p, const Device& d) {
     return "2^31 entries of block_table or more";
   if (std::int64_t(is_list(p) ? p.list.num_entries : p.batch) * p.num_kv_heads >= std::int64_t(1) << 28)
     return "2^28 rows or more";
-  if (!wgmma::handles(p) && !warp::fits(p, d)) return "the device has too little shared memory";
+  if (!is_wgmma(p, d) && !warp::fits(p, d)) return "the device has too little shared memory";
   return nullptr;
 }
 
 std::size_t workspace_bytes(const Problem& p, const Device& d) {
-  return wgmma::handles(p) ? wgmma::workspace_bytes(p, d) : warp::workspace_bytes(p, d);
+  const Kernels may = kernels_of(p, d);
+  return std::max(may.wgmma ? wgmma::workspace_bytes(p, d) : 0, may.warp ? warp::workspace_bytes(p, d) : 0);
 }
 
 void prepare(const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
-  wgmma::handles(p) ? wgmma::prepare(p, d) : warp::prepare(p, d);
+  const Kernels may = kernels_of(p, d);
+  if (may.wgmma) wgmma::prepare(p, d);
+  if (may.warp) warp::prepare(p, d);
   check(cudaMemsetAsync(workspace, 0xff, workspace_bytes(p, d), stream), "cudaMemsetAsync");  // see empty_sentinel
 }
 
 LaunchShape choose_shape(const Problem& p, const Device& d) {
-  return wgmma::handles(p) ? wgmma::choose_shape(p, d) : warp::choose_shape(p, d);
+  return is_wgmma(p, d) ? wgmma::choose_shape(p, d) : warp::choose_shape(p, d);
 }
 
 bool decode(const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
@@ -96,8 +130,8 @@ bool decode(const Problem& p, const Device& d, void* workspace, CUstream_st* str
 }
 
 bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
-  return wgmma::handles(p) ? wgmma::decode_with(shape, p, d, workspace, stream)
-                           : warp::decode_with(shape, p, d, workspace, stream);
+  return is_wgmma(p, d) ? wgmma::decode_with(shape, p, d, workspace, stream)
+                        : warp::decode_with(shape, p, d, workspace, stream);
 }
 
 }  // namespace pagoda::tuned

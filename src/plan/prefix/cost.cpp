@@ -52,21 +52,23 @@ std::vector<CostModel::Price> CostModel::prices_of(const DecodeHeads& heads, con
                                                    const std::vector<RowTile>& tiles) {
   const int group = heads.num_q_heads / heads.num_kv_heads, largest = tiles.back().rows;
   const double read = heads.num_kv_heads * heads.bytes_per_token / device.cache_bytes_per_us;
-  // Cost of a token in the cheapest tile of this many rows: the slower of reading and multiplying.
-  const auto pass_of = [&](int rows) {
-    double cheapest = std::numeric_limits<double>::infinity();
-    for (const RowTile& tile : tiles)
-      if (tile.rows >= rows) {
-        const double flops = 2.0 * tile.rows * (heads.head_dim + heads.head_dim_v) * heads.num_kv_heads;
-        cheapest           = std::min(cheapest, std::max(read, flops / tile.flops_per_us));
-      }
+  // Price of the cheapest tile of this many rows. A token costs the slower of reading and multiplying.
+  const auto tile_price = [&](int rows) {
+    Price cheapest{std::numeric_limits<double>::infinity(), 0};
+    for (const RowTile& tile : tiles) {
+      if (tile.rows < rows) continue;
+      const double flops = 2.0 * tile.rows * (heads.head_dim + heads.head_dim_v) * heads.num_kv_heads;
+      const double pass  = std::max(read, flops / tile.flops_per_us);
+      const double item  = tile.item_us < 0 ? device.item_us : tile.item_us;
+      if (pass < cheapest.pass) cheapest = {pass, heads.num_kv_heads * item / device.teams};
+    }
     return cheapest;
   };
   std::vector<Price> prices;
   for (int q = 0; q <= std::max(largest / group, 1); ++q) {
     const int rows = q * group, full = rows / largest, rest = rows % largest;
-    const double pass = full * pass_of(largest) + (rest > 0 ? pass_of(rest) : 0);
-    prices.push_back({pass, (full + (rest > 0)) * heads.num_kv_heads * device.item_us / device.teams});
+    const Price most = tile_price(largest), last = rest > 0 ? tile_price(rest) : Price{0, 0};
+    prices.push_back({full * most.pass + last.pass, full * most.item + last.item});
   }
   return prices;
 }
@@ -78,7 +80,7 @@ CostModel::CostModel(const DecodeHeads& heads, const DeviceRates& device) {
   full_         = static_cast<int>(prices_.size()) - 1;
   plain_full_   = static_cast<int>(plain_prices_.size()) - 1;
   for (int q = 2; q <= full_; ++q)
-    if (prices_[q].pass > prices_[q - 1].pass) steps_.push_back(q - 1);
+    if (prices_[q].pass > prices_[q - 1].pass || prices_[q].item > prices_[q - 1].item) steps_.push_back(q - 1);
   steps_.push_back(full_);
   const double read = heads.num_kv_heads * heads.bytes_per_token / device.cache_bytes_per_us;
   state_            = heads.num_q_heads * (double(heads.head_dim_v) * heads.state_bytes + sizeof(float)) * 2 /

@@ -3,6 +3,7 @@
 
 #include "backends/cuda/tuned/common/args.hpp"
 #include "backends/cuda/tuned/common/cost_model.hpp"
+#include "backends/cuda/tuned/common/list_args.hpp"
 #include "backends/cuda/tuned/decode.hpp"
 
 #include <cuda.h>
@@ -98,6 +99,20 @@ inline void set_args(const Problem& p, const LaunchShape& shape, int copy_tokens
   a.q = p.q, a.out = p.out, a.lse = p.lse, a.lse_double = p.lse_double;
   a.lse_token = p.lse_token, a.lse_head = p.lse_head;
   a.scale = static_cast<float>(p.softmax_scale * 1.4426950408889634);
+}
+
+/// The same for a list. copy_tokens: tokens that one copy loads.
+template <class Base>
+void set_list_args(const Problem& p, const LaunchShape& shape, int copy_tokens, ListArgsOf<Base>& a) {
+  const List& l = p.list;
+  set_args(p, shape, copy_tokens, a);
+  a.batch = l.num_entries;
+  a.heads = Divisor::of(a.group_size), a.q_tokens_bound = p.max_q_tokens;
+  a.entries = l.entries, a.queries = l.queries, a.masks = l.masks, a.state_begin = l.state_begin;
+  a.outputs[0] = {a.heads, p.out, p.lse, p.lse_token, p.lse_head, p.lse_double, l.sinks};
+  a.outputs[1] = {a.heads,         l.state_out, l.state_lse.data, l.state_lse.token, l.state_lse.head, l.state_lse.is_double,
+                  nullptr};
+  a.causal     = p.causal;
 }
 
 /// Lets a kernel use as much shared memory as a block may have.

@@ -45,22 +45,25 @@ struct QuadState {
   }
 };
 
+/// Stores four dims of an output, from element `at` on.
+PAGODA_DEVICE void store_quad(const Heads& out, std::int64_t at, const float4& v, float weight) {
+  const float4 y = {v.x * weight, v.y * weight, v.z * weight, v.w * weight};
+  if (out.type == Type::fp32) {
+    *reinterpret_cast<float4*>(static_cast<float*>(out.data) + at) = y;
+  } else {
+    *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(out.data) + at) =
+        out.type == Type::bf16 ? make_uint2(pack<true>(y.x, y.y), pack<true>(y.z, y.w))
+                               : make_uint2(pack<false>(y.x, y.y), pack<false>(y.z, y.w));
+  }
+}
+
 /// Stores dims 4 quad to 4 quad + 3 of a finished query row, and with the first of them its log-sum-exp. r: query head,
 /// counted from the first that shares the kv head.
 PAGODA_DEVICE void store_output(const Args& a, int batch, int kv_head, int r, int quad, const QuadState& x) {
   const int head = kv_head * a.group_size + r;
   float weight   = 0;  // a row that sees no token: its value scale is not read
   if (x.row_sum != 0) weight = reciprocal(x.row_sum) * (a.v.scale ? __ldg(a.v.scale + kv_head * a.v.scale_head) : 1.0f);
-  const float4 y        = {x.values.x * weight, x.values.y * weight, x.values.z * weight, x.values.w * weight};
-  const std::int64_t at = batch * a.out.token + head * a.out.head + 4 * quad;
-  if (a.out.type == Type::fp32) {
-    *reinterpret_cast<float4*>(static_cast<float*>(a.out.data) + at) = y;
-  } else {
-    const bool bf16 = a.out.type == Type::bf16;
-    *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(a.out.data) + at) =
-        bf16 ? make_uint2(pack<true>(y.x, y.y), pack<true>(y.z, y.w))
-             : make_uint2(pack<false>(y.x, y.y), pack<false>(y.z, y.w));
-  }
+  store_quad(a.out, batch * a.out.token + head * a.out.head + 4 * quad, x.values, weight);
   if (quad == 0 && a.lse) store_lse_at(a, batch * a.lse_token + head * a.lse_head, x.row_max, x.row_sum);
 }
 
@@ -118,27 +121,39 @@ PAGODA_DEVICE void join_quad(QuadPartial* from, int step, int num_quads, int fir
   }
 }
 
-/// Joins a batch head's splits: each of its blocks joins a slice of the output quads, lanes over splits.
-template <int Warps>
-PAGODA_DEVICE void join_slice(const Args& a, const PendingJoin& join, int num_quads, int quads_per_row, int warp,
-                              int lane) {
-  const int num_splits = join.num_splits();
-  const int slice = num_splits == a.num_splits.value ? a.quads_per_join : (num_quads + num_splits - 1) / num_splits;
-  const int begin = (static_cast<int>(blockIdx.x) - join.first_block) * slice, end = min(num_quads, begin + slice);
+/// Joins output quads begin to end - 1 of a batch head, lanes over splits, and calls store(quad, state) for each. places:
+/// first place for partial results of the first split; the second one is num_quads further, those of the next split
+/// step.
+template <int Warps, class Store>
+PAGODA_DEVICE void join_quads(QuadPartial* places, int num_quads, int step, int begin, int end, int num_splits, int warp, int lane,
+                              const Store& store) {
   const int log = num_splits >= 32 ? 5 : 32 - __clz(num_splits - 1), lanes = 1 << log;
   const int quads_at_once = 32 >> log, first_split = lane & (lanes - 1), which = lane >> log;
   for (int first = begin + warp * quads_at_once; first < end; first += Warps * quads_at_once) {
     const int i = first + which;
     QuadState x;
     if (i < end) {
-      QuadPartial* const from = partials_of(a, join.first_block, false, num_quads) + i;
-      num_splits <= 32 ? join_quad<1>(from, 2 * num_quads, num_quads, first_split, num_splits, lanes, x)
-                       : join_quad<3>(from, 2 * num_quads, num_quads, first_split, num_splits, lanes, x);
+      QuadPartial* const from = places + i;
+      num_splits <= 32 ? join_quad<1>(from, step, num_quads, first_split, num_splits, lanes, x)
+                       : join_quad<3>(from, step, num_quads, first_split, num_splits, lanes, x);
     }
     __syncwarp();
     x.add_lanes(lanes);
-    if (i < end && first_split == 0) store_output(a, join.batch, join.head, i / quads_per_row, i % quads_per_row, x);
+    if (i < end && first_split == 0) store(i, x);
   }
+}
+
+/// Joins a batch head's splits: each of its blocks joins a slice of the output quads.
+template <int Warps>
+PAGODA_DEVICE void join_slice(const Args& a, const PendingJoin& join, int num_quads, int quads_per_row, int warp,
+                              int lane) {
+  const int num_splits = join.num_splits();
+  const int slice = num_splits == a.num_splits.value ? a.quads_per_join : (num_quads + num_splits - 1) / num_splits;
+  const int begin = (static_cast<int>(blockIdx.x) - join.first_block) * slice, end = min(num_quads, begin + slice);
+  join_quads<Warps>(partials_of(a, join.first_block, false, num_quads), num_quads, 2 * num_quads, begin, end, num_splits, warp, lane,
+                    [&](int i, const QuadState& x) {
+                      store_output(a, join.batch, join.head, i / quads_per_row, i % quads_per_row, x);
+                    });
 }
 
 }  // namespace pagoda::tuned::warp

@@ -14,4 +14,8 @@ const void* kernel_of(int head_dim, int group_size, int warps, int stages, bool 
 template <Type T>
 const void* fixed_kernel_of(int head_dim, int group_size);
 
+/// The kernel for lists of entries with few query rows (list_kernel.cuh). Null for 32-bit elements.
+template <Type T>
+const void* list_kernel_of(int head_dim);
+
 }  // namespace pagoda::tuned::warp

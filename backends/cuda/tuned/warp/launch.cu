@@ -4,6 +4,8 @@
 #include "backends/cuda/tuned/common/launch.hpp"
 #include "backends/cuda/tuned/warp/fixed_args.hpp"
 #include "backends/cuda/tuned/warp/kernels.hpp"
+#include "backends/cuda/tuned/warp/list_args.hpp"
+#include "backends/cuda/tuned/warp/list_tuning.hpp"
 #include "backends/cuda/tuned/warp/tuning.hpp"
 
 namespace pagoda::tuned::warp {
@@ -56,6 +58,32 @@ Block fixed_block_for(const Problem& p, const Device& d) {
   return fixed_split_block(tile_bytes_of(p), p.head_dim, group_size_of(p), d);
 }
 
+const void* find_list_kernel(const Problem& p) {
+  switch (p.type) {
+    case Type::fp16:
+      return list_kernel_of<Type::fp16>(p.head_dim);
+    case Type::bf16:
+      return list_kernel_of<Type::bf16>(p.head_dim);
+    case Type::fp8_e4m3:
+      return list_kernel_of<Type::fp8_e4m3>(p.head_dim);
+    default:
+      return list_kernel_of<Type::fp8_e5m2>(p.head_dim);
+  }
+}
+ListLayout list_layout_of(const Problem& p) {
+  return list_layout(tile_bytes_of(p), p.head_dim, list_stages(tile_bytes_of(p)));
+}
+
+bool decode_list(const LaunchShape& shape, const Problem& p, void* workspace, CUstream_st* stream) {
+  if (p.list.num_entries == 0) return true;
+  ListArgs a{};
+  set_list_args(p, shape, tile_tokens, a);
+  a.k_map = make_tensor_map(p, p.k, tile_tokens), a.v_map = make_tensor_map(p, p.v, tile_tokens);
+  a.partials      = static_cast<QuadPartial*>(workspace);
+  a.heads_at_once = list_heads_at_once(p.num_kv_heads);
+  return launch(find_list_kernel(p), &a, shape.blocks, shape.warps * 32, list_layout_of(p).bytes, false, stream);
+}
+
 bool decode_fixed(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
   FixedSplitArgs a{};
   set_args(p, shape, tile_tokens, a);
@@ -66,10 +94,27 @@ bool decode_fixed(const LaunchShape& shape, const Problem& p, const Device& d, v
   return launch(find_fixed_kernel(p), &a, shape.blocks, shape.warps * 32, fixed_block_for(p, d).shared, false, stream);
 }
 
+/// Reasons against any list: those that the wgmma kernels could support are theirs to tell.
+const char* why_no_list(const Problem& p) {
+  if (!has_list_kernel(p)) {
+    return is_eight_bits(p.type) ? "a list of entries in 8 bits, with head_dim other than 128, or more than 8 query rows "
+                                   "to a kv head, or several query tokens to an entry and causal"
+                                 : "a list of entries, with keys and values that are not of 64 or 128 dims in 16 bits";
+  }
+  if (p.list.masks && p.max_q_tokens > 1) return "a list of entries in 8 bits, with masks";
+  if (p.block_table && p.page_size % tile_tokens != 0) return "page_size is not a multiple of 16";
+  if (!p.block_table) return "a list of entries, with a contiguous cache";
+  return nullptr;
+}
+
 }  // namespace
 
+bool takes_list(const Problem& p, const Device& d) {
+  return uses_maps(d) && has_list_kernel(p) && why_no_list(p) == nullptr;
+}
+
 const char* why_not(const Problem& p) {
-  if (is_list(p)) return "a list of entries, with keys and values that are not of 64 or 128 dims in 16 bits";
+  if (is_list(p)) return why_no_list(p);
   if (p.head_dim != p.head_dim_v) return "head_dim and head_dim_v differ";
   if (p.head_dim != 128 && (p.head_dim != 64 || is_eight_bits(p.type)))
     return "head_dim is not one of 64 (not of 8 bits), 128";
@@ -83,12 +128,15 @@ const char* why_not(const Problem& p) {
 bool fits(const Problem& p, const Device& d) { return block_for(p, 1, d).per_sm > 0; }
 
 std::size_t workspace_bytes(const Problem& p, const Device& d) {
+  if (is_list(p))
+    return sizeof(QuadPartial) * 2 * std::size_t(d.num_sms) * list_warps * std::size_t(list_partial_quads(p.head_dim));
   if (p.fixed_splits)
     return sizeof(QuadPartial) * static_cast<std::size_t>(fixed_split_slots_of(p)) * quads_of_batch_head(p);
   return sizeof(QuadPartial) * 2 * std::size_t(d.num_sms) * warps_per_sm * quads_of_batch_head(p);
 }
 
 void prepare(const Problem& p, const Device& d) {
+  if (is_list(p)) return allow_shared_memory(find_list_kernel(p), d.shared_per_block);
   if (p.fixed_splits) return allow_shared_memory(find_fixed_kernel(p), d.shared_per_block);
   for (const int warps : {8, 4, 2, 1})
     if (const void* const kernel = find_kernel(p, warps, block_for(p, warps, d).stages, uses_maps(d)))
@@ -96,6 +144,7 @@ void prepare(const Problem& p, const Device& d) {
 }
 
 LaunchShape choose_shape(const Problem& p, const Device& d) {
+  if (is_list(p)) return {d.num_sms, 1, true, list_warps};
   if (p.fixed_splits) return {d.num_sms * fixed_block_for(p, d).per_sm, 1, true, fixed_split_warps(tile_bytes_of(p))};
   const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
   const auto tiles       = max_tiles(p, tile_tokens);
@@ -105,6 +154,7 @@ LaunchShape choose_shape(const Problem& p, const Device& d) {
 }
 
 bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
+  if (is_list(p)) return decode_list(shape, p, workspace, stream);
   if (p.fixed_splits) return decode_fixed(shape, p, d, workspace, stream);
   const bool maps        = uses_maps(d);
   const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;

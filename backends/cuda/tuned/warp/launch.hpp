@@ -3,8 +3,12 @@
 
 #include "backends/cuda/tuned/chosen_shape.hpp"
 
-/// The host side of the warp kernels: what dispatch.cu calls for problems that the wgmma kernels do not handle.
+/// The host side of the warp kernels: what dispatch.cu calls for problems that the wgmma kernels do not handle, and for
+/// lists that both kinds of kernels support.
 namespace pagoda::tuned::warp {
+
+/// Whether the problem is a list that these kernels support.
+bool takes_list(const Problem& problem, const Device& device);
 
 /// Checks what these kernels need beyond what all kernels need.
 const char* why_not(const Problem& problem);

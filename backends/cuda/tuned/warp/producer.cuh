@@ -18,6 +18,12 @@ class PageLookahead {
     cursor_.begin(a, s.sequence);
     now_ = look_up(a);
   }
+  /// The same if the lane has the location of the first of its tiles.
+  PAGODA_DEVICE void begin(const Args& a, const Segment& s, int lane, TokenLocation first) {
+    step_ = 32 * s.tile_step, next_tile_ = s.first_tile + lane * s.tile_step + step_, sequence_ = s.sequence;
+    cursor_.begin(a, s.sequence);
+    now_ = first;
+  }
   PAGODA_DEVICE void load_next(const Args& a) { next_ = look_up(a); }
   PAGODA_DEVICE void advance() { now_ = next_; }
   PAGODA_DEVICE TokenLocation now() const { return now_; }

@@ -74,7 +74,7 @@ class RowAccumulator<Type::fp32, D, QueryRows> {
 #pragma unroll
       for (int i = 0; i < lane_scores; ++i)
         if (row_ + (token_ + i) * at_once >= count) x[i] = -INFINITY;
-      clear_rows<TileShape, Copies>(values, count, lane_);
+      clear_rows<TileShape, Copies>(values, FirstTokens{count}, lane_);
     }
     raise_max(x);
     float sum = 0;

@@ -50,6 +50,26 @@ class RowAccumulator {
     }
     reset();
   }
+  /// The same from shared memory, where rows lie as query_offset() says.
+  PAGODA_DEVICE void begin_shared(const char* rows, int count) {
+    const int row          = min(row_, count - 1);
+    const char* const from = rows + row * 128;
+#pragma unroll
+    for (int j = 0; j < steps; ++j) {
+      const char* const run = from + j / 4 * 1024;  // of 64 dims
+      if constexpr (bytes) {
+        const uint2 v = *reinterpret_cast<const uint2*>(run + ((((2 * j) % 8 + (column_ >> 1)) ^ row) << 4) +
+                                                        (column_ & 1) * 8);
+        q_[2 * j] = v.x, q_[2 * j + 1] = v.y;
+      } else {
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          q_[2 * j + half] =
+              *reinterpret_cast<const unsigned*>(run + (((2 * j + half) % 8 ^ row) << 4) + 4 * column_);
+      }
+    }
+    reset();
+  }
   /// Begins a new state of the same query rows.
   PAGODA_DEVICE void reset() {
 #pragma unroll
@@ -61,6 +81,11 @@ class RowAccumulator {
   /// orders the stores that zero the values of the other tokens.
   template <class Copies>
   PAGODA_DEVICE void add_tile(std::uint32_t keys, std::uint32_t values, int count, float scale) {
+    add_tile<Copies>(keys, values, FirstTokens{count}, scale);
+  }
+  /// The same for any set of tokens that all query rows see, with the members of FirstTokens.
+  template <class Copies, class Seen>
+  PAGODA_DEVICE void add_tile(std::uint32_t keys, std::uint32_t values, const Seen& seen, float scale) {
     float s[4][4] = {};  // two accumulators for each eight tokens: shorter chains
 #pragma unroll
     for (int i = 0; i < TileShape::row_bytes / 64; ++i) {
@@ -82,11 +107,11 @@ class RowAccumulator {
     float x[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) x[i] = (s[i / 2 * 2][i % 2] + s[i / 2 * 2 + 1][i % 2]) * scale;
-    if (count < TileShape::tokens) {
+    if (!seen.all()) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (token_at(i) >= count) x[i] = -INFINITY;
-      clear_rows<TileShape, Copies>(values, count, lane_);
+        if (!seen.contains(token_at(i))) x[i] = -INFINITY;
+      clear_rows<TileShape, Copies>(values, seen, lane_);
     }
     raise_max(x);
 #pragma unroll

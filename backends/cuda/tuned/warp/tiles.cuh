@@ -27,13 +27,23 @@ struct Tile {
   }
 };
 
-/// Zeroes the rows of a tile of values from `count` on. Memory behind the last token may hold anything, and 0 times a
+/// The first tokens of a tile, those that belong to the sequence.
+struct FirstTokens {
+  int count;
+
+  PAGODA_DEVICE bool all() const { return count >= tile_tokens; }
+  PAGODA_DEVICE bool contains(int token) const { return token < count; }
+  PAGODA_DEVICE int first_unseen() const { return count; }
+};
+
+/// Zeroes the rows of a tile of values that are not seen. Memory behind the last token may hold anything, and 0 times a
 /// NaN or an infinity is not 0.
-template <class TileShape, class Copies>
-PAGODA_DEVICE void clear_rows(std::uint32_t tile, int count, int lane) {
+template <class TileShape, class Copies, class Seen>
+PAGODA_DEVICE void clear_rows(std::uint32_t tile, const Seen& seen, int lane) {
   constexpr int chunks = TileShape::row_bytes / 16;
-  for (int i = lane; i < (TileShape::tokens - count) * chunks; i += 32)
-    clear_shared(tile + TileShape::offset(count + i / chunks, i % chunks));
+  const int begin      = seen.first_unseen();
+  for (int i = lane; i < (TileShape::tokens - begin) * chunks; i += 32)
+    if (!seen.contains(begin + i / chunks)) clear_shared(tile + TileShape::offset(begin + i / chunks, i % chunks));
   Copies::order_stores();
   __syncwarp();
 }
@@ -66,6 +76,8 @@ class TensorCopies {
       copy_tensor_box(to + TileShape::bytes, &args_.v_map, from.token, head, from.page, barrier, policy_);
     }
   }
+  /// Whether nobody else reads the tiles that are copied from now on. At first, nobody does.
+  PAGODA_DEVICE void read_once(bool once) { policy_ = once ? read_once_policy() : ordinary_policy(); }
   /// Takes the place of a tile if none is left.
   PAGODA_DEVICE void begin_none() {}
   PAGODA_DEVICE void wait(const Ring<Stages>& at) const { barrier_wait(barriers_ + 8 * at.slot, at.parity); }

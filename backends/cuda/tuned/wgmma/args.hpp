@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/tuned/common/args.hpp"
+#include "backends/cuda/tuned/common/list_args.hpp"
 
 namespace pagoda::tuned::wgmma {
 
@@ -25,26 +25,7 @@ struct RaggedArgs : Args {
   const int* cu_seqlens_q;  ///< [batch + 1]
 };
 
-/// Where results of a list go: the outputs, or partial states.
-struct Outputs {
-  Divisor heads;  ///< query heads that share a kv head
-  Heads out;
-  void* lse;  ///< null: not wanted
-  std::int64_t lse_token, lse_head;
-  bool lse_double;
-  const float* sinks;  ///< [query heads] logits; null, also for partial states: none
-};
-
-/// The same for a list: `batch` is the number of entries. Only the grouped kernels have an instance for it.
-struct ListArgs : Args {
-  static constexpr bool ragged = true;
-  const Entry* entries;        ///< [batch]
-  const EntryQuery* queries;   ///< what entries refer to
-  const std::uint64_t* masks;  ///< two words for each query token with a mask
-  const int* state_begin;
-  Outputs states;
-  const float* sinks;
-  bool causal;
-};
+/// The same for a list. Only the grouped kernels have an instance for it.
+using ListArgs = ListArgsOf<Args>;
 
 }  // namespace pagoda::tuned::wgmma

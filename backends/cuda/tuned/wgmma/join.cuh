@@ -69,7 +69,7 @@ PAGODA_DEVICE void store_block16(const auto& args, const auto& query_begin, int 
     if (r + 8 * below >= num_rows) continue;
     const int head_row = first_row<BlocksPerHead>() + r + 8 * below;
     const QueryRow row(args, head, head_row);
-    const FinishedRow done(args, head, head_row, below ? x.state.z : x.state.x, below ? x.state.w : x.state.y);
+    const FinishedRow done(args, row.head, below ? x.state.z : x.state.x, below ? x.state.w : x.state.y);
     const float weight = done.weight;
     store_two(args, row, query_begin, dim, (below ? x.a.z : x.a.x) * weight, (below ? x.a.w : x.a.y) * weight);
     store_two(args, row, query_begin, dim + 8, (below ? x.b.z : x.b.x) * weight, (below ? x.b.w : x.b.y) * weight);

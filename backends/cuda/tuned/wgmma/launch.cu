@@ -64,22 +64,6 @@ std::int64_t partial_quads_of(const Problem& p, const Kernel& k) {
   return partial_quads(k.blocks_per_head == 1 ? all_rows : tile_rows, p.head_dim_v);
 }
 
-/// Whether rows of outputs start on 16 bytes.
-bool starts_on_vectors(const Heads& out) {
-  const int in_16_bytes = 16 / bytes_of(out.type);
-  return reinterpret_cast<std::uintptr_t>(out.data) % 16 == 0 && out.token % in_16_bytes == 0 &&
-         out.head % in_16_bytes == 0;
-}
-
-const char* why_no_list(const Problem& p) {
-  if (is_latent(p)) return "a list of entries, with a latent cache";
-  const List& l = p.list;
-  if (!l.state_out.data) return nullptr;
-  if (is_eight_bits(l.state_out.type)) return "partial states are of 8 bits";
-  if (!l.state_lse.data) return "partial states without log-sum-exps";
-  return starts_on_vectors(l.state_out) ? nullptr : "rows of partial states do not start on 16 bytes";
-}
-
 }  // namespace
 
 bool handles(const Problem& p) {
@@ -93,9 +77,7 @@ const char* why_not(const Problem& p, const Device& d) {
   if (!d.sm90a)
     return "latent caches, several query tokens, more than 8 query heads to a kv head and lists of entries need a card "
            "of sm_90, and a build for it";
-  if (is_list(p)) {
-    if (const char* const reason = why_no_list(p)) return reason;
-  }
+  if (is_list(p) && is_latent(p)) return "a list of entries, with a latent cache";
   if (d.shared_per_block < kernel_for(p, d).shared) return "the device has too little shared memory";
   if (max_rows_of(p) > max_rows) return "more than 128 query heads and tokens share a kv head";
   if (is_latent(p)) {
@@ -137,26 +119,14 @@ LaunchShape choose_shape(const Problem& p, const Device& d) {
 
 namespace {
 
-/// Where partial states go, and how many query heads share a kv head.
-Outputs states_of(const Problem& p) {
-  const List& l = p.list;
-  return {Divisor::of(group_size_of(p)), l.state_out, l.state_lse.data, l.state_lse.token, l.state_lse.head,
-          l.state_lse.is_double,         nullptr};
-}
-
 bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
   if (p.list.num_entries == 0) return true;
   const Kernel kernel = kernel_for(p, d);
   ListArgs a{};
-  set_args(p, shape, copy_tokens, a);
-  a.batch = p.list.num_entries;
-  a.heads = Divisor::of(group_size_of(p)), a.q_tokens_bound = p.max_q_tokens;
-  a.rows_bound = group_size_of(p) * p.max_q_tokens;
+  set_list_args(p, shape, copy_tokens, a);
+  a.rows_bound = a.group_size * p.max_q_tokens;
   a.k_map = make_tensor_map(p, p.k, copy_tokens), a.v_map = make_tensor_map(p, p.v, copy_tokens);
   a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel);
-  a.entries = p.list.entries, a.queries = p.list.queries, a.masks = p.list.masks;
-  a.state_begin = p.list.state_begin;
-  a.states = states_of(p), a.sinks = p.list.sinks, a.causal = p.causal;
   return launch(kernel.function, &a, shape.blocks, kernel.threads, kernel.shared, false, stream);
 }
 

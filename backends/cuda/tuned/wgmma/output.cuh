@@ -7,27 +7,6 @@
 /// Stores accumulators at the end of a segment: as outputs, or as a partial result that blocks will join.
 namespace pagoda::tuned::wgmma {
 
-/// Factor of outputs: 0 for a row that sees no token, NaN for a NaN sum.
-PAGODA_DEVICE float output_weight(float sum) { return sum == 0 ? 0 : reciprocal(sum); }
-
-/// The factor of a row's outputs, and its softmax state with the attention sink: a token without a value.
-struct FinishedRow {
-  float weight, row_max, row_sum;
-
-  /// to: where results go. r: query row among those that share the kv head.
-  PAGODA_DEVICE FinishedRow(const auto& to, int kv_head, int r, float max, float sum)
-      : weight(output_weight(sum)), row_max(max), row_sum(sum) {
-    if constexpr (requires { to.sinks; }) {
-      if (!to.sinks) return;
-      const float sink = __ldg(to.sinks + QueryRow(to, kv_head, r).head) * 1.44269504088896f;  // base 2, as `max` is
-      row_max          = fmaxf(max, sink);
-      const float old  = exp2_fast(max - row_max);
-      row_sum          = sum * old + exp2_fast(sink - row_max);
-      weight           = sum == 0 ? 0 : old * output_weight(row_sum);
-    }
-  }
-};
-
 /// Stores two dims of an output.
 PAGODA_DEVICE void store_two(const auto& args, const QueryRow& row, const auto& query_begin, int dim, float x,
                              float y) {
@@ -137,8 +116,8 @@ PAGODA_DEVICE void store_outputs(const auto& args, const auto& query_begin, int 
                                  const float2 (&state)[2], int dim_part, int row, int rows, int column) {
   // Lanes of columns 0 and 1 store the log-sum-exp of the row and of the one eight below it.
   const int lse_row = row + 8 * column, first = first_row<BlocksPerHead>() + row;
-  const FinishedRow one(args, head, first, state[0].x, state[0].y),
-      other(args, head, first + 8, state[1].x, state[1].y);
+  const FinishedRow one(args, QueryRow(args, head, first).head, state[0].x, state[0].y),
+      other(args, QueryRow(args, head, first + 8).head, state[1].x, state[1].y);
   if (dim_part == 0 && column < 2 && lse_row < rows && args.lse) {
     const FinishedRow& mine = column == 0 ? one : other;
     const QueryRow query_row(args, head, first_row<BlocksPerHead>() + lse_row);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/cuda/ptx.cuh"
+#include "backends/cuda/tuned/common/list_entries.cuh"
 #include "backends/cuda/tuned/common/segments.cuh"
 #include "backends/cuda/tuned/wgmma/args.hpp"
 #include "backends/cuda/tuned/wgmma/tuning.hpp"
@@ -26,31 +27,7 @@ PAGODA_DEVICE EntryView entry_of(const RaggedArgs& args, int batch) {
   if (entry.queries <= 0) entry.queries = entry.tokens = 0;
   return entry;
 }
-/// Entry `index` of a list, as it is stored.
-PAGODA_DEVICE Entry list_entry(const ListArgs& args, int index) {
-  static_assert(sizeof(Entry) == 2 * sizeof(int4));
-  const int4* const at = reinterpret_cast<const int4*>(args.entries + index);
-  const int4 a = __ldg(at), b = __ldg(at + 1);
-  return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-}
-PAGODA_DEVICE EntryQuery list_query(const ListArgs& args, int index) {
-  static_assert(sizeof(EntryQuery) == sizeof(int4));
-  const int4 q = __ldg(reinterpret_cast<const int4*>(args.queries + index));
-  return {q.x, q.y, q.z, q.w};
-}
-/// end: the entry's last token and one, if it is known; else the sequence's length.
-PAGODA_DEVICE EntryView view_of(const ListArgs& args, const Entry& e, int end) {
-  const int queries = max(min(e.num_queries, args.q_tokens_bound), 0);  // there is no room for more
-  return {e.sequence, e.first, queries > 0 ? max(end - e.first, 0) : 0, e.query_begin, queries};
-}
-/// Where an entry ends. One without query tokens may have any sequence.
-PAGODA_DEVICE int end_of(const ListArgs& args, const Entry& e) {
-  return e.last < 0 && e.num_queries > 0 ? __ldg(args.seq_lens + e.sequence) : e.last;
-}
-PAGODA_DEVICE EntryView entry_of(const ListArgs& args, int index) {
-  const Entry e = list_entry(args, index);
-  return view_of(args, e, end_of(args, e));
-}
+using tuned::entry_of;
 /// Query rows of an entry that share a kv head.
 template <class Args>
 PAGODA_DEVICE int num_rows(const Args& args, const EntryView& entry) {
@@ -83,8 +60,7 @@ struct ListRows {
   int query_begin, state;
 };
 PAGODA_DEVICE int token_row(const ListRows& rows, int token) {
-  const int row = list_query(rows.args, rows.query_begin + token).token;
-  return rows.state < 0 ? row : __ldg(rows.args.state_begin + row) + rows.state;
+  return output_row(rows.args, list_query(rows.args, rows.query_begin + token).token, rows.state);
 }
 /// The same if they have been loaded to shared memory.
 struct LoadedRows {
@@ -95,11 +71,7 @@ PAGODA_DEVICE int token_row(const LoadedRows& loaded, int token) { return loaded
 /// Where the results of a batch entry go, and their rows.
 PAGODA_DEVICE const Args& outputs_of(const Args& args, int /*batch*/) { return args; }
 PAGODA_DEVICE int rows_of(const Args& /*args*/, int /*batch*/, const EntryView& entry) { return entry.query_begin; }
-PAGODA_DEVICE Outputs list_outputs(const ListArgs& args, bool states) {
-  return states ? args.states
-                : Outputs{args.heads, args.out, args.lse, args.lse_token, args.lse_head, args.lse_double, args.sinks};
-}
-PAGODA_DEVICE Outputs outputs_of(const ListArgs& args, int index) {
+PAGODA_DEVICE const Outputs& outputs_of(const ListArgs& args, int index) {
   return list_outputs(args, list_entry(args, index).state >= 0);
 }
 PAGODA_DEVICE ListRows rows_of(const ListArgs& args, int index, const EntryView& entry) {

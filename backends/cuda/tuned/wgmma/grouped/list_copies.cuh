@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/tuned/common/list_walk.cuh"
 #include "backends/cuda/tuned/common/page_cursor.cuh"
 #include "backends/cuda/tuned/common/partials.cuh"
 #include "backends/cuda/tuned/common/ring.cuh"
-#include "backends/cuda/tuned/wgmma/grouped/list_walk.cuh"
-#include "backends/cuda/tuned/wgmma/grouped/seen_tokens.cuh"
+#include "backends/cuda/tuned/common/seen_tokens.cuh"
+#include "backends/cuda/tuned/wgmma/grouped/list_tuning.hpp"
 #include "backends/cuda/tuned/wgmma/tiles.cuh"
 
 /// The two warps that load data: one copies tiles, the other one loads queries and assigns segments. Each waits only
@@ -65,7 +66,7 @@ struct ListMemory {
 /// Copies all tiles of a block in the order of their use, across segments, with one warp. Each lane knows the location
 /// of eight tokens of every fourth tile, so page ids are looked up for four tiles at a time.
 template <int D, int Warpgroups>
-PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk& walk, ListMemory<D, Warpgroups> shared, int lane) {
+PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& walk, ListMemory<D, Warpgroups> shared, int lane) {
   struct Copy {
     TokenLocation from;
     int head;
@@ -131,7 +132,7 @@ class QueryLoader {
   PAGODA_DEVICE QueryLoader(const ListArgs& args, Memory shared, int lane)
       : args_(args), shared_(shared), lane_(lane) {}
 
-  PAGODA_DEVICE void run(ListWalk& walk) {
+  PAGODA_DEVICE void run(ListWalk<HeadWork>& walk) {
     ListSegment s;
     while (walk.next(args_, lane_, s)) {
       if (s.index != index_) load_query_tokens(s);
@@ -151,7 +152,7 @@ class QueryLoader {
         to[0] = make_int4(h.end_tile - h.first_tile, s.entry.tokens - h.first_tile * tile_tokens, rows | flags, s.head);
         to[1] =
             make_int4(s.index, hidden_, h.first_tile, unit_ | (first_ % Memory::units) << 8 | (end_ - first_) << 16);
-        if (!h.whole) shared_.pending()[h.has_first_tile] = {s.index, s.head, h.first_block, h.last_block};
+        if (!h.whole) shared_.pending()[h.has_first_tile] = {s.index, s.head, h.first_owner, h.last_owner};
       }
       publish();
     }
@@ -187,7 +188,7 @@ class QueryLoader {
 #pragma unroll
     for (int i = 0; i < per_lane; ++i)
       if (lane_ + 32 * i < s.entry.queries)
-        output_rows_[i] = s.state < 0 ? tokens_[i] : __ldg(args_.state_begin + tokens_[i]) + s.state;
+        output_rows_[i] = output_row(args_, tokens_[i], s.state);
   }
 
   /// Starts to copy the rows. Eight lanes copy a row, 16 bytes of each of its runs of 64 dims. Rows beyond the entry's

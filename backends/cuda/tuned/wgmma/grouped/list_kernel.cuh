@@ -273,14 +273,15 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
   if (warp == 0) shared.init(lane);
   if (threadIdx.x == 0) prefetch_map(&args.k_map), prefetch_map(&args.v_map);
   // The ring of queries is still free.
-  constexpr int capacity = Memory::layout.ring / 4 - threads / 32 - 2;
-  const ListStart start  = find_start<threads, capacity>(args, reinterpret_cast<int*>(memory));
+  constexpr int capacity = Memory::layout.ring / 4 - start_memory(threads, 1);
+  const ListStart start =
+      find_start<HeadWork, threads, capacity, 1>(args, reinterpret_cast<int*>(memory), min_block_units, 1, 0);
   if (warp == compute_warps) {
-    ListWalk walk(args, start, lane);
+    ListWalk<HeadWork> walk(args, start, lane);
     return copy_list_tiles<D, Warpgroups>(args, walk, shared, lane);
   }
   if (warp == compute_warps + 1) {
-    ListWalk walk(args, start, lane);
+    ListWalk<HeadWork> walk(args, start, lane);
     return QueryLoader<D, Warpgroups>(args, shared, lane).run(walk);
   }
   ListMultiplier<Bf16, D, Warpgroups>(args, shared, warp, lane).run();

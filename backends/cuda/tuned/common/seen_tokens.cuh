@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/tuned/wgmma/rows.cuh"
+#include "backends/cuda/tuned/common/list_entries.cuh"
 
-/// Which tokens of an entry a query row sees: causal order and masks of draft tokens.
-namespace pagoda::tuned::wgmma::grouped {
+/// Which tokens of a list's entry a query row sees: causal order and masks of draft tokens.
+namespace pagoda::tuned {
 
 /// Bits 0 to n - 1. n may have any value.
 PAGODA_DEVICE std::uint64_t low_bits(int n) {
@@ -37,10 +37,11 @@ struct SeenTokens {
 
 /// What a query token sees of an entry of `sequence` that goes to the sequence's end. Tokens of other sequences see
 /// all.
-PAGODA_DEVICE SeenTokens seen_tokens(const ListArgs& args, int sequence, const EntryQuery& query) {
+template <class Base>
+PAGODA_DEVICE SeenTokens seen_tokens(const ListArgsOf<Base>& args, int sequence, const EntryQuery& query) {
   if (query.sequence != sequence) return {};
   if (args.masks && query.mask >= 0) return {min(query.behind, SeenTokens::mask_bits), query.mask};
   return {args.causal ? max(query.behind - 1, 0) : 0, -1};
 }
 
-}  // namespace pagoda::tuned::wgmma::grouped
+}  // namespace pagoda::tuned

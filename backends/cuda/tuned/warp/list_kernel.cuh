@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/tuned/common/seen_tokens.cuh"
+#include "backends/cuda/tuned/warp/join.cuh"
+#include "backends/cuda/tuned/warp/list_producer.cuh"
+#include "backends/cuda/tuned/warp/product_mma.cuh"
+
+/// Decode attention for a list of entries with up to 8 query rows to a kv head. Each warp has a share of the list, and
+/// carries it out alone: it copies tiles ahead, across segments, and multiplies them. So a short segment costs little
+/// more than its tiles, and there is no barrier of the block.
+namespace pagoda::tuned::warp {
+
+/// Tokens of a tile that all query rows of an entry see.
+struct SeenBits {
+  std::uint32_t bits;  ///< bit i: token i
+
+  PAGODA_DEVICE bool all() const { return bits == (1u << tile_tokens) - 1; }
+  PAGODA_DEVICE bool contains(int token) const { return bits >> token & 1; }
+  PAGODA_DEVICE int first_unseen() const { return __ffs(static_cast<int>(~bits)) - 1; }
+};
+
+/// What all query rows of a segment see of the tile at whose beginning their entry has tokens_left tokens left.
+PAGODA_DEVICE SeenBits seen_bits(const ListArgs& args, const SeenTokens& seen, int tokens_left) {
+  constexpr std::uint32_t all = (1u << tile_tokens) - 1;
+  if (seen.newest == 0 && tokens_left >= tile_tokens) [[likely]]
+    return {all};
+  return {static_cast<std::uint32_t>(seen.of_tile(args.masks, tokens_left)) & all};
+}
+
+/// A finished query row: the factor of its outputs, and where they go.
+struct FinishedOutput {
+  float weight       = 0;
+  std::int64_t first = 0;  ///< element of the output
+
+  FinishedOutput() = default;
+  /// Stores the log-sum-exp. row: row of the output. r: row of the entry. state: maximum and sum.
+  PAGODA_DEVICE FinishedOutput(const ListArgs& args, const Outputs& to, int row, int kv_head, int r, float2 state,
+                               bool store_lse = true) {
+    const int head = kv_head * args.group_size + r - args.heads.divide(r) * args.group_size;
+    const FinishedRow done(to, head, state.x, state.y);
+    weight = done.weight;
+    if (weight != 0 && args.v.scale) weight *= __ldg(args.v.scale + kv_head * args.v.scale_head);
+    first = row * to.out.token + head * to.out.head;
+    if (store_lse && to.lse) store_lse_at(to, row * to.lse_token + head * to.lse_head, done.row_max, done.row_sum);
+  }
+};
+
+template <Type T, int D, int Stages>
+PAGODA_DEVICE void decode_list(const ListArgs& args) {
+  using TileShape             = Tile<T, D>;
+  constexpr int threads       = list_warps * 32;
+  constexpr ListLayout layout = list_layout(TileShape::bytes, D, Stages);
+  constexpr int quads = D / 4, stride = D + 4, num_quads = list_partial_quads(D);
+  using Producer = ListProducer<TileShape, D, Stages>;
+  extern __shared__ __align__(1024) char memory[];
+  const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, threadIdx.x >> 5, 0);
+  Producer::Copies::prefetch(args);
+  constexpr int capacity = (layout.states - layout.values) / 4 - start_memory(threads, list_warps);
+  const ListStart start  = find_start<ListWork, threads, capacity, list_warps>(
+      args, reinterpret_cast<int*>(memory + layout.values), min_share_units, args.heads_at_once, warp);
+  const std::uint32_t at = shared_address(memory);
+  const WarpMemory own{reinterpret_cast<QueuedSegment*>(memory + layout.queues) + warp * queued_segments,
+                       memory + layout.queries + warp * queued_segments * query_bytes(D),
+                       at + warp * Stages * 2 * TileShape::bytes, at + layout.barriers + warp * 8 * Stages};
+  Producer producer(args, ListWalk<ListWork>(args, start, lane), own, lane);
+  float* const values  = reinterpret_cast<float*>(memory + layout.values) + warp * max_list_rows * stride;
+  float2* const states = reinterpret_cast<float2*>(memory + layout.states) + warp * max_list_rows;
+  // The warps of an owner have places side by side.
+  const auto partials = [&](int owner, bool has_first_tile) {
+    return args.partials +
+           (2 * static_cast<std::int64_t>(owner * start.heads_at_once + start.head) + has_first_tile) * num_quads;
+  };
+
+  RowAccumulator<T, D, max_list_rows> rows(lane);
+  PendingJoin* const pending = reinterpret_cast<PendingJoin*>(memory + layout.pending) + 2 * warp;
+  if (lane < 2) pending[lane] = no_pending_join;
+#pragma unroll 1
+  while (const QueuedSegment* const queued = producer.next(args, rows)) {
+    const auto uniform    = [](int x) { return __shfl_sync(~0u, x, 0); };
+    const int4* const raw = reinterpret_cast<const int4*>(queued);
+    const int4 a = raw[0], b = raw[1], c = raw[2];
+    const int head = uniform(a.y), tiles = uniform(a.z), num_rows = uniform(c.x), state = uniform(c.y);
+    const bool has_first_tile = uniform(b.x) != 0, whole = uniform(b.y) != 0;
+    const SeenTokens seen{uniform(c.z), uniform(c.w)};
+    const int result  = queued->results[lane % max_list_rows] + max(state, 0);
+    const float scale = args.scale * (args.k.scale ? __ldg(args.k.scale + head * args.k.scale_head) : 1.0f);
+    __syncwarp();  // all lanes have read the segment and its queries
+    producer.fill(args);
+#pragma unroll 1
+    for (int i = 0; i < tiles; ++i) {
+      const std::uint32_t keys = producer.wait_for_tile();
+      rows.template add_tile<typename Producer::Copies>(keys, keys + TileShape::bytes,
+                                                        seen_bits(args, seen, a.w - i * tile_tokens), scale);
+      __syncwarp();  // all lanes have read the tile
+      producer.release_tile();
+      producer.fill(args);
+    }
+    const Outputs& to = list_outputs(args, state >= 0);
+    rows.store(states, values, stride, num_rows);
+    __syncwarp();
+    FinishedOutput mine;  // of row `lane`
+    if (whole && lane < num_rows) mine = {args, to, result, head, lane, states[lane]};
+#pragma unroll 1
+    for (int first = 0; first < num_rows * quads; first += 32) {
+      const int i = first + lane, r = i / quads, quad = i % quads;
+      const float weight           = __shfl_sync(~0u, mine.weight, r);
+      const std::int64_t output_at = __shfl_sync(~0u, mine.first, r);
+      if (r >= num_rows) continue;
+      const float4 v = *reinterpret_cast<const float4*>(values + r * stride + 4 * quad);
+      if (whole) {
+        store_quad(to.out, output_at + 4 * quad, v, weight);
+      } else {
+        publish(partials(start.owner, has_first_tile) + i, {v, states[r].x, states[r].y});
+      }
+    }
+    __syncwarp();  // the next states overwrite them
+    if (!whole && lane == 0) pending[has_first_tile] = {a.x, head, b.z, b.w};
+  }
+
+  // All of the warp's own partial results have been published before it waits for others'.
+  __syncwarp();
+#pragma unroll 1
+  for (int place = 0; place < 2; ++place) {
+    const PendingJoin join = pending[place];
+    if (!join.any()) continue;
+    const Entry e          = list_entry(args, join.batch);
+    const Outputs& to      = list_outputs(args, e.state >= 0);
+    const int num_splits   = join.num_splits();
+    const int all          = min(e.num_queries, args.q_tokens_bound) * args.group_size * quads;
+    const int slice = (all + num_splits - 1) / num_splits, begin = (start.owner - join.first_block) * slice;
+    join_quads<1>(partials(join.first_block, false), num_quads, 2 * start.heads_at_once * num_quads, begin, min(all, begin + slice), num_splits, 0, lane,
+                  [&](int i, const QuadState& x) {
+                    const int r     = i / quads;
+                    const int token = list_query(args, e.query_begin + args.heads.divide(r)).token;
+                    const FinishedOutput done(args, to, output_row(args, token, e.state), join.head, r,
+                                              make_float2(x.row_max, x.row_sum), i % quads == 0);
+                    store_quad(to.out, done.first + i % quads * 4, x.values, done.weight);
+                  });
+  }
+}
+
+template <Type T, int D, int Stages>
+__global__ void __launch_bounds__(list_warps * 32, 1) list_kernel(const __grid_constant__ ListArgs args) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (__CUDA_ARCH__ >= 900)
+    decode_list<T, D, Stages>(args);
+  else
+    __trap();
+#endif
+}
+
+}  // namespace pagoda::tuned::warp
