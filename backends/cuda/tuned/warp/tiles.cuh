@@ -27,17 +27,6 @@ struct Tile {
   }
 };
 
-/// Zeroes the rows of a tile of values from `count` on. Memory behind the last token may hold anything, and 0 times a
-/// NaN or an infinity is not 0.
-template <class TileShape, class Copies>
-PAGODA_DEVICE void clear_rows(std::uint32_t tile, int count, int lane) {
-  constexpr int chunks = TileShape::row_bytes / 16;
-  for (int i = lane; i < (TileShape::tokens - count) * chunks; i += 32)
-    clear_shared(tile + TileShape::offset(count + i / chunks, i % chunks));
-  Copies::order_stores();
-  __syncwarp();
-}
-
 /// Copies by tensor maps (sm_90): one lane requests a whole tile, and a barrier in shared memory counts its bytes.
 template <class TileShape, int Stages>
 class TensorCopies {

@@ -73,6 +73,7 @@ bool starts_on_vectors(const Heads& out) {
 
 const char* why_no_list(const Problem& p) {
   if (is_latent(p)) return "a list of entries, with a latent cache";
+  if (p.options.any()) return "a score option other than sinks, with a list of entries";
   const List& l = p.list;
   if (!l.state_out.data) return nullptr;
   if (is_eight_bits(l.state_out.type)) return "partial states are of 8 bits";
@@ -95,6 +96,8 @@ const char* why_not(const Problem& p, const Device& d) {
            "of sm_90, and a build for it";
   if (is_list(p)) {
     if (const char* const reason = why_no_list(p)) return reason;
+  } else if (p.options.any()) {
+    return "a score option, with several query tokens, more than 8 query heads to a kv head or a latent cache";
   }
   if (d.shared_per_block < kernel_for(p, d).shared) return "the device has too little shared memory";
   if (max_rows_of(p) > max_rows) return "more than 128 query heads and tokens share a kv head";
