@@ -18,8 +18,10 @@ for program in "$decode" "$lists" "$checked"; do
   [ -x "$program" ] || { echo "ci/sanitize.sh: $program is not built" >&2 && exit 2; }
 done
 
-# One query token for each sequence: every block size and group, split rows, whole rows, streams, copies by lanes.
+# One query token for each sequence: every block size and group, split rows, whole rows, streams, copies by lanes, score
+# options.
 one_token='Tuned/*fp16.Groups:Tuned/*fp16.UnevenBatches:Tuned/*fp16.RepeatsBitForBit:TunedAlone.*'
+one_token="$one_token:TunedOptions/*fp16.AllTogether"
 # Latent caches, large groups and several query tokens.
 many_rows='TunedMany/*fp16.RepeatsBitForBit:TunedMany/*fp16.FewerQueryTokensThanPlanned:TunedManyNaN/*fp16.LargeScores'
 

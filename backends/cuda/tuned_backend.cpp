@@ -93,7 +93,7 @@ class TunedBackend : public Backend<Kokkos::Cuda> {
                                   .max_query_len   = s.bounds.max_query_len,
                                   .paged           = kv.paged,
                                   .rows            = std::int64_t(s.bounds.max_batch) * s.shape.num_kv_heads,
-                                  .max_seq_len     = s.bounds.max_seq_len,
+                                  .max_seq_len     = max_visible_tokens(s.options, s.bounds.max_seq_len),
                                   .capacity_tokens = kv.num_pages() * kv.page_size(),
                                   .num_kv_heads    = s.shape.num_kv_heads,
                                   .sm              = device.sm,

@@ -44,7 +44,10 @@ inline tuned::Problem tuned_shape(const Schedule& s) {
   t.num_q_tokens = t.max_q_tokens = is_list(t) ? s.bounds.max_entry_queries : s.bounds.max_query_len;
   t.max_seq_len                   = s.bounds.max_seq_len;
   t.fixed_splits = s.fixed_splits, t.max_batch = s.bounds.max_batch;
-  t.causal = s.options.causal;
+  const AttentionOptions& o = s.options;
+  t.causal                  = o.causal;
+  t.options                 = {o.window_left, o.num_initial_tokens, o.logit_soft_cap, o.alibi_slopes, o.sinks};
+  if (is_list(t)) t.options.sinks = nullptr, t.list.sinks = o.sinks;  // partial states have none
   return t;
 }
 
@@ -64,9 +67,6 @@ inline const char* tuned_list(const Problem& p, tuned::List& list) {
 
 /// Fills in `t`. Returns null, or the reason if the kernels' interface cannot express the problem.
 inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Problem& t) {
-  AttentionOptions refused = s.options;
-  if (s.bounds.max_entries > 0) refused.sinks = nullptr;  // results of lists have them
-  if (refused.changes_scores()) return "a score option";
   const CacheRef& kv = p.kv;
   const auto type = tuned_type(kv.k.type), q = tuned_type(p.q.type), out = tuned_type(p.out.type);
   if (!type) return "no hand-tuned kernel for the cache's type";
@@ -81,7 +81,6 @@ inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Pro
     // first one.
     if (!kv.paged) return "a list of entries, with a contiguous cache";
     if (const char* const reason = tuned_list(p, t.list)) return reason;
-    t.list.sinks     = s.options.sinks;
     t.total_q_tokens = p.q.extent[0];
   } else if (s.options.cu_seqlens_q) {
     t.cu_seqlens_q = s.options.cu_seqlens_q, t.total_q_tokens = p.q.extent[0];

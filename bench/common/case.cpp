@@ -12,11 +12,19 @@ int Case::longest() const { return *std::max_element(lengths.begin(), lengths.en
 
 std::int64_t Case::tokens() const { return std::accumulate(lengths.begin(), lengths.end(), std::int64_t(0)); }
 
+std::int64_t Case::visible_tokens() const {
+  if (options.window_left < 0) return tokens();
+  const std::int64_t most = std::int64_t(options.window_left) + 1 + options.num_initial_tokens;
+  return std::accumulate(lengths.begin(), lengths.end(), std::int64_t(0),
+                         [&](std::int64_t sum, int length) { return sum + std::min<std::int64_t>(length, most); });
+}
+
 std::size_t Case::bytes() const {
   const int row            = latent() ? head_dim : head_dim + head_dim_v;
   const std::size_t blocks = blocks_of(type, head_dim) + blocks_of(type, head_dim_v);
   const std::size_t stored = static_cast<std::size_t>(row) * size_of(type) / dims_per_element(type) + blocks;
-  return static_cast<std::size_t>(tokens()) * num_kv_heads * (stored + (scaled_by_token() ? 2 * sizeof(float) : 0));
+  return static_cast<std::size_t>(visible_tokens()) * num_kv_heads *
+         (stored + (scaled_by_token() ? 2 * sizeof(float) : 0));
 }
 
 int Case::query_tokens(int b) const {
@@ -54,7 +62,11 @@ std::string Case::name(std::string_view backend) const {
                 ragged() ? concat("of", num_long) : std::string(), "/", length_name, "/",
                 paged() ? concat("page", page_size) : std::string("contiguous"), by_head ? "-HND" : "",
                 offset > 0 ? concat("-off", offset) : std::string(), checked ? "-checked" : "",
-                exactness == Exactness::fast ? std::string() : concat("-", name_of(exactness)));
+                exactness == Exactness::fast ? std::string() : concat("-", name_of(exactness)),
+                options.window_left >= 0 ? concat("-window", options.window_left) : std::string(),
+                options.num_initial_tokens > 0 ? concat("+", options.num_initial_tokens) : std::string(),
+                options.logit_soft_cap > 0 ? concat("-cap", options.logit_soft_cap) : std::string(),
+                options.alibi ? "-alibi" : "", options.sinks ? "-sinks" : "");
 }
 
 Rotation rotation(std::size_t cache_bytes, std::size_t last_level, std::size_t room) {

@@ -28,6 +28,20 @@ enum class Bar {
   streamed    ///< 1.05 R. So long that only reading counts
 };
 
+/// Score options of a case (DecodeOptions).
+struct CaseOptions {
+  int window_left        = -1;
+  int num_initial_tokens = 0;
+  double logit_soft_cap  = 0;
+  bool alibi             = false;
+  bool sinks             = false;
+
+  /// The slope and the sink of a query head, where the case has them.
+  float alibi_slope(int head) const { return -0.01f * static_cast<float>(1 + head % 8); }
+  float sink(int head) const { return static_cast<float>(head % 5 - 2); }
+  bool any() const { return window_left >= 0 || logit_soft_cap > 0 || alibi || sinks; }
+};
+
 /// One decode: the newest query tokens (one, as a rule) of each of `lengths.size()` sequences.
 struct Case {
   DType type       = DType::fp16;
@@ -44,7 +58,8 @@ struct Case {
   int offset          = 0;      ///< elements from an aligned address to the cache; rows are unaligned unless 0
   bool checked        = false;  ///< the plan examines tables in each decode (DecodeOptions::checked)
   Exactness exactness = Exactness::fast;  ///< of the plan
-  Bar bar             = Bar::none;
+  CaseOptions options{};
+  Bar bar = Bar::none;
 
   int batch() const { return static_cast<int>(lengths.size()); }
   bool paged() const { return page_size > 0; }
@@ -56,6 +71,8 @@ struct Case {
   int query_begin(int b) const;
   int longest() const;
   std::int64_t tokens() const;
+  /// Tokens that a decode must read: those of `tokens()` that the options do not hide. For one query token.
+  std::int64_t visible_tokens() const;
   /// Scales: types with block scales have these, and per-tensor scales if the type requires them. Integers have a scale
   /// per token and kv head. fp8 has a scale per tensor.
   bool scaled_by_token() const { return facts_of(type).scales == ScaleUse::required && facts_of(type).block_dims == 0; }
@@ -75,7 +92,8 @@ struct Case {
   /// decode/generic/fp16/32x8x128/B64/S1024/page16, with several query tokens .../B64q4/..., if only 2 of
   /// the 64 have 4 .../B64q4of2/..., in HND order
   /// .../page16-HND, one element off an aligned address .../page16-off1, with a checked plan
-  /// .../page16-checked, with fixed splits .../page16-batch_invariant
+  /// .../page16-checked, with fixed splits .../page16-batch_invariant, with score options
+  /// .../page16-window4095+4-cap30-alibi-sinks
   std::string name(std::string_view backend) const;
 };
 

@@ -45,7 +45,11 @@ std::string find_fault(const Case& c, const Caches<ExecutionSpace, T>& caches, c
     for (int d = 0; d < c.head_dim; ++d) query[d] = static_cast<double>(q(q_row, head, d));
     reference::RowOptions options;
     options.softmax_scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
-    const auto right      = reference::attend(
+    options.window_left = c.options.window_left, options.num_initial_tokens = c.options.num_initial_tokens;
+    options.logit_soft_cap = c.options.logit_soft_cap;
+    if (c.options.alibi) options.alibi_slope = c.options.alibi_slope(head);
+    if (c.options.sinks) options.sink = c.options.sink(head);
+    const auto right = reference::attend(
         query, c.lengths[b], c.lengths[b] - num_tokens + token, c.head_dim_v,
         [&](int t, std::span<double> row) { caches.read_key(b, t, kv_head, row); },
         [&](int t, std::span<double> row) { caches.read_value(b, t, kv_head, row); }, options);

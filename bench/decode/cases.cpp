@@ -94,6 +94,23 @@ void add_exact(std::vector<Case>& cases, DType type, Heads heads) {
   if (c.bytes() <= largest) add_both(c);
 }
 
+/// With each score option and with all of them: their cost beside the row without options.
+void add_options(std::vector<Case>& cases, DType type) {
+  constexpr CaseOptions each[] = {
+      {},
+      {.window_left = 4095, .num_initial_tokens = 4},
+      {.logit_soft_cap = 30},
+      {.alibi = true},
+      {.sinks = true},
+      {.window_left = 4095, .num_initial_tokens = 4, .logit_soft_cap = 30, .alibi = true, .sinks = true}};
+  for (const auto& [batch, length] : {std::pair(1, 131072), {32, 1024}, {32, 8192}, {64, 16384}})
+    for (const CaseOptions& options : each) {
+      Case c    = uniform(type, grouped, batch, length, 16);
+      c.options = options;
+      cases.push_back(c);
+    }
+}
+
 /// Removes cases that occur earlier in the list.
 std::vector<Case> unique(std::vector<Case> cases) {
   std::set<std::string> seen;
@@ -201,6 +218,7 @@ std::vector<Case> device_cases() {
   add_checked(cases);
   for (const DType type : {DType::fp16, DType::bf16, DType::fp8_e4m3, DType::fp32, DType::fp64})
     for (const Heads heads : {grouped, all, wide}) add_exact(cases, type, heads);
+  for (const DType type : {DType::fp16, DType::fp8_e4m3, DType::fp32}) add_options(cases, type);
   return unique(std::move(cases));
 }
 

@@ -48,17 +48,32 @@ Kokkos::View<const int*, Memory> cu_seqlens_q(const Case& c) {
   return Kokkos::create_mirror_view_and_copy(Memory(), begins);
 }
 
+/// A number of each query head, or an empty View.
+template <class Number>
+Kokkos::View<const float*, Memory> per_head(const Case& c, bool wanted, const Number& number) {
+  if (!wanted) return {};
+  const Kokkos::View<float*, Kokkos::HostSpace> numbers("Pagoda::bench::per_head", c.num_q_heads);
+  for (int h = 0; h < c.num_q_heads; ++h) numbers(h) = number(h);
+  return Kokkos::create_mirror_view_and_copy(Memory(), numbers);
+}
+
 Plan<Exec> make_plan(const Exec& exec, const Case& c, const auto& caches, const std::string& backend) {
+  const CaseOptions& o = c.options;
   return caches.with(0, [&](const auto& kv) {
     return plan(exec, kv,
-                {.num_q_heads      = c.num_q_heads,
-                 .max_seq_len      = c.longest(),
-                 .max_query_len    = c.num_q_tokens,
-                 .cu_seqlens_q     = cu_seqlens_q(c),
-                 .max_query_tokens = c.query_begin(c.batch()),
-                 .backend          = backend,
-                 .checked          = c.checked,
-                 .exactness        = c.exactness});
+                {.num_q_heads        = c.num_q_heads,
+                 .max_seq_len        = c.longest(),
+                 .max_query_len      = c.num_q_tokens,
+                 .cu_seqlens_q       = cu_seqlens_q(c),
+                 .max_query_tokens   = c.query_begin(c.batch()),
+                 .window_left        = o.window_left,
+                 .num_initial_tokens = o.num_initial_tokens,
+                 .logit_soft_cap     = o.logit_soft_cap,
+                 .alibi_slopes       = per_head(c, o.alibi, [&](int h) { return o.alibi_slope(h); }),
+                 .sinks              = per_head(c, o.sinks, [&](int h) { return o.sink(h); }),
+                 .backend            = backend,
+                 .checked            = c.checked,
+                 .exactness          = c.exactness});
   });
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/detail/schedule.hpp>
 #include <pagoda/types.hpp>
 
 #include <algorithm>
@@ -14,11 +15,18 @@ struct DecodeBounds {
   DType type{};                              ///< type of keys and values
   int group{}, head_dim{}, max_query_len{};  ///< group: query heads to a kv head
   bool paged{};
-  std::int64_t rows{};                            ///< batch entries times kv heads
-  std::int64_t max_seq_len{}, capacity_tokens{};  ///< capacity_tokens: of the whole cache, all sequences
+  std::int64_t rows{};  ///< batch entries times kv heads
+  /// max_seq_len: tokens that are read of a sequence; capacity_tokens: of the whole cache, all sequences
+  std::int64_t max_seq_len{}, capacity_tokens{};
   int num_kv_heads{};
   int sm{}, num_sms{};  ///< compute capability (90) and multiprocessors
 };
+
+/// Tokens of a sequence of max_seq_len tokens that a single query token sees: initial tokens and a window, or all.
+constexpr std::int64_t max_visible_tokens(const AttentionOptions& o, std::int64_t max_seq_len) {
+  if (o.window_left < 0) return max_seq_len;
+  return std::min(max_seq_len, std::int64_t(o.window_left) + 1 + o.num_initial_tokens);
+}
 
 /// Null if the hand-tuned kernels are at least as fast as the generic ones; otherwise a text that says for which
 /// batches the generic ones are faster.
@@ -29,7 +37,8 @@ struct DecodeBounds {
 /// where few sequences of a batch have 32 query tokens (bench/NOTES.md, "The second run on an H100"). The generic
 /// kernel issues fewer instructions for 8 bits and reads long contiguous rows at 0.5 to 1.5% more bandwidth; the
 /// hand-tuned ones start sooner, merge splits faster, and balance uneven lengths better. So the generic one is faster
-/// only if rows are whole and long. Other cards were not measured.
+/// only if rows are whole and long. Other cards were not measured, and score options neither: the rule is the same with
+/// them, for the tokens that are read.
 constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
   if (d.sm != 90 || d.head_dim != 128 || d.max_query_len > 1 || d.group > 8) return nullptr;
   const std::int64_t batch  = d.rows / std::max(d.num_kv_heads, 1);

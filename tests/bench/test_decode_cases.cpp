@@ -126,6 +126,8 @@ TEST(DecodeCases, CountBytesAndProductsAsTheyAre) {
   const auto latent = find(cases, "decode/generic/bf16/32x1x576-512/B64/S4096/page64");
   EXPECT_EQ(latent.bytes(), 64u * 4096 * 576 * 2);  // values are read with the keys
   EXPECT_EQ(latent.fmas(), 64.0 * 4096 * 32 * (576 + 512));
+  const auto window = find(cases, "decode/generic/fp16/32x8x128/B32/S8192/page16-window4095+4");
+  EXPECT_EQ(window.bytes(), row.bytes() / 8192 * 4100);
   const auto several = find(cases, "decode/generic/fp16/32x8x128/B32q8/S8192/page16");
   EXPECT_EQ(several.bytes(), row.bytes());
   EXPECT_EQ(several.fmas(), 8 * row.fmas());

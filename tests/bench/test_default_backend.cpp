@@ -27,13 +27,15 @@ std::map<std::string, double> times_in(const std::string& path) {
 }
 
 detail::DecodeBounds bounds_of(const Case& c, int num_sms) {
+  const detail::AttentionOptions options{.window_left        = c.options.window_left,
+                                         .num_initial_tokens = c.options.num_initial_tokens};
   return {.type            = c.type,
           .group           = c.num_q_heads / c.num_kv_heads,
           .head_dim        = c.head_dim,
           .max_query_len   = c.num_q_tokens,
           .paged           = c.paged(),
           .rows            = std::int64_t(c.batch()) * c.num_kv_heads,
-          .max_seq_len     = c.longest(),
+          .max_seq_len     = detail::max_visible_tokens(options, c.longest()),
           .capacity_tokens = c.pages() * c.page_tokens(),
           .num_kv_heads    = c.num_kv_heads,
           .sm              = 90,

@@ -39,12 +39,13 @@ struct NewestRows {
             static_cast<int>(rows.extent[3] * size / static_cast<std::int64_t>(sizeof(Chunk)))};
   }
   KOKKOS_FUNCTION int count() const { return num_sequences * tokens * num_kv_heads * row_chunks; }
-  /// Null: the sequence has fewer tokens.
+  /// Null: the sequence has fewer tokens, or no query token sees the page (Scene gives it no id).
   KOKKOS_FUNCTION Chunk* at(int i) const {
     const int row = i / row_chunks, head_index = row % num_kv_heads, age = row / num_kv_heads % tokens;
     const int sequence = row / num_kv_heads / tokens, t = seq_lens[sequence] - 1 - age;
     if (t < 0) return nullptr;
     const std::int64_t id = block_table[sequence * table_row + t / page_size * table_page];
+    if (id < 0) return nullptr;
     return reinterpret_cast<Chunk*>(data + id * page + t % page_size * token + head_index * head) + i % row_chunks;
   }
 };

@@ -57,7 +57,8 @@ TYPED_TEST(Backends, WhatTunedCannotDoIsRefusedWithTheReason) {
   expect_refusal([&] { scene.plan(); }, {"does not support this problem: "});
   const Sample<AnyType> with_sinks({.lengths = {40, 3}, .head_dim = 128, .sinks = true});
   Scene<TypeParam, AnyType> other(with_sinks);
-  other.options().backend = "tuned";
+  other.options().backend   = "tuned";
+  other.options().exactness = Exactness::reproducible;
   expect_refusal([&] { other.plan(); }, {"does not support this problem: "});
 }
 
@@ -197,7 +198,7 @@ TYPED_TEST(Tuned, OtherQueriesTakeTheGenericKernel) {
 /// The kernels for cards without tensor maps (A100, A40) run here too, through the kernels' own interface: the same
 /// sums in the same order, to the last bit, whichever way the tiles come. T: of the cache, queries and outputs, `type`.
 template <class T>
-void expect_same_either_way(tuned::Type type) {
+void expect_same_either_way(tuned::Type type, const tuned::ScoreOptions& options = {}) {
   constexpr int batch = 5, heads = 2, group = 4, head_dim = 128, page_size = 32, max_pages = 40;
   using Memory = Kokkos::CudaSpace;
   std::mt19937 random(7);
@@ -239,7 +240,7 @@ void expect_same_either_way(tuned::Type type) {
       p.table_entries = batch * max_pages;
       p.q             = {q.data(), type, heads * group * head_dim, head_dim};
       p.out           = {out.data(), type, heads * group * head_dim, head_dim};
-      p.softmax_scale = 0.1;
+      p.softmax_scale = 0.1, p.options = options;
       ASSERT_EQ(tuned::why_not(p, device), nullptr);
       const Kokkos::Cuda exec;
       exec.fence();
@@ -259,6 +260,9 @@ void expect_same_either_way(tuned::Type type) {
 TEST(TunedAlone, EitherWayOfCopying) {
   expect_same_either_way<half_t>(tuned::Type::fp16);
   expect_same_either_way<float>(tuned::Type::fp32);
+  const tuned::ScoreOptions options{.window_left = 300, .num_initial_tokens = 20, .logit_soft_cap = 5};
+  expect_same_either_way<half_t>(tuned::Type::fp16, options);
+  expect_same_either_way<float>(tuned::Type::fp32, options);
 }
 
 #endif

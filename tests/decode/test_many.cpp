@@ -153,7 +153,7 @@ TYPED_TEST(TunedMany, Refusals) {
   TestFixture::expect_tuned_refused(TestFixture::of_tokens(grouped, 5), {}, too_many);
   Shape windowed       = grouped;
   windowed.window_left = 5;
-  TestFixture::expect_tuned_refused(windowed, {}, "a score option");
+  TestFixture::expect_tuned_refused(windowed, {}, "a score option, with several query tokens, more than 8 query heads");
 }
 
 }  // namespace

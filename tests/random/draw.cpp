@@ -29,7 +29,7 @@ class Draw {
     work_ = (for_tuned ? tuned_work : work) * (random_.chance(large_share) ? large : 1);
     for_tuned ? draw_tuned_heads() : draw_heads();
     draw_types();
-    if (!for_tuned) draw_score_options();
+    if (!for_tuned || tuned_has_options()) draw_score_options();
     shape_.key_size = random_.chance(0.3) ? random_.pick({0.01, 4.0, 30.0}) : 1;
     draw_query_kind();
     draw_placement();
@@ -92,6 +92,9 @@ class Draw {
     shape_.head_dim       = quantized() || random_.chance(0.6) ? 128 : 64;
     shape_.values_in_keys = random_.chance(0.1);
   }
+
+  /// Whether the hand-tuned kernels for these heads have score options.
+  bool tuned_has_options() const { return shape_.head_dim != 576 && group() <= 8 && !several_query_tokens_; }
 
   void draw_types() {
     const auto any = [&] { return random_.pick({DType::fp64, DType::fp32, DType::fp16, DType::bf16}); };

@@ -35,8 +35,9 @@ void say_warp(const Card& card, const char* type, int head_dim) {
     for (const int warps : {8, 4, 2, 1}) {
       const warp::Block block = warp::block_of(warps, tile_bytes, head_dim, group, d);
       if (block.per_sm == 0) continue;
-      say(card, type, head_dim, group, warps, block.per_sm, block.shared,
-          warp::kernel_of<T>(head_dim, group, warps, block.stages, warp::uses_maps(d)));
+      for (const auto& kernel_of : {&warp::kernel_of<T>, &warp::option_kernel_of<T>})
+        say(card, type, head_dim, group, warps, block.per_sm, block.shared,
+            kernel_of(head_dim, group, warps, block.stages, warp::uses_maps(d)));
     }
 }
 

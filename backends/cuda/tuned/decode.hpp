@@ -10,9 +10,9 @@
 
 struct CUstream_st;
 
-/// Decode attention by hand-tuned CUDA kernels, without Kokkos: pointers, strides and a stream. There are no score
-/// options, except that lists of entries may have attention sinks.
-///  - One query token for each sequence, up to 8 query heads to a kv head; keys and values of 32, 16 or 8 bits.
+/// Decode attention by hand-tuned CUDA kernels, without Kokkos: pointers, strides and a stream.
+///  - One query token for each sequence, up to 8 query heads to a kv head; keys and values of 32, 16 or 8 bits. With
+///    all score options, except with `fixed_splits`. The other kernels have none, except sinks of lists.
 ///  - On sm_90, in 16 bits, up to 128 query rows (heads times tokens) to a kv head; also latent caches (head_dim 576,
 ///    head_dim_v 512 of the same memory). Entries may have different numbers of query tokens. Here scores are sums of
 ///    head_dim / 16 steps, each of which the hardware truncates instead of rounding: log-sum-exps have errors of up to
@@ -46,6 +46,16 @@ struct LogSumExps {
   void* data;  ///< null: not wanted
   bool is_double;
   std::int64_t token, head;
+};
+
+/// Options that change scores or hide tokens (pagoda::DecodeOptions). The arrays are read when the kernel runs.
+struct ScoreOptions {
+  int window_left           = -1;       ///< tokens before the query token that it sees; -1: all
+  int num_initial_tokens    = 0;        ///< first tokens that it sees besides the window
+  double logit_soft_cap     = 0;        ///< a score becomes cap * tanh(score / cap); 0: off
+  const float* alibi_slopes = nullptr;  ///< [num_q_heads] adds slope * (token - query position); null: none
+  const float* sinks        = nullptr;  ///< [num_q_heads] logit of an extra token without value; null: none
+  constexpr bool any() const { return window_left >= 0 || logit_soft_cap > 0 || alibi_slopes || sinks; }
 };
 
 /// A list of entries (pagoda/entry.hpp), which a problem has instead of a batch. Its arrays are read when the kernel
@@ -89,6 +99,7 @@ struct Problem {
   bool lse_double;
   std::int64_t lse_token, lse_head;
   double softmax_scale;
+  ScoreOptions options;  ///< a list has its sinks in `list`
   /// sm_90: may start while the kernel before it on the stream still runs (CUDA's programmatic dependent launch). As
   /// the launch is cooperative, CUDA 13.0 does so in graphs only.
   ///  - The kernel before may write the queries and the newest 16 tokens of each sequence. The decode waits until that
@@ -130,7 +141,7 @@ const char* why_not(const Problem& problem, const Device& device);
 
 /// Bytes of device memory that decodes of such heads and query tokens write besides their outputs, for any batch. Here
 /// and below, only the problem's type, num_q_heads, num_kv_heads, head_dim, head_dim_v, max_q_tokens, list.max_entries,
-/// causal, fixed_splits and, with these, max_batch and max_seq_len count.
+/// causal, whether it has options, fixed_splits and, with these, max_batch and max_seq_len count.
 std::size_t workspace_bytes(const Problem& problem, const Device& device);
 
 /// Sets a workspace up, once, and loads the kernels. Every decode leaves the workspace as it was; one decode may be in

@@ -85,11 +85,13 @@ const char* why_not(const Problem& p, const Device& d) {
   if (is_eight_bits(p.type) && d.sm < 90) return "8-bit keys and values need sm_90";
   if (const char* reason = is_wgmma(p, d) ? wgmma::why_not(p, d) : warp::why_not(p)) return reason;
   if (is_list(p)) {
+    if (p.options.any()) return "a score option other than sinks, with a list of entries";
     if (d.sm < 90) return "a list of entries needs a card of sm_90";
     if (const char* reason = why_no_states(p.list)) return reason;
   }
   if (p.fixed_splits && (wgmma::handles(p) || d.sm < 90))
     return "an exactness other than fast, without sm_90 or with more than 8 query rows to a kv head";
+  if (p.fixed_splits && p.options.any()) return "a score option, with an exactness other than fast";
   if (p.fixed_splits && p.batch > p.max_batch) return "batch is more than max_batch";
   const Type q = is_eight_bits(p.type) ? Type::fp16 : p.type;
   if (p.q.type != q) return "q is not of the keys' type (fp16 for 8-bit keys)";

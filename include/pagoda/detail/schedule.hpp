@@ -35,8 +35,8 @@ struct Bounds {
 };
 
 /// The values of the options that kernels read. Kernels take this struct as it is (KernelArgs::options); the order of
-/// its members is part of their machine code. The hand-tuned kernels know neither Kokkos nor this struct: of these
-/// options they take cu_seqlens_q, softmax_scale and causal, and sinks of lists, which tuned_problem() copies.
+/// its members is part of their machine code. The hand-tuned kernels know neither Kokkos nor this struct:
+/// tuned_problem() copies what they take.
 struct AttentionOptions {
   const int* cu_seqlens_q   = nullptr;  ///< [batch + 1] first query token of each entry; null: uniform_query_len
   int uniform_query_len     = 0;        ///< query tokens of each entry; each decode sets it from its queries

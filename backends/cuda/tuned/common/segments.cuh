@@ -51,6 +51,17 @@ struct BatchTotals {
   bool even;
 };
 
+/// What SequenceLengths loads of a batch entry, and the tokens of the entry that follow from it. Overloads keep
+/// arithmetic out of the first function, so that loads do not wait for each other.
+template <class Args>
+PAGODA_DEVICE int load_length(const Args& a, int batch) {
+  return entry_of(a, batch).tokens;
+}
+template <class Args>
+PAGODA_DEVICE int tokens_of(const Args&, int length) {
+  return length;
+}
+
 /// Reads all lengths of a batch, with lanes over batch entries. The constructor starts the first loads: issued after
 /// the first copies, they would wait for all of these.
 class SequenceLengths {
@@ -58,17 +69,17 @@ class SequenceLengths {
   template <class Args>
   PAGODA_DEVICE SequenceLengths(const Args& a, int lane) {
     if (a.single_sequence) return;
-    loaded_[0] = entry_of(a, min(lane, a.batch - 1)).tokens;
+    loaded_[0] = load_length(a, min(lane, a.batch - 1));
     if (a.batch > 32) [[unlikely]] {
 #pragma unroll
-      for (int i = 1; i < loads; ++i) loaded_[i] = entry_of(a, min(lane + 32 * i, a.batch - 1)).tokens;
+      for (int i = 1; i < loads; ++i) loaded_[i] = load_length(a, min(lane + 32 * i, a.batch - 1));
     }
   }
   template <int TileTokens, class Args>
   PAGODA_DEVICE BatchTotals count(const Args& a, int lane) const {
     int tiles = 0, longest = 0, sequences = 0;
-    const auto add = [&](int len) {
-      const int n = num_tiles<TileTokens>(len);
+    const auto add = [&](int length) {
+      const int n = num_tiles<TileTokens>(tokens_of(a, length));
       tiles += n, longest = max(longest, n), sequences += n > 0;
     };
     if (lane < a.batch) add(loaded_[0]);
@@ -77,7 +88,7 @@ class SequenceLengths {
       for (int i = 1; i < loads; ++i)
         if (lane + 32 * i < a.batch) add(loaded_[i]);
 #pragma unroll 4
-      for (int b = lane + 32 * loads; b < a.batch; b += 32) add(entry_of(a, b).tokens);
+      for (int b = lane + 32 * loads; b < a.batch; b += 32) add(load_length(a, b));
     }
     tiles = __reduce_add_sync(~0u, tiles), longest = __reduce_max_sync(~0u, longest);
     sequences = __reduce_add_sync(~0u, sequences);

@@ -5,6 +5,7 @@
 #include "backends/cuda/tuned/warp/producer.cuh"
 #include "backends/cuda/tuned/warp/product_fma.cuh"
 #include "backends/cuda/tuned/warp/product_mma.cuh"
+#include "backends/cuda/tuned/warp/scores.cuh"
 #include "backends/cuda/tuned/warp/tiles.cuh"
 #include "backends/cuda/tuned/warp/tuning.hpp"
 
@@ -31,12 +32,12 @@ PAGODA_DEVICE void load_queries(const Args& args, const Segment& s, Rows& rows) 
 template <class Args, class Rows, class Producer, class Copies, class Ring>
 PAGODA_DEVICE void add_tiles(const Args& args, const Segment& s, int end, std::uint32_t ring, Rows& rows,
                              Producer& producer, Copies& copies, Ring& issued, Ring& used, int lane) {
-  using TileShape   = typename Rows::TileShape;
-  const float scale = args.scale * (args.k.scale ? __ldg(args.k.scale + s.head * args.k.scale_head) : 1.0f);
+  using TileShape = typename Rows::TileShape;
+  const SegmentScores<Args, Segment> scores(args, s, rows.row_of_scores());
   for (int tile = s.first_tile; tile < end; tile += s.tile_step) {
     copies.wait(used);
     const std::uint32_t keys = ring + used.slot * 2 * TileShape::bytes;
-    rows.template add_tile<Copies>(keys, keys + TileShape::bytes, s.len - tile * tile_tokens, scale);
+    rows.template add_tile<Copies>(keys, keys + TileShape::bytes, scores.of_tile(tile));
     __syncwarp();  // all lanes have read the stage
     used.next();
     producer.copy_next_tile(args, copies, issued, lane);
@@ -74,7 +75,7 @@ PAGODA_DEVICE void merge_warps(const Args& args, const Segment& s, bool whole, i
 }
 
 /// Stores the outputs of sequences without tokens, which are in no block's share of a stream.
-template <int D, int Warps>
+template <int D, int Warps, class Args>
 PAGODA_DEVICE void store_empty_sequences(const Args& args, int num_quads) {
   for (int i = blockIdx.x; i < args.batch * args.num_kv_heads.value; i += gridDim.x) {
     const int batch = args.num_kv_heads.divide(i);
@@ -89,7 +90,7 @@ PAGODA_DEVICE void store_empty_sequences(const Args& args, int num_quads) {
 /// tile of keys and one of values, and waits only for its copies. A stage is filled again as soon as it has been used,
 /// across segments. The warps of a block meet at the end of each segment, the blocks of a batch head at the kernel's
 /// end.
-template <Type T, int D, int QueryRows, class Copies, int Warps, int Stages>
+template <Type T, int D, int QueryRows, class Copies, int Warps, int Stages, class Args>
 PAGODA_DEVICE void decode_block(const Args& args) {
   using TileShape = Tile<T, D>;
   using Walk      = SegmentWalk<Warps, tile_tokens>;
@@ -175,8 +176,8 @@ PAGODA_DEVICE void decode_block(const Args& args) {
 }
 
 /// An architecture that lacks what a kernel needs gets no code for it, and the host never launches it there (Device,
-/// why_not).
-template <Type T, int D, int QueryRows, class Copies, int Warps, int Stages>
+/// why_not). Args: Args, or OptionArgs for the instance with score options.
+template <Type T, int D, int QueryRows, class Copies, int Warps, int Stages, class Args>
 __global__ void __launch_bounds__(Warps * 32, warps_per_sm / Warps) decode_kernel(const __grid_constant__ Args args) {
 #if defined(__CUDA_ARCH__)
   if constexpr (__CUDA_ARCH__ >= (Copies::uses_maps || Tile<T, D>::element_bytes == 1 ? 900 : 800))

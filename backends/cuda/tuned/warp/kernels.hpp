@@ -10,6 +10,10 @@ namespace pagoda::tuned::warp {
 template <Type T>
 const void* kernel_of(int head_dim, int group_size, int warps, int stages, bool tensor_maps);
 
+/// The same, with score options (option_kernels_TYPE.cu).
+template <Type T>
+const void* option_kernel_of(int head_dim, int group_size, int warps, int stages, bool tensor_maps);
+
 /// The kernel for fixed splits (fixed_splits.cuh), which are for tensor maps only.
 template <Type T>
 const void* fixed_kernel_of(int head_dim, int group_size);

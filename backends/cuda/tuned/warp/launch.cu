@@ -6,7 +6,12 @@
 #include "backends/cuda/tuned/warp/kernels.hpp"
 #include "backends/cuda/tuned/warp/list_args.hpp"
 #include "backends/cuda/tuned/warp/list_tuning.hpp"
+#include "backends/cuda/tuned/warp/option_args.hpp"
 #include "backends/cuda/tuned/warp/tuning.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
 
 namespace pagoda::tuned::warp {
 
@@ -19,37 +24,59 @@ Block block_for(const Problem& p, int warps, const Device& d) {
   return block_of(warps, tile_bytes_of(p), p.head_dim, group_size_of(p), d);
 }
 
-const void* find_kernel(const Problem& p, int warps, int stages, bool maps) {
-  const int group_size = group_size_of(p);
+/// Calls f<type>() with the problem's type.
+const void* with_type(const Problem& p, const auto& f) {
   switch (p.type) {
     case Type::fp32:
-      return kernel_of<Type::fp32>(p.head_dim, group_size, warps, stages, maps);
+      return f.template operator()<Type::fp32>();
     case Type::fp16:
-      return kernel_of<Type::fp16>(p.head_dim, group_size, warps, stages, maps);
+      return f.template operator()<Type::fp16>();
     case Type::bf16:
-      return kernel_of<Type::bf16>(p.head_dim, group_size, warps, stages, maps);
+      return f.template operator()<Type::bf16>();
     case Type::fp8_e4m3:
-      return kernel_of<Type::fp8_e4m3>(p.head_dim, group_size, warps, stages, maps);
+      return f.template operator()<Type::fp8_e4m3>();
     default:
-      return kernel_of<Type::fp8_e5m2>(p.head_dim, group_size, warps, stages, maps);
+      return f.template operator()<Type::fp8_e5m2>();
   }
+}
+const void* find_kernel(const Problem& p, int warps, int stages, bool maps) {
+  return with_type(p, [&]<Type T>() {
+    return p.options.any() ? option_kernel_of<T>(p.head_dim, group_size_of(p), warps, stages, maps)
+                           : kernel_of<T>(p.head_dim, group_size_of(p), warps, stages, maps);
+  });
+}
+const void* find_fixed_kernel(const Problem& p) {
+  return with_type(p, [&]<Type T>() { return fixed_kernel_of<T>(p.head_dim, group_size_of(p)); });
 }
 
-const void* find_fixed_kernel(const Problem& p) {
-  const int group_size = group_size_of(p);
-  switch (p.type) {
-    case Type::fp32:
-      return fixed_kernel_of<Type::fp32>(p.head_dim, group_size);
-    case Type::fp16:
-      return fixed_kernel_of<Type::fp16>(p.head_dim, group_size);
-    case Type::bf16:
-      return fixed_kernel_of<Type::bf16>(p.head_dim, group_size);
-    case Type::fp8_e4m3:
-      return fixed_kernel_of<Type::fp8_e4m3>(p.head_dim, group_size);
-    default:
-      return fixed_kernel_of<Type::fp8_e5m2>(p.head_dim, group_size);
-  }
+/// Tiles of the initial tokens that stay visible besides a window.
+std::int64_t initial_tiles_of(const Problem& p) {
+  return (std::int64_t(p.options.num_initial_tokens) + tile_tokens - 1) / tile_tokens;
 }
+/// Tiles that are read of the longest sequence that there may be.
+std::int64_t max_visible_tiles(const Problem& p) {
+  const std::int64_t all = max_tiles(p, tile_tokens);
+  if (p.options.window_left < 0) return all;
+  const std::int64_t window = (std::int64_t(p.options.window_left) + tile_tokens - 1) / tile_tokens + 1;
+  return std::min(all, initial_tiles_of(p) + window);
+}
+
+void set_options(const Problem& p, OptionArgs& a) {
+  const ScoreOptions& o   = p.options;
+  constexpr int all       = std::numeric_limits<int>::max();
+  constexpr double log2_e = 1.4426950408889634;
+  const bool window       = o.window_left >= 0;
+  a.window_left           = window ? o.window_left : all;
+  a.initial_tiles         = window ? static_cast<int>(initial_tiles_of(p)) : all;
+  a.num_initial_tokens    = o.num_initial_tokens;
+  if (o.logit_soft_cap > 0) {
+    // Caps beyond 2^100 change no score. Up to there the reciprocal is a normal number.
+    const double cap = std::min(o.logit_soft_cap * log2_e, 0x1p100);
+    a.soft_cap = static_cast<float>(cap), a.inverse_soft_cap = static_cast<float>(1 / cap);
+  }
+  a.alibi_slopes = o.alibi_slopes, a.sinks = o.sinks;
+}
+
 int fixed_split_tokens_of(const Problem& p) { return fixed_split_tokens(tile_bytes_of(p), group_size_of(p)); }
 std::int64_t fixed_split_slots_of(const Problem& p) {
   return fixed_split_slots(std::int64_t(p.max_batch) * p.num_kv_heads, p.max_seq_len, fixed_split_tokens_of(p));
@@ -147,7 +174,7 @@ LaunchShape choose_shape(const Problem& p, const Device& d) {
   if (is_list(p)) return {d.num_sms, 1, true, list_warps};
   if (p.fixed_splits) return {d.num_sms * fixed_block_for(p, d).per_sm, 1, true, fixed_split_warps(tile_bytes_of(p))};
   const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
-  const auto tiles       = max_tiles(p, tile_tokens);
+  const auto tiles       = max_visible_tiles(p);
   const bool uneven      = p.block_table && expects_uneven(p.batch, tile_tokens * tiles, p.num_pages * p.page_size);
   if (uneven) return stream_k(batch_heads, tiles, tile_bytes_of(p), p.head_dim, group_size_of(p), d);
   return choose_shape(batch_heads, tiles, tile_bytes_of(p), p.head_dim, group_size_of(p), d);
@@ -158,8 +185,9 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
   if (p.fixed_splits) return decode_fixed(shape, p, d, workspace, stream);
   const bool maps        = uses_maps(d);
   const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
-  Args a{};
+  OptionArgs a{};  // kernels without options read the part that is Args
   set_args(p, shape, tile_tokens, a);
+  if (p.options.any()) set_options(p, a);
   if (maps) a.k_map = make_tensor_map(p, p.k, tile_tokens), a.v_map = make_tensor_map(p, p.v, tile_tokens);
   a.quads_per_join = (quads_of_batch_head(p) + shape.num_splits - 1) / shape.num_splits;
   a.programmatic   = p.programmatic && maps && !shape.stream_k;

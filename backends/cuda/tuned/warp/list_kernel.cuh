@@ -5,28 +5,33 @@
 #include "backends/cuda/tuned/warp/join.cuh"
 #include "backends/cuda/tuned/warp/list_producer.cuh"
 #include "backends/cuda/tuned/warp/product_mma.cuh"
+#include "backends/cuda/tuned/warp/scores.cuh"
 
 /// Decode attention for a list of entries with up to 8 query rows to a kv head. Each warp has a share of the list, and
 /// carries it out alone: it copies tiles ahead, across segments, and multiplies them. So a short segment costs little
 /// more than its tiles, and there is no barrier of the block.
 namespace pagoda::tuned::warp {
 
-/// Tokens of a tile that all query rows of an entry see.
-struct SeenBits {
-  std::uint32_t bits;  ///< bit i: token i
+/// A tile of a list (scores.cuh). All query rows of an entry see the same tokens.
+struct ListTileScores {
+  float scale;           ///< of products, to base 2
+  std::uint32_t hidden;  ///< bit i: token i of the tile is hidden
 
-  PAGODA_DEVICE bool all() const { return bits == (1u << tile_tokens) - 1; }
-  PAGODA_DEVICE bool contains(int token) const { return bits >> token & 1; }
-  PAGODA_DEVICE int first_unseen() const { return __ffs(static_cast<int>(~bits)) - 1; }
+  /// tokens_left: tokens of the entry from the tile's first on.
+  PAGODA_DEVICE ListTileScores(const ListArgs& args, const SeenTokens& seen, int tokens_left, float scale_of_segment)
+      : scale(scale_of_segment), hidden(0) {
+    constexpr std::uint32_t all = (1u << tile_tokens) - 1;
+    if (seen.newest > 0 || tokens_left < tile_tokens) [[unlikely]]
+      hidden = ~static_cast<std::uint32_t>(seen.of_tile(args.masks, tokens_left)) & all;
+  }
+  PAGODA_DEVICE float of(float product, int) const { return product * scale; }
+  PAGODA_DEVICE bool hides_any() const { return hidden != 0; }
+  PAGODA_DEVICE bool hides(int token) const { return (hidden >> token & 1) != 0; }
+  template <class TileShape, class Copies>
+  PAGODA_DEVICE void clear(std::uint32_t tile, int lane) const {
+    clear_rows_of<TileShape, Copies>(tile, hidden, lane);
+  }
 };
-
-/// What all query rows of a segment see of the tile at whose beginning their entry has tokens_left tokens left.
-PAGODA_DEVICE SeenBits seen_bits(const ListArgs& args, const SeenTokens& seen, int tokens_left) {
-  constexpr std::uint32_t all = (1u << tile_tokens) - 1;
-  if (seen.newest == 0 && tokens_left >= tile_tokens) [[likely]]
-    return {all};
-  return {static_cast<std::uint32_t>(seen.of_tile(args.masks, tokens_left)) & all};
-}
 
 /// A finished query row: the factor of its outputs, and where they go.
 struct FinishedOutput {
@@ -91,7 +96,7 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
     for (int i = 0; i < tiles; ++i) {
       const std::uint32_t keys = producer.wait_for_tile();
       rows.template add_tile<typename Producer::Copies>(keys, keys + TileShape::bytes,
-                                                        seen_bits(args, seen, a.w - i * tile_tokens), scale);
+                                                        ListTileScores(args, seen, a.w - i * tile_tokens, scale));
       __syncwarp();  // all lanes have read the tile
       producer.release_tile();
       producer.fill(args);

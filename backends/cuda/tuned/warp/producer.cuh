@@ -4,6 +4,7 @@
 #include "backends/cuda/tuned/common/page_cursor.cuh"
 #include "backends/cuda/tuned/common/segments.cuh"
 #include "backends/cuda/tuned/warp/tiles.cuh"
+#include "backends/cuda/tuned/warp/visible_tiles.cuh"
 
 namespace pagoda::tuned::warp {
 
@@ -13,26 +14,31 @@ using Segment = tuned::Segment<tile_tokens>;
 /// of one of the 32 after them.
 class PageLookahead {
  public:
+  template <class Args>
   PAGODA_DEVICE void begin(const Args& a, const Segment& s, int lane) {
     next_tile_ = s.first_tile + lane * s.tile_step, step_ = 32 * s.tile_step, sequence_ = s.sequence;
     cursor_.begin(a, s.sequence);
     now_ = look_up(a);
   }
-  /// The same if the lane has the location of the first of its tiles.
+  /// The same without skipped tiles, if the lane has the location of the first of its tiles.
   PAGODA_DEVICE void begin(const Args& a, const Segment& s, int lane, TokenLocation first) {
     step_ = 32 * s.tile_step, next_tile_ = s.first_tile + lane * s.tile_step + step_, sequence_ = s.sequence;
     cursor_.begin(a, s.sequence);
     now_ = first;
   }
-  PAGODA_DEVICE void load_next(const Args& a) { next_ = look_up(a); }
+  template <class Args>
+  PAGODA_DEVICE void load_next(const Args& a) {
+    next_ = look_up(a);
+  }
   PAGODA_DEVICE void advance() { now_ = next_; }
   PAGODA_DEVICE TokenLocation now() const { return now_; }
 
  private:
+  template <class Args>
   PAGODA_DEVICE TokenLocation look_up(const Args& a) {
     const int tile = next_tile_;
     next_tile_ += step_;
-    return cursor_.look_up(a, sequence_, tile);
+    return cursor_.look_up(a, sequence_, tile_at(a, sequence_, tile));
   }
   PageCursor<tile_tokens> cursor_;
   int next_tile_ = 0, step_ = 0, sequence_ = 0;
@@ -40,7 +46,8 @@ class PageLookahead {
 };
 
 /// Whether the next tile of a segment holds one of the newest 16 tokens of its sequence, which the previous kernel may
-/// still write. These lie in the last two tiles, unless the length is a multiple of 16.
+/// still write. These lie in the last two tiles, unless the length is a multiple of 16. Skipped tiles change nothing:
+/// the length does not count their tokens.
 PAGODA_DEVICE bool has_newest_16_tokens(const Segment& s) { return 16 * (s.first_tile + 2) > s.len; }
 
 /// Starts the copies of all tiles of a warp in the order of their use, across segments.

@@ -46,9 +46,11 @@ class RowAccumulator<Type::fp32, D, QueryRows> {
     max_ = initial_max, sum_ = 0;
   }
 
+  /// The query row of the lane's scores.
+  PAGODA_DEVICE int row_of_scores() const { return part_ / head_lanes; }
   /// Adds a tile, as in product_mma.cuh.
-  template <class Copies>
-  PAGODA_DEVICE void add_tile(std::uint32_t keys, std::uint32_t values, int count, float scale) {
+  template <class Copies, class Scores>
+  PAGODA_DEVICE void add_tile(std::uint32_t keys, std::uint32_t values, const Scores& scores) {
     float s[lane_tokens];
 #pragma unroll
     for (int t = 0; t < lane_tokens; ++t) {
@@ -68,13 +70,13 @@ class RowAccumulator<Type::fp32, D, QueryRows> {
     for (int i = 0; i < lane_scores; ++i) {
 #pragma unroll
       for (int d = replicas / 2; d > 0; d /= 2) s[i] += __shfl_xor_sync(~0u, s[i], d);
-      x[i] = s[i] * scale;
+      x[i] = scores.of(s[i], token_at(i));
     }
-    if (count < TileShape::tokens) {
+    if (scores.hides_any()) {
 #pragma unroll
       for (int i = 0; i < lane_scores; ++i)
-        if (row_ + (token_ + i) * at_once >= count) x[i] = -INFINITY;
-      clear_rows<TileShape, Copies>(values, FirstTokens{count}, lane_);
+        if (scores.hides(token_at(i))) x[i] = -INFINITY;
+      scores.template clear<TileShape, Copies>(values, lane_);
     }
     raise_max(x);
     float sum = 0;
@@ -144,6 +146,8 @@ class RowAccumulator<Type::fp32, D, QueryRows> {
   static constexpr int group_tokens = lane_tokens < 4 ? lane_tokens : 4;
   static_assert(lane_tokens % lane_scores == 0 && outs * row_lanes / 32 % 2 == 0);
 
+  /// Token of the lane's i-th score in the tile.
+  PAGODA_DEVICE int token_at(int i) const { return row_ + (token_ + i) * at_once; }
   /// First dim of the lane's c-th chunk of a row.
   PAGODA_DEVICE int dim(int c) const { return 4 * (c * row_lanes + part_); }
   /// That chunk of the lane's t-th KV row of a tile.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/tuned/warp/scores.cuh"
 #include "backends/cuda/tuned/warp/tiles.cuh"
 #include "src/kernel/online_softmax.hpp"
 
@@ -77,15 +78,12 @@ class RowAccumulator {
     max_ = initial_max, sum_ = 0;
   }
 
-  /// Adds a tile whose keys and values are in shared memory. Its first `count` tokens belong to the sequence. Copies:
-  /// orders the stores that zero the values of the other tokens.
-  template <class Copies>
-  PAGODA_DEVICE void add_tile(std::uint32_t keys, std::uint32_t values, int count, float scale) {
-    add_tile<Copies>(keys, values, FirstTokens{count}, scale);
-  }
-  /// The same for any set of tokens that all query rows see, with the members of FirstTokens.
-  template <class Copies, class Seen>
-  PAGODA_DEVICE void add_tile(std::uint32_t keys, std::uint32_t values, const Seen& seen, float scale) {
+  /// The query row of the lane's scores.
+  PAGODA_DEVICE int row_of_scores() const { return row_; }
+  /// Adds a tile whose keys and values are in shared memory. scores: makes scores of products, and hides tokens.
+  /// Copies: orders the stores that zero the values of hidden tokens.
+  template <class Copies, class Scores>
+  PAGODA_DEVICE void add_tile(std::uint32_t keys, std::uint32_t values, const Scores& scores) {
     float s[4][4] = {};  // two accumulators for each eight tokens: shorter chains
 #pragma unroll
     for (int i = 0; i < TileShape::row_bytes / 64; ++i) {
@@ -106,12 +104,12 @@ class RowAccumulator {
     }
     float x[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] = (s[i / 2 * 2][i % 2] + s[i / 2 * 2 + 1][i % 2]) * scale;
-    if (!seen.all()) {
+    for (int i = 0; i < 4; ++i) x[i] = scores.of(s[i / 2 * 2][i % 2] + s[i / 2 * 2 + 1][i % 2], token_at(i));
+    if (scores.hides_any()) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (!seen.contains(token_at(i))) x[i] = -INFINITY;
-      clear_rows<TileShape, Copies>(values, seen, lane_);
+        if (scores.hides(token_at(i))) x[i] = -INFINITY;
+      scores.template clear<TileShape, Copies>(values, lane_);
     }
     raise_max(x);
 #pragma unroll

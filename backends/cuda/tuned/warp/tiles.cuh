@@ -27,27 +27,6 @@ struct Tile {
   }
 };
 
-/// The first tokens of a tile, those that belong to the sequence.
-struct FirstTokens {
-  int count;
-
-  PAGODA_DEVICE bool all() const { return count >= tile_tokens; }
-  PAGODA_DEVICE bool contains(int token) const { return token < count; }
-  PAGODA_DEVICE int first_unseen() const { return count; }
-};
-
-/// Zeroes the rows of a tile of values that are not seen. Memory behind the last token may hold anything, and 0 times a
-/// NaN or an infinity is not 0.
-template <class TileShape, class Copies, class Seen>
-PAGODA_DEVICE void clear_rows(std::uint32_t tile, const Seen& seen, int lane) {
-  constexpr int chunks = TileShape::row_bytes / 16;
-  const int begin      = seen.first_unseen();
-  for (int i = lane; i < (TileShape::tokens - begin) * chunks; i += 32)
-    if (!seen.contains(begin + i / chunks)) clear_shared(tile + TileShape::offset(begin + i / chunks, i % chunks));
-  Copies::order_stores();
-  __syncwarp();
-}
-
 /// Copies by tensor maps (sm_90): one lane requests a whole tile, and a barrier in shared memory counts its bytes.
 template <class TileShape, int Stages>
 class TensorCopies {

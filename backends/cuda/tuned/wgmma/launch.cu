@@ -77,7 +77,11 @@ const char* why_not(const Problem& p, const Device& d) {
   if (!d.sm90a)
     return "latent caches, several query tokens, more than 8 query heads to a kv head and lists of entries need a card "
            "of sm_90, and a build for it";
-  if (is_list(p) && is_latent(p)) return "a list of entries, with a latent cache";
+  if (is_list(p)) {
+    if (is_latent(p)) return "a list of entries, with a latent cache";
+  } else if (p.options.any()) {
+    return "a score option, with several query tokens, more than 8 query heads to a kv head or a latent cache";
+  }
   if (d.shared_per_block < kernel_for(p, d).shared) return "the device has too little shared memory";
   if (max_rows_of(p) > max_rows) return "more than 128 query heads and tokens share a kv head";
   if (is_latent(p)) {

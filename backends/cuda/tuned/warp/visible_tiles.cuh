@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/tuned/common/segments.cuh"
+#include "backends/cuda/tuned/warp/option_args.hpp"
+#include "backends/cuda/tuned/warp/tuning.hpp"
+
+/// Which tiles of a sequence are read. Without a window they are all tiles. With a window they are the tiles of the
+/// initial tokens and those of the window, and the tiles between them are skipped.
+///
+/// Work is divided by the index of a tile among those that are read: tile `index` lies at tile_at(args, sequence,
+/// index) of the sequence. The number of skipped tiles is whole, so a length without the skipped tokens takes the place
+/// of the length wherever tiles are counted.
+namespace pagoda::tuned::warp {
+
+/// Position of the first token of the window.
+PAGODA_DEVICE int window_begin(const OptionArgs& a, int len) { return max(len - 1 - a.window_left, 0); }
+/// Tiles between those of the initial tokens and those of the window.
+PAGODA_DEVICE int skipped_tiles(const OptionArgs& a, int len) {
+  return max(window_begin(a, len) / tile_tokens - a.initial_tiles, 0);
+}
+
+/// Overloads of common/segments.cuh, for batch entries with one query token. `tokens` does not count skipped tiles.
+PAGODA_DEVICE int load_length(const OptionArgs& a, int batch) {
+  return entry_of(static_cast<const Args&>(a), batch).tokens;
+}
+PAGODA_DEVICE int tokens_of(const OptionArgs& a, int length) { return length - tile_tokens * skipped_tiles(a, length); }
+PAGODA_DEVICE EntryView entry_of(const OptionArgs& a, int batch) {
+  EntryView entry = entry_of(static_cast<const Args&>(a), batch);
+  entry.tokens    = tokens_of(a, entry.tokens);
+  return entry;
+}
+
+/// Place of a tile in its sequence.
+PAGODA_DEVICE int tile_at(const Args&, int, int index) { return index; }
+PAGODA_DEVICE int tile_at(const OptionArgs& a, int sequence, int index) {
+  if (index < a.initial_tiles) return index;
+  return index + skipped_tiles(a, __ldg(a.seq_lens + sequence));
+}
+
+}  // namespace pagoda::tuned::warp
