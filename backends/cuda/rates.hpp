@@ -44,9 +44,9 @@ inline std::vector<RowTile> generic_tiles(const KernelChoice& kernel) {
 }
 
 /// Rates fitted to plain decodes and decodes of lists of 18 trees with four kinds of heads (bench/NOTES.md, "Lists of
-/// entries"). plain, parts: the schedules of plain decodes and of the parts of a list, which may have different kernels.
-/// item_us of the warpgroup kernels is not part of the fit: it follows from 1024 entries of 32 tokens in the kernel for
-/// 64 rows.
+/// entries"). plain, parts: the schedules of plain decodes and of the parts of a list, which may have different
+/// kernels. item_us of the warpgroup kernels is not part of the fit: it follows from 1024 entries of 32 tokens in the
+/// kernel for 64 rows.
 inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* const> parts, int page_size) {
   DeviceRates r;
   r.cache_bytes_per_us = 1.2e7;
@@ -64,7 +64,8 @@ inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* c
       if (r.tiles.empty() || r.tiles.back().rows < 64) r.tiles.push_back({64, 5e8, 1.2});
     } else {
       for (RowTile tile : generic_tiles(lists.kernel)) {
-        if (!r.tiles.empty() && tile.rows <= r.tiles.back().rows) tile.rows = 2 * r.tiles.back().rows;  // several passes
+        if (!r.tiles.empty() && tile.rows <= r.tiles.back().rows)
+          tile.rows = 2 * r.tiles.back().rows;  // several passes
         r.tiles.push_back(tile);
       }
     }

@@ -102,8 +102,8 @@ inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Pro
                                      : (std::max(kv.num_sequences, 1) - 1) * kv.table_row_stride +
                                            kv.table_pages * kv.table_page_stride;
   }
-  t.q      = {p.q.data, *q, p.q.stride[0], p.q.stride[1]};
-  t.out    = {p.out.data, *out, p.out.stride[0], p.out.stride[1]};
+  t.q   = {p.q.data, *q, p.q.stride[0], p.q.stride[1]};
+  t.out = {p.out.data, *out, p.out.stride[0], p.out.stride[1]};
   t.lse = p.lse.data, t.lse_double = p.lse.type == DType::fp64;
   t.lse_token = p.lse.stride[0], t.lse_head = p.lse.stride[1];
   t.softmax_scale = s.options.softmax_scale;

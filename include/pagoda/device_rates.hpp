@@ -12,7 +12,7 @@ namespace pagoda {
 struct RowTile {
   int rows;             ///< query rows: query tokens times the query heads of a kv head
   double flops_per_us;  ///< rate of the whole machine with tiles of this many rows
-  double item_us = -1;  ///< overhead of a work item with such tiles; negative: DeviceRates::item_us
+  double item_us = 0;   ///< overhead of a work item with such tiles; 0: DeviceRates::item_us
 };
 
 /// Rates of a machine. Bytes are those of keys and values, times are microseconds. The defaults are an H200's

@@ -36,6 +36,7 @@ typedef struct pagoda_row_tile {
   int32_t rows;        /**< query rows: query tokens times the query heads of a kv head */
   int32_t reserved;    /**< 0 */
   double flops_per_us; /**< rate of the whole machine */
+  double item_us;      /**< overhead of a work item with such tiles; 0: that of the rates */
 } pagoda_row_tile;
 
 /** Rates of a machine, from which planning predicts times: pagoda::DeviceRates (device_rates.hpp). All are required:

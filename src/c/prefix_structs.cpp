@@ -19,7 +19,7 @@ std::vector<pagoda::RowTile> tiles_of(const char* who, const char* name, const p
           PAGODA_MAX_ROW_TILES);
   std::vector<pagoda::RowTile> to;
   to.reserve(static_cast<std::size_t>(count));
-  for (int i = 0; i < count; ++i) to.push_back({tiles[i].rows, tiles[i].flops_per_us});
+  for (int i = 0; i < count; ++i) to.push_back({tiles[i].rows, tiles[i].flops_per_us, tiles[i].item_us});
   return to;
 }
 
@@ -28,7 +28,7 @@ constexpr std::size_t least_rates =
 
 std::int32_t copy_tiles(const std::vector<pagoda::RowTile>& from, pagoda_row_tile* to) {
   const std::size_t count = std::min<std::size_t>(from.size(), PAGODA_MAX_ROW_TILES);
-  for (std::size_t i = 0; i < count; ++i) to[i] = {from[i].rows, 0, from[i].flops_per_us};
+  for (std::size_t i = 0; i < count; ++i) to[i] = {from[i].rows, 0, from[i].flops_per_us, from[i].item_us};
   return static_cast<std::int32_t>(count);
 }
 

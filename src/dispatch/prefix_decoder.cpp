@@ -56,8 +56,8 @@ PrefixBounds bounds_of(const PrefixOptions& o, const Schedule& plain) {
                                                                            std::int64_t(1) << 20)),
                                    16);
   };
-  b.max_entries    = four(o.max_entries);
-  b.max_states     = four(o.max_states);
+  b.max_entries = four(o.max_entries);
+  b.max_states  = four(o.max_states);
   return b;
 }
 
@@ -104,7 +104,8 @@ PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const Cache
   set_rates(prefix.rates ? *prefix.rates : list_rates(exec, s, lists, page_size));
 }
 
-/// All plans share a workspace, as their decodes run one after the other. A part without a kernel of its own is left out.
+/// All plans share a workspace, as their decodes run one after the other. A part without a kernel of its own is left
+/// out.
 template <class ExecutionSpace>
 void PrefixState<ExecutionSpace>::make_list_plans(const ExecutionSpace& exec, const CacheRef& kv,
                                                   const DecodeOptions<MemorySpace>& options) {
@@ -127,10 +128,11 @@ void PrefixState<ExecutionSpace>::make_list_plans(const ExecutionSpace& exec, co
     try {
       const Schedule s = make_schedule(exec, kv, o);
       if (!parts.empty() && !is_faster_part(s, parts.back().plan.schedule(), page_size)) continue;
-      const auto shared = parts.empty() ? typename Plan<ExecutionSpace>::Workspace{} : parts[0].plan.workspace();
-      const bool fits   = s.workspace.bytes <= shared.extent(0);
+      const auto shared     = parts.empty() ? typename Plan<ExecutionSpace>::Workspace{} : parts[0].plan.workspace();
+      const bool fits       = s.workspace.bytes <= shared.extent(0);
       const int min_entries = !parts.empty() && has_few_rows_kernel(s, page_size) ? few_rows_min_entries(s) : 0;
-      parts.push_back({queries, min_entries, make_plan(exec, kv, o, fits ? shared : typename Plan<ExecutionSpace>::Workspace{})});
+      parts.push_back(
+          {queries, min_entries, make_plan(exec, kv, o, fits ? shared : typename Plan<ExecutionSpace>::Workspace{})});
     } catch (const InvalidArgument& refused) {  // the plain plan was accepted: lists are what is refused
       if (parts.empty()) always_plain = refused.what();
       return;
@@ -143,7 +145,7 @@ template <class ExecutionSpace>
 std::array<bool, max_list_parts> PrefixState<ExecutionSpace>::parts_in_use(const std::vector<Entry>& entries) const {
   std::array<bool, max_list_parts> in_use{true};
   for (std::size_t part = 1; part < parts.size(); ++part) {
-    const auto fits = [&](const Entry& e) { return e.num_queries <= parts[part].max_queries; };
+    const auto fits  = [&](const Entry& e) { return e.num_queries <= parts[part].max_queries; };
     const auto count = std::count_if(entries.begin(), entries.end(), fits);
     in_use[part]     = count >= parts[part].min_entries || count == static_cast<std::ptrdiff_t>(entries.size());
   }

@@ -32,8 +32,8 @@ struct PrefixBounds {
   int padded_entries() const { return max_entries + max_entries / 8 + 16 * max_list_parts; }
 };
 
-/// Rounds a number of entries up, so that lists of nearly the same length launch alike: by at most 15, or an eighth. The
-/// result has five significant bits.
+/// Rounds a number of entries up, so that lists of nearly the same length launch alike: by at most 15, or an eighth.
+/// The result has five significant bits.
 inline int padded_length(int entries) {
   int step = 16;
   while (step * 16 <= entries) step *= 2;
@@ -69,10 +69,10 @@ struct PartPlan {
 
 template <class ExecutionSpace>
 struct PrefixState {
-  using MemorySpace              = typename ExecutionSpace::memory_space;
-  using Event                    = typename MachineOf<ExecutionSpace>::Stream::Event;
-  static constexpr bool on_host  = std::is_same_v<MemorySpace, Kokkos::HostSpace>;
-  using StagingSpace             = std::conditional_t<on_host, Kokkos::HostSpace, Kokkos::SharedHostPinnedSpace>;
+  using MemorySpace             = typename ExecutionSpace::memory_space;
+  using Event                   = typename MachineOf<ExecutionSpace>::Stream::Event;
+  static constexpr bool on_host = std::is_same_v<MemorySpace, Kokkos::HostSpace>;
+  using StagingSpace            = std::conditional_t<on_host, Kokkos::HostSpace, Kokkos::SharedHostPinnedSpace>;
   /// Most query rows of the entries of each part, on GPUs and on hosts.
   static constexpr std::array<int, max_list_parts> gpu_rows{128, 64, 8};
   static constexpr int max_rows   = gpu_rows[0];
@@ -92,7 +92,7 @@ struct PrefixState {
   DecodeHeads heads{};
   std::unique_ptr<Plan<ExecutionSpace>> plain;
   std::vector<PartPlan<ExecutionSpace>> parts;  ///< of the list, those of the most query tokens first
-  std::string always_plain;  ///< why there are no plans for lists; empty: there are
+  std::string always_plain;                     ///< why there are no plans for lists; empty: there are
   DeviceRates rates;
   PrefixReport report;
   std::unique_ptr<PrefixPlanner> planner;

@@ -14,6 +14,7 @@ module pagoda_prefixes
     integer(c_int32_t) :: rows = 0
     integer(c_int32_t) :: reserved = 0
     real(c_double) :: flops_per_us = 0
+    real(c_double) :: item_us = 0
   end type
 
   !> pagoda_device_rates. Initialize it with pagoda_init.

@@ -5,20 +5,17 @@
 
 #include "src/python/runtime.hpp"
 
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 /// Rates and reports of shared prefixes as dicts, which decoders and pools have.
 namespace pagoda::python {
-
-using RateTiles = std::vector<std::pair<std::int32_t, double>>;
 
 /// Calls f with the name and the place of each rate that is a number.
 template <class F>
@@ -31,13 +28,18 @@ void for_each_rate(pagoda_device_rates& r, F&& f) {
 /// Sets those rates that a dict names.
 inline void change_rates(const char* who, pagoda_device_rates& r, const nb::dict& to) {
   const auto tiles = [&](const char* name, nb::handle value, pagoda_row_tile* into, std::int32_t& count) {
-    RateTiles given;
-    if (!nb::try_cast<RateTiles>(value, given))
-      refuse(who, ": ", name, " is ", nb::repr(value).c_str(), "; allowed: a list of (rows, flops_per_us)");
+    std::vector<std::vector<double>> given;
+    const bool list = nb::try_cast(value, given) && std::all_of(given.begin(), given.end(), [](const auto& tile) {
+                        return tile.size() == 2 || tile.size() == 3;
+                      });
+    if (!list)
+      refuse(who, ": ", name, " is ", nb::repr(value).c_str(),
+             "; allowed: a list of (rows, flops_per_us) or (rows, flops_per_us, item_us)");
     if (given.size() > PAGODA_MAX_ROW_TILES)
       refuse(who, ": ", name, " has ", given.size(), " entries; allowed: up to ", PAGODA_MAX_ROW_TILES);
     count = 0;
-    for (const auto& [rows, rate] : given) into[count++] = {rows, 0, rate};
+    for (const auto& tile : given)
+      into[count++] = {static_cast<std::int32_t>(tile[0]), 0, tile[1], tile.size() == 3 ? tile[2] : 0};
   };
   for (const auto& [key, value] : to) {
     const std::string name = nb::cast<std::string>(key);
@@ -60,7 +62,7 @@ inline nb::dict rates_as_dict(pagoda_device_rates r) {
   for_each_rate(r, [&](const char* name, auto& value) { all[name] = value; });
   const auto tiles = [](const pagoda_row_tile* from, std::int32_t count) {
     nb::list to;
-    for (int i = 0; i < count; ++i) to.append(nb::make_tuple(from[i].rows, from[i].flops_per_us));
+    for (int i = 0; i < count; ++i) to.append(nb::make_tuple(from[i].rows, from[i].flops_per_us, from[i].item_us));
     return to;
   };
   all["tiles"]       = tiles(r.tiles, r.num_tiles);

@@ -93,6 +93,7 @@ TEST(PrefixErrors, Rates) {
       {[](auto&, auto& d) { d.tiles = {{16, 1}, {16, 1}}; }, "a tile of tiles has 16 rows; allowed: more than 16"},
       {[](auto&, auto& d) { d.plain_tiles = {{8, 0}}; }, "flops_per_us of a tile"},
       {[](auto&, auto& d) { d.tiles = {{16, 0}}; }, "flops_per_us of a tile is 0; allowed: more than 0"},
+      {[](auto&, auto& d) { d.tiles = {{16, 1, -1}}; }, "item_us of a tile is -1; allowed: 0 or more"},
       {[](auto&, auto& d) { d.cache_bytes_per_us = 1; },
        "cache_bytes_per_us is 1; allowed: at least memory_bytes_per_us"},
       {[](auto&, auto& d) { d.teams = 0; }, "teams is 0; allowed: more than 0"},

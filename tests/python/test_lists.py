@@ -167,8 +167,8 @@ def test_prefix_decoder():
     # Nothing is shared without page ids.
     assert not decoder.update(scene.seq_lens) and decoder.report()["plain_because"]
     close(decoder.decode(scene.q, cache), right_out, TOLERANCE["fp32"])
-    decoder.set_rates(teams=7, tiles=[(8, 1e3)])
-    assert decoder.rates["teams"] == 7 and decoder.rates["tiles"] == [(8, 1e3)]
+    decoder.set_rates(teams=7, tiles=[(8, 1e3), (16, 2e3, 0.5)])
+    assert decoder.rates["teams"] == 7 and decoder.rates["tiles"] == [(8, 1e3, 0), (16, 2e3, 0.5)]
 
 
 def test_prefix_errors():
@@ -203,7 +203,8 @@ def test_prefix_errors():
         decoder.set_rates(speed=1)
     with refused("pagoda.PrefixDecoder.set_rates: teams is 'many'; allowed: a number"):
         decoder.set_rates(teams="many")
-    with refused(r"pagoda.PrefixDecoder.set_rates: tiles is 3; allowed: a list of \(rows, flops_per_us\)"):
+    with refused(r"pagoda.PrefixDecoder.set_rates: tiles is 3; allowed: a list of \(rows, flops_per_us\) or \(rows, "
+        r"flops_per_us, item_us\)"):
         decoder.set_rates(tiles=3)
     with refused("memory_bytes_per_us"):
         decoder.set_rates(memory_bytes_per_us=0)

@@ -57,8 +57,7 @@ template <Type T>
 void say_list(const Card& card, const char* type, int head_dim) {
   const int tile_bytes = 16 * head_dim * bytes_of(T);
   say(card, type, head_dim, warp::max_list_rows, warp::list_warps, 1,
-      warp::list_layout(tile_bytes, head_dim, warp::list_stages(tile_bytes)).bytes,
-      warp::list_kernel_of<T>(head_dim));
+      warp::list_layout(tile_bytes, head_dim, warp::list_stages(tile_bytes)).bytes, warp::list_kernel_of<T>(head_dim));
 }
 
 /// Many query rows per KV head, if the build has kernels for them.

@@ -16,9 +16,9 @@ Schedule tuned_schedule(int rows = 128) {
   s.shape                    = {DType::fp16, 32, 8, 128, 128};
   s.bounds.max_entries       = 100;
   s.bounds.max_entry_queries = rows / s.shape.group();
-  s.backend.name            = "tuned";
-  s.kernel.row_tile         = 8;  // of the generic kernel, which is not the one that decodes
-  s.kernel.probability_type = DType::fp16;
+  s.backend.name             = "tuned";
+  s.kernel.row_tile          = 8;  // of the generic kernel, which is not the one that decodes
+  s.kernel.probability_type  = DType::fp16;
   return s;
 }
 
@@ -78,8 +78,8 @@ TEST(ListRates, FewRowsHaveACheaperTile) {
   EXPECT_EQ(cost.steps(), (std::vector{2, 16}));
 }
 TEST(ListRates, PartsHaveFasterKernels) {
-  const auto generic = generic_schedule(8, DType::fp16);
-  auto one_head      = tuned_schedule(8);
+  const auto generic          = generic_schedule(8, DType::fp16);
+  auto one_head               = tuned_schedule(8);
   one_head.shape.num_kv_heads = 32, one_head.options.causal = false;
   EXPECT_TRUE(is_faster_part(tuned_schedule(64), tuned_schedule(), 16));
   EXPECT_FALSE(is_faster_part(tuned_schedule(8), tuned_schedule(64), 16));  // causal, two query tokens

@@ -30,8 +30,8 @@ class TunedLists : public ::testing::Test {
     ASSERT_TRUE(scene.decode());
     EXPECT_EQ(scene.difference(), "");
   }
-  /// Each kernel, and groups that do not fill eights: query heads, kv heads, query tokens of an entry, head_dim. Up to 8
-  /// rows run in the warp kernel if an entry has one query token, or hides nothing.
+  /// Each kernel, and groups that do not fill eights: query heads, kv heads, query tokens of an entry, head_dim. Up to
+  /// 8 rows run in the warp kernel if an entry has one query token, or hides nothing.
   static std::vector<ListCase> kinds() {
     std::vector<ListCase> all;
     for (const Type type : {Type::fp16, Type::bf16})
@@ -178,7 +178,8 @@ TEST_F(TunedLists, SequencesGrow) {
 
 // Infinities and NaNs in the newest values reach those queries that see the tokens, and no others.
 TEST_F(TunedLists, NonFiniteNewestValues) {
-  for (const auto& [queries, masks] : {std::pair{16, false}, {32, false}, {16, true}, {32, true}, {1, false}, {1, true}}) {
+  for (const auto& [queries, masks] :
+       {std::pair{16, false}, {32, false}, {16, true}, {32, true}, {1, false}, {1, true}}) {
     ListCase c{.max_queries = queries, .lengths = {70, 65, 500, 333, 64, 3, 129, 260}, .tokens = 60, .masks = masks};
     ListScene scene(c);
     for (int s = 0; s < 8; ++s) {

@@ -20,6 +20,7 @@ void check_tiles(const char* name, const std::vector<RowTile>& tiles) {
     require(tile.rows > rows, "pagoda::CostModel: a tile of ", name, " has ", tile.rows, " rows; allowed: more than ",
             rows, ", those of the tile before it");
     require_positive("flops_per_us of a tile", tile.flops_per_us);
+    require(tile.item_us >= 0, "pagoda::CostModel: item_us of a tile is ", tile.item_us, "; allowed: 0 or more");
     rows = tile.rows;
   }
 }
@@ -59,7 +60,7 @@ std::vector<CostModel::Price> CostModel::prices_of(const DecodeHeads& heads, con
       if (tile.rows < rows) continue;
       const double flops = 2.0 * tile.rows * (heads.head_dim + heads.head_dim_v) * heads.num_kv_heads;
       const double pass  = std::max(read, flops / tile.flops_per_us);
-      const double item  = tile.item_us < 0 ? device.item_us : tile.item_us;
+      const double item  = tile.item_us > 0 ? tile.item_us : device.item_us;
       if (pass < cheapest.pass) cheapest = {pass, heads.num_kv_heads * item / device.teams};
     }
     return cheapest;

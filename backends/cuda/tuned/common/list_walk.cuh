@@ -5,8 +5,8 @@
 #include "backends/cuda/tuned/common/list_work.hpp"
 
 /// Finds the shares of a list that the owners of a block carry out. The whole block finds where they begin. Then a warp
-/// goes through a share by itself. `Work` is a ListHeadWork. An owner takes heads_at_once kv heads of an entry at a time,
-/// and counts them as one.
+/// goes through a share by itself. `Work` is a ListHeadWork. An owner takes heads_at_once kv heads of an entry at a
+/// time, and counts them as one.
 namespace pagoda::tuned {
 
 template <class Work, class Args>
@@ -17,9 +17,9 @@ PAGODA_DEVICE Work work_of(const Args& args, const EntryView& view) {
 /// Where a share begins.
 struct ListStart {
   ListDivision division;
-  int entry;   ///< the entry in which it begins; the number of entries if the share is empty
-  int before;  ///< units before this entry
-  int owner;   ///< among all owners
+  int entry;                ///< the entry in which it begins; the number of entries if the share is empty
+  int before;               ///< units before this entry
+  int owner;                ///< among all owners
   int heads_at_once, head;  ///< the worker takes each heads_at_once-th kv head, from `head` on
 };
 
@@ -54,7 +54,7 @@ struct UnitsWindow {
           units_of[from + i * Threads] = heads_of(args, e[i]) * work_of<Work>(args, view_of(args, e[i], ends[i])).units;
       }
     }
-    single_heads = __syncthreads_or(single);
+    single_heads   = __syncthreads_or(single);
     const int each = ((count + Threads - 1) / Threads) | 1;  // odd: lanes read different banks
     begin = min(thread * each, count), end = min(begin + each, count);
     units = 0;
@@ -96,9 +96,10 @@ PAGODA_DEVICE ListStart find_start(const Args& args, int* memory, int min_units,
     total += next.total, single |= next.single_heads;
   }
   if (single) heads_at_once = 1;
-  const int owners            = Workers / heads_at_once;
-  const ListDivision division = ListDivision::of(total / heads_at_once, static_cast<int>(gridDim.x) * owners, min_units);
-  const int first_owner       = static_cast<int>(blockIdx.x) * owners;
+  const int owners = Workers / heads_at_once;
+  const ListDivision division =
+      ListDivision::of(total / heads_at_once, static_cast<int>(gridDim.x) * owners, min_units);
+  const int first_owner = static_cast<int>(blockIdx.x) * owners;
   if (static_cast<int>(threadIdx.x) < owners &&
       division.begin(first_owner + static_cast<int>(threadIdx.x)) * heads_at_once >= total)
     found[2 * threadIdx.x] = args.batch, found[2 * threadIdx.x + 1] = total;  // no thread finds it
@@ -120,8 +121,8 @@ PAGODA_DEVICE ListStart find_start(const Args& args, int* memory, int min_units,
   }
   __syncthreads();
   const int mine = worker / heads_at_once;
-  const ListStart start{division, found[2 * mine], found[2 * mine + 1] / heads_at_once, first_owner + mine,
-                        heads_at_once, worker - mine * heads_at_once};
+  const ListStart start{division,           found[2 * mine], found[2 * mine + 1] / heads_at_once,
+                        first_owner + mine, heads_at_once,   worker - mine * heads_at_once};
   __syncthreads();
   return start;
 }
@@ -200,12 +201,12 @@ class ListWalk {
   /// Takes entry index_ from its lane.
   template <class Args>
   PAGODA_DEVICE void select(const Args& args) {
-    const int lane = index_ - first_;
-    const auto of  = [&](int x) { return __shfl_sync(~0u, x, lane); };
-    entry_         = view_in(lane);
-    state_         = of(lane_raw_.state);
-    to_end_        = of(lane_raw_.last) < 0;
-    work_          = work_of<Work>(args, entry_);
+    const int lane    = index_ - first_;
+    const auto of     = [&](int x) { return __shfl_sync(~0u, x, lane); };
+    entry_            = view_in(lane);
+    state_            = of(lane_raw_.state);
+    to_end_           = of(lane_raw_.last) < 0;
+    work_             = work_of<Work>(args, entry_);
     const int kv_head = of(lane_raw_.kv_head);
     heads_left_       = entry_.queries == 0 ? 0 : kv_head >= 0 ? 1 : heads_;
     head_             = kv_head >= 0 ? kv_head : first_head_;
@@ -213,7 +214,7 @@ class ListWalk {
 
   ListDivision division_;
   int owner_, heads_at_once_, first_head_;
-  int heads_;  ///< that the worker takes of an entry
+  int heads_;         ///< that the worker takes of an entry
   int first_ = 0;     ///< entry of lane 0
   Entry lane_raw_{};  ///< the lane's entry
   EntryView lane_view_{};

@@ -9,10 +9,10 @@
 namespace pagoda::tuned {
 
 /// The work of a batch head, counted in units: reading UnitTokens tokens of one kv head. Its units are those of its
-/// tokens and those of its start and end: SegmentUnits, and one more for each RowsOfUnit query rows, which are loaded and
-/// stored. It may be split at tiles, at least MinSplitTiles from its first and its last one, because fewer are not worth
-/// a join. An offset (in units, from the batch head's beginning) at which a share ends becomes the nearest allowed
-/// split.
+/// tokens and those of its start and end: SegmentUnits, and one more for each RowsOfUnit query rows, which are loaded
+/// and stored. It may be split at tiles, at least MinSplitTiles from its first and its last one, because fewer are not
+/// worth a join. An offset (in units, from the batch head's beginning) at which a share ends becomes the nearest
+/// allowed split.
 template <int TileTokens, int UnitTokens, int SegmentUnits, int RowsOfUnit, int MinSplitTiles>
 struct ListHeadWork {
   static constexpr int tile_tokens = TileTokens, tile_units = TileTokens / UnitTokens;
@@ -38,8 +38,9 @@ struct ListHeadWork {
   }
 };
 
-/// Divides `total` units, fewer than 2^31, evenly among owners. A share has at least min_units, so that two owners never
-/// split a batch head at the same tile: min_units is at least the units of two tiles. Owners from `owners` on have none.
+/// Divides `total` units, fewer than 2^31, evenly among owners. A share has at least min_units, so that two owners
+/// never split a batch head at the same tile: min_units is at least the units of two tiles. Owners from `owners` on
+/// have none.
 struct ListDivision {
   int owners, units_per_owner;
   int longer_shares;  ///< the first shares, which have one unit more

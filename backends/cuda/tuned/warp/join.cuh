@@ -135,12 +135,12 @@ PAGODA_DEVICE void join_quad(QuadPartial* from, int step, int num_quads, int fir
   }
 }
 
-/// Joins output quads begin to end - 1 of a batch head, lanes over splits, and calls store(quad, state) for each. places:
-/// first place for partial results of the first split; the second one is num_quads further, those of the next split
-/// step.
+/// Joins output quads begin to end - 1 of a batch head, lanes over splits, and calls store(quad, state) for each.
+/// places: first place for partial results of the first split; the second one is num_quads further, those of the next
+/// split step.
 template <int Warps, class Store>
-PAGODA_DEVICE void join_quads(QuadPartial* places, int num_quads, int step, int begin, int end, int num_splits, int warp, int lane,
-                              const Store& store) {
+PAGODA_DEVICE void join_quads(QuadPartial* places, int num_quads, int step, int begin, int end, int num_splits,
+                              int warp, int lane, const Store& store) {
   const int log = num_splits >= 32 ? 5 : 32 - __clz(num_splits - 1), lanes = 1 << log;
   const int quads_at_once = 32 >> log, first_split = lane & (lanes - 1), which = lane >> log;
   for (int first = begin + warp * quads_at_once; first < end; first += Warps * quads_at_once) {
@@ -164,8 +164,8 @@ PAGODA_DEVICE void join_slice(const Args& a, const PendingJoin& join, int num_qu
   const int num_splits = join.num_splits();
   const int slice = num_splits == a.num_splits.value ? a.quads_per_join : (num_quads + num_splits - 1) / num_splits;
   const int begin = (static_cast<int>(blockIdx.x) - join.first_block) * slice, end = min(num_quads, begin + slice);
-  join_quads<Warps>(partials_of(a, join.first_block, false, num_quads), num_quads, 2 * num_quads, begin, end, num_splits, warp, lane,
-                    [&](int i, const QuadState& x) {
+  join_quads<Warps>(partials_of(a, join.first_block, false, num_quads), num_quads, 2 * num_quads, begin, end,
+                    num_splits, warp, lane, [&](int i, const QuadState& x) {
                       store_output(a, join.batch, join.head, i / quads_per_row, i % quads_per_row, x);
                     });
 }

@@ -124,9 +124,10 @@ bool decode_fixed(const LaunchShape& shape, const Problem& p, const Device& d, v
 /// Reasons against any list: those that the wgmma kernels could support are theirs to tell.
 const char* why_no_list(const Problem& p) {
   if (!has_list_kernel(p)) {
-    return is_eight_bits(p.type) ? "a list of entries in 8 bits, with head_dim other than 128, or more than 8 query rows "
-                                   "to a kv head, or several query tokens to an entry and causal"
-                                 : "a list of entries, with keys and values that are not of 64 or 128 dims in 16 bits";
+    return is_eight_bits(p.type)
+               ? "a list of entries in 8 bits, with head_dim other than 128, or more than 8 query rows "
+                 "to a kv head, or several query tokens to an entry and causal"
+               : "a list of entries, with keys and values that are not of 64 or 128 dims in 16 bits";
   }
   if (p.list.masks && p.max_q_tokens > 1) return "a list of entries in 8 bits, with masks";
   if (p.block_table && p.page_size % tile_tokens != 0) return "page_size is not a multiple of 16";

@@ -129,13 +129,13 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
   for (int place = 0; place < 2; ++place) {
     const PendingJoin join = pending[place];
     if (!join.any()) continue;
-    const Entry e          = list_entry(args, join.batch);
-    const Outputs& to      = list_outputs(args, e.state >= 0);
-    const int num_splits   = join.num_splits();
-    const int all          = min(e.num_queries, args.q_tokens_bound) * args.group_size * quads;
+    const Entry e        = list_entry(args, join.batch);
+    const Outputs& to    = list_outputs(args, e.state >= 0);
+    const int num_splits = join.num_splits();
+    const int all        = min(e.num_queries, args.q_tokens_bound) * args.group_size * quads;
     const int slice = (all + num_splits - 1) / num_splits, begin = (start.owner - join.first_block) * slice;
-    join_quads<1>(partials(join.first_block, false), num_quads, 2 * start.heads_at_once * num_quads, begin, min(all, begin + slice), num_splits, 0, lane,
-                  [&](int i, const QuadState& x) {
+    join_quads<1>(partials(join.first_block, false), num_quads, 2 * start.heads_at_once * num_quads, begin,
+                  min(all, begin + slice), num_splits, 0, lane, [&](int i, const QuadState& x) {
                     const int r     = i / quads;
                     const int token = list_query(args, e.query_begin + args.heads.divide(r)).token;
                     const FinishedOutput done(args, to, output_row(args, token, e.state), join.head, r,

@@ -25,8 +25,8 @@ static_assert(sizeof(QueuedSegment) == queued_segment_bytes);
 
 /// What a warp has in shared memory.
 struct WarpMemory {
-  QueuedSegment* queue;   ///< [queued_segments]
-  char* queries;          ///< [queued_segments][8 rows]
+  QueuedSegment* queue;  ///< [queued_segments]
+  char* queries;         ///< [queued_segments][8 rows]
   std::uint32_t ring, barriers;
 };
 
@@ -74,9 +74,7 @@ class ListProducer {
     return memory_.ring + used_.slot * 2 * TileShape::bytes;
   }
   /// Frees the tile.
-  PAGODA_DEVICE void release_tile() {
-    used_.next(), --in_flight_;
-  }
+  PAGODA_DEVICE void release_tile() { used_.next(), --in_flight_; }
 
  private:
   /// Waits for the copies of the segment that was taken last: those of queued_ further segments may be under way.
@@ -110,7 +108,8 @@ class ListProducer {
     from.sequence = s.entry.sequence, from.tile_step = 1;
     from.first_tile = s.entry.first / tile_tokens + s.share.first_tile;
     if (s.share.first_tile == 0) {
-      const int first = lane_ - args.copies_per_page.divide(lane_) * args.copies_per_page.value;  // entries begin at pages
+      const int first =
+          lane_ - args.copies_per_page.divide(lane_) * args.copies_per_page.value;  // entries begin at pages
       pages_.begin(args, from, lane_, {now_.page, first * tile_tokens});
     } else {
       pages_.begin(args, from, lane_);
@@ -145,7 +144,7 @@ class ListProducer {
   /// Starts to copy the query rows of a kv head, and the rows of their results.
   PAGODA_DEVICE void copy_queries(const ListArgs& args, int head, int rows, char* queries, int* results, int state) {
     constexpr int chunks = D / 8, at_once = 32 / chunks;
-    const int chunk      = lane_ % chunks;
+    const int chunk = lane_ % chunks;
 #pragma unroll 1
     for (int first = 0; first < rows; first += at_once) {
       const int r = first + lane_ / chunks, token_of_entry = args.heads.divide(r);
@@ -174,9 +173,9 @@ class ListProducer {
   WarpMemory memory_;
   int lane_;
   Ring<Stages> issued_, used_;
-  int in_flight_ = 0;                      ///< tiles in the ring
-  int first_ = 0, queued_ = 0;             ///< segments in the queue
-  int tiles_left_ = 0, head_ = 0;          ///< of the segment whose tiles are being copied
+  int in_flight_ = 0;              ///< tiles in the ring
+  int first_ = 0, queued_ = 0;     ///< segments in the queue
+  int tiles_left_ = 0, head_ = 0;  ///< of the segment whose tiles are being copied
   int tiles_done_ = 0;
   int loaded_ = -1, next_index_ = -1;  ///< entries of now_ and next_
   EntryLookup now_, next_;

@@ -14,11 +14,11 @@ inline constexpr int queued_segments = 3;             ///< segments that a warp 
 
 /// The work of a batch head. A unit is the reading of eight tokens. Starting and ending a batch head costs a tile and a
 /// half, and four query rows half a tile more. A split is worth 128 tokens.
-using ListWork = ListHeadWork<tile_tokens, 8, 3, 4, 8>;
+using ListWork                       = ListHeadWork<tile_tokens, 8, 3, 4, 8>;
 inline constexpr int min_share_units = 8 * ListWork::tile_units;  ///< shorter lists occupy fewer warps
 
-/// Warps of a block that share an owner's work: each takes one of as many neighboring kv heads. Their rows of a token lie
-/// side by side in memory, and are read at about the same time.
+/// Warps of a block that share an owner's work: each takes one of as many neighboring kv heads. Their rows of a token
+/// lie side by side in memory, and are read at about the same time.
 constexpr int list_heads_at_once(int num_kv_heads) {
   int heads = list_warps;
   while (num_kv_heads % heads != 0) heads /= 2;

@@ -59,14 +59,13 @@ class RowAccumulator {
     for (int j = 0; j < steps; ++j) {
       const char* const run = from + j / 4 * 1024;  // of 64 dims
       if constexpr (bytes) {
-        const uint2 v = *reinterpret_cast<const uint2*>(run + ((((2 * j) % 8 + (column_ >> 1)) ^ row) << 4) +
-                                                        (column_ & 1) * 8);
+        const uint2 v =
+            *reinterpret_cast<const uint2*>(run + ((((2 * j) % 8 + (column_ >> 1)) ^ row) << 4) + (column_ & 1) * 8);
         q_[2 * j] = v.x, q_[2 * j + 1] = v.y;
       } else {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          q_[2 * j + half] =
-              *reinterpret_cast<const unsigned*>(run + (((2 * j + half) % 8 ^ row) << 4) + 4 * column_);
+          q_[2 * j + half] = *reinterpret_cast<const unsigned*>(run + (((2 * j + half) % 8 ^ row) << 4) + 4 * column_);
       }
     }
     reset();

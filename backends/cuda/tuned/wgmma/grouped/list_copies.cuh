@@ -66,7 +66,8 @@ struct ListMemory {
 /// Copies all tiles of a block in the order of their use, across segments, with one warp. Each lane knows the location
 /// of eight tokens of every fourth tile, so page ids are looked up for four tiles at a time.
 template <int D, int Warpgroups>
-PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& walk, ListMemory<D, Warpgroups> shared, int lane) {
+PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& walk, ListMemory<D, Warpgroups> shared,
+                                   int lane) {
   struct Copy {
     TokenLocation from;
     int head;
@@ -187,8 +188,7 @@ class QueryLoader {
   PAGODA_DEVICE void load_output_rows(const ListSegment& s) {
 #pragma unroll
     for (int i = 0; i < per_lane; ++i)
-      if (lane_ + 32 * i < s.entry.queries)
-        output_rows_[i] = output_row(args_, tokens_[i], s.state);
+      if (lane_ + 32 * i < s.entry.queries) output_rows_[i] = output_row(args_, tokens_[i], s.state);
   }
 
   /// Starts to copy the rows. Eight lanes copy a row, 16 bytes of each of its runs of 64 dims. Rows beyond the entry's
