@@ -22,14 +22,13 @@ inline bool has_few_rows_kernel(const Schedule& lists, int page_size) {
          tuned::warp::has_list_kernel(tuned_shape(lists));
 }
 /// Whether entries that both plans can carry out run faster with the plan for fewer query rows. Schedule::kernel is the
-/// generic kernel's. The kernel for few rows is faster than that for 64 with one query head to a kv head: with more,
-/// an entry's queries and outputs cost its warp more than its smaller tiles save (bench/NOTES.md, "Lists of entries").
+/// generic kernel's.
 inline bool is_faster_part(const Schedule& fewer, const Schedule& more, int page_size) {
-  if (has_few_rows_kernel(fewer, page_size)) return !is_tuned(more) || fewer.shape.group() == 1;
   if (is_tuned(fewer) != is_tuned(more)) return is_tuned(fewer);
   if (!is_tuned(fewer)) return fewer.kernel.row_tile != more.kernel.row_tile;
   const auto rows = [](const Schedule& s) { return s.bounds.max_entry_queries * s.shape.group(); };
-  return rows(fewer) <= 64 && rows(more) > 64;  // two blocks on a multiprocessor instead of one
+  return (has_few_rows_kernel(fewer, page_size) && !has_few_rows_kernel(more, page_size)) ||
+         (rows(fewer) <= 64 && rows(more) > 64);  // two blocks on a multiprocessor instead of one
 }
 
 /// Entries of a list that are worth a launch of the kernel for few query rows beside another one's: 10 us.

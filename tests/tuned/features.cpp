@@ -136,6 +136,8 @@ const std::vector<Row> rows{
     {"list of entries", make_list},
     {"list of entries, with masks", [](Ask& a) { make_list(a), a.masks = true; }},
     {"list of entries, fp8", [](Ask& a) { make_list(a), a.type = DType::fp8_e4m3; }},
+    {"list of entries of one query token, fp8",
+     [](Ask& a) { make_list(a), a.type = DType::fp8_e4m3, a.options.entries.max_queries = 1; }},
     {"list of entries, latent cache 576/512, 16 heads", [](Ask& a) { make_list(a), make_latent(a); }},
     {"list of entries, pages of 1 token", [](Ask& a) { make_list(a), a.page_size = 1; }},
     {"list of entries, contiguous cache", [](Ask& a) { make_list(a), a.page_size = 0; }},

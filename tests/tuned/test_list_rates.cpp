@@ -10,10 +10,10 @@
 namespace pagoda::detail {
 namespace {
 
-/// rows: most query rows of an entry that share one of 8 KV heads.
-Schedule tuned_schedule(int rows = 128) {
+/// rows: most query rows of an entry that share a KV head.
+Schedule tuned_schedule(int rows = 128, int num_kv_heads = 8) {
   Schedule s;
-  s.shape                    = {DType::fp16, 32, 8, 128, 128};
+  s.shape                    = {DType::fp16, 32, num_kv_heads, 128, 128};
   s.bounds.max_entries       = 100;
   s.bounds.max_entry_queries = rows / s.shape.group();
   s.backend.name             = "tuned";
@@ -59,10 +59,11 @@ TEST(ListRates, TilesAreThoseOfTheKernels) {
     }
 }
 
-// Entries of up to 8 rows have a kernel of their own if they have one query token, or hide nothing.
+// With one query head to a KV head, entries of up to 8 rows have a kernel of their own if they have one query token, or
+// hide nothing.
 TEST(ListRates, FewRowsHaveACheaperTile) {
-  const auto plain = tuned_schedule(), wide = tuned_schedule(), narrow = tuned_schedule(64);
-  auto few            = tuned_schedule(8);
+  const auto plain = tuned_schedule(8, 32), wide = tuned_schedule(128, 32), narrow = tuned_schedule(64, 32);
+  auto few            = tuned_schedule(8, 32);
   few.options.causal  = false;
   const auto tiles_of = [&](const Schedule& last, int page_size) {
     const Schedule* const parts[] = {&wide, &narrow, &last};
@@ -70,22 +71,24 @@ TEST(ListRates, FewRowsHaveACheaperTile) {
   };
   EXPECT_EQ(tiles_of(few, 16), (std::vector{8, 64}));
   EXPECT_EQ(tiles_of(few, 8), std::vector{64});
-  EXPECT_EQ(tiles_of(tuned_schedule(4), 32), (std::vector{8, 64}));
-  EXPECT_EQ(tiles_of(tuned_schedule(8), 32), std::vector{64});
+  EXPECT_EQ(tiles_of(tuned_schedule(1, 32), 32), (std::vector{8, 64}));
+  EXPECT_EQ(tiles_of(tuned_schedule(8, 32), 32), std::vector{64});  // causal
+  EXPECT_EQ(tiles_of(tuned_schedule(4), 32), std::vector{64});      // four query heads to a KV head
   const Schedule* const parts[] = {&wide, &narrow, &few};
-  const CostModel cost(fp8_heads, h200_rates(plain, parts, 16));
-  EXPECT_LT(cost.item(2), cost.item(3));
-  EXPECT_EQ(cost.steps(), (std::vector{2, 16}));
+  const CostModel cost({32, 32, 128, 128, 512}, h200_rates(plain, parts, 16));
+  EXPECT_LT(cost.item(8), cost.item(9));
+  EXPECT_LT(cost.pass(8), cost.pass(9));
+  EXPECT_EQ(cost.steps(), (std::vector{8, 64}));
 }
 TEST(ListRates, PartsHaveFasterKernels) {
-  const auto generic          = generic_schedule(8, DType::fp16);
-  auto one_head               = tuned_schedule(8);
-  one_head.shape.num_kv_heads = 32, one_head.options.causal = false;
+  const auto generic = generic_schedule(8, DType::fp16);
+  auto few           = tuned_schedule(8, 32);
+  few.options.causal = false;
   EXPECT_TRUE(is_faster_part(tuned_schedule(64), tuned_schedule(), 16));
-  EXPECT_FALSE(is_faster_part(tuned_schedule(8), tuned_schedule(64), 16));  // causal, two query tokens
-  EXPECT_FALSE(is_faster_part(tuned_schedule(4), tuned_schedule(64), 16));  // four query heads to a kv head
-  EXPECT_TRUE(is_faster_part(one_head, tuned_schedule(64), 16));
-  EXPECT_FALSE(is_faster_part(one_head, tuned_schedule(64), 8));
+  EXPECT_FALSE(is_faster_part(tuned_schedule(8, 32), tuned_schedule(64, 32), 16));  // causal
+  EXPECT_FALSE(is_faster_part(tuned_schedule(4), tuned_schedule(64), 16));
+  EXPECT_TRUE(is_faster_part(few, tuned_schedule(64, 32), 16));
+  EXPECT_FALSE(is_faster_part(few, tuned_schedule(64, 32), 8));
   EXPECT_TRUE(is_faster_part(tuned_schedule(4), generic, 16));
   EXPECT_FALSE(is_faster_part(generic, generic, 16));
   EXPECT_TRUE(is_faster_part(generic, generic_schedule(16, DType::fp16), 16));

@@ -30,8 +30,8 @@ class TunedLists : public ::testing::Test {
     ASSERT_TRUE(scene.decode());
     EXPECT_EQ(scene.difference(), "");
   }
-  /// Each kernel, and groups that do not fill eights: query heads, kv heads, query tokens of an entry, head_dim. Up to
-  /// 8 rows run in the warp kernel if an entry has one query token, or hides nothing.
+  /// Each kernel, and groups that do not fill eights: query heads, kv heads, query tokens of an entry, head_dim. With one
+  /// query head to a kv head, up to 8 rows run in the warp kernel if an entry has one query token, or hides nothing.
   static std::vector<ListCase> kinds() {
     std::vector<ListCase> all;
     for (const Type type : {Type::fp16, Type::bf16})
@@ -44,11 +44,9 @@ class TunedLists : public ::testing::Test {
                                                              {14, 2, 13, 64},
                                                              {3, 3, 1, 128},
                                                              {4, 4, 8, 128},
-                                                             {8, 2, 2, 128},
-                                                             {16, 2, 1, 64},
-                                                             {16, 1, 1, 128},
-                                                             {16, 2, 2, 128},
-                                                             {12, 4, 5, 64},
+                                                             {8, 8, 1, 64},
+                                                             {16, 16, 5, 64},
+                                                             {12, 12, 3, 128},
                                                              {20, 1, 3, 128},
                                                              {8, 2, 31, 64}})
         all.push_back(
@@ -115,7 +113,8 @@ TEST_F(TunedLists, Layouts) {
 // More entries than blocks, most of them of a tile or less.
 TEST_F(TunedLists, ManyShortEntries) {
   for (const int queries : {1, 4, 24}) {
-    ListCase c{.q_heads = 32, .kv_heads = 8, .max_queries = queries, .lengths = std::vector<int>(100, 48)};
+    ListCase c{
+        .q_heads = 32, .kv_heads = queries == 1 ? 32 : 8, .max_queries = queries, .lengths = std::vector<int>(100, 48)};
     c.tokens = 400, c.levels = 2, c.seed = static_cast<unsigned>(queries);
     c.lengths[3] = 900;
     expect_right(c);
@@ -163,7 +162,10 @@ TEST_F(TunedLists, AlmostNothing) {
 // One list, while sequences grow on the device.
 TEST_F(TunedLists, SequencesGrow) {
   for (const int queries : {1, 16, 32}) {
-    ListCase c{.max_queries = queries, .lengths = {70, 1, 500, 333, 64, 0, 129, 260}, .tokens = 60};
+    ListCase c{.kv_heads    = queries == 1 ? 8 : 2,
+               .max_queries = queries,
+               .lengths     = {70, 1, 500, 333, 64, 0, 129, 260},
+               .tokens      = 60};
     c.capacity = 3000;
     ListScene scene(c);
     expect_right(scene);
@@ -180,7 +182,11 @@ TEST_F(TunedLists, SequencesGrow) {
 TEST_F(TunedLists, NonFiniteNewestValues) {
   for (const auto& [queries, masks] :
        {std::pair{16, false}, {32, false}, {16, true}, {32, true}, {1, false}, {1, true}}) {
-    ListCase c{.max_queries = queries, .lengths = {70, 65, 500, 333, 64, 3, 129, 260}, .tokens = 60, .masks = masks};
+    ListCase c{.kv_heads    = queries == 1 ? 8 : 2,
+               .max_queries = queries,
+               .lengths     = {70, 65, 500, 333, 64, 3, 129, 260},
+               .tokens      = 60,
+               .masks       = masks};
     ListScene scene(c);
     for (int s = 0; s < 8; ++s) {
       const int newest = c.lengths[static_cast<std::size_t>(s)] - 1;
@@ -205,7 +211,8 @@ TEST_F(TunedLists, Refusals) {
   EXPECT_EQ(reason(p), "more than 128 query heads and tokens share a kv head");
   p      = good;
   p.type = Type::fp32;
-  EXPECT_EQ(reason(p), "a list of entries, with keys and values that are not of 64 or 128 dims in 16 bits");
+  EXPECT_EQ(reason(p),
+            "a list of entries, with keys and values that are not of 64 (not of 8 bits) or 128 dims in 8 or 16 bits");
   p          = good;
   p.head_dim = 576, p.head_dim_v = 512;
   EXPECT_EQ(reason(p), "a list of entries, with a latent cache");

@@ -121,17 +121,17 @@ bool decode_fixed(const LaunchShape& shape, const Problem& p, const Device& d, v
   return launch(find_fixed_kernel(p), &a, shape.blocks, shape.warps * 32, fixed_block_for(p, d).shared, false, stream);
 }
 
-/// Reasons against any list: those that the wgmma kernels could support are theirs to tell.
 const char* why_no_list(const Problem& p) {
-  if (!has_list_kernel(p)) {
-    return is_eight_bits(p.type)
-               ? "a list of entries in 8 bits, with head_dim other than 128, or more than 8 query rows "
-                 "to a kv head, or several query tokens to an entry and causal"
-               : "a list of entries, with keys and values that are not of 64 or 128 dims in 16 bits";
-  }
-  if (p.list.masks && p.max_q_tokens > 1) return "a list of entries in 8 bits, with masks";
-  if (p.block_table && p.page_size % tile_tokens != 0) return "page_size is not a multiple of 16";
-  if (!p.block_table) return "a list of entries, with a contiguous cache";
+  if (p.type == Type::fp32 || p.head_dim != p.head_dim_v ||
+      (p.head_dim != 128 && (p.head_dim != 64 || is_eight_bits(p.type))))
+    return "a list of entries, with keys and values that are not of 64 (not of 8 bits) or 128 dims in 8 or 16 bits";
+  // Lists of 16 bits then go to the wgmma kernels.
+  if (group_size_of(p) * p.max_q_tokens > max_list_rows)
+    return "a list of entries in 8 bits, with more than 8 query rows to a kv head";
+  if (p.max_q_tokens > 1 && (p.causal || p.list.masks))
+    return "a list of entries in 8 bits, causal or with masks, with several query tokens to an entry";
+  if (!p.block_table) return "a list of entries in 8 bits, with a contiguous cache";
+  if (p.page_size % tile_tokens != 0) return "page_size is not a multiple of 16";
   return nullptr;
 }
 
