@@ -69,10 +69,17 @@ class Pagoda(CMakePackage, CudaPackage, ROCmPackage):
             args.append(self.define("PAGODA_TYPES", self.spec.variants["types"].value))
         if self.spec.satisfies("+cuda"):
             args.append(self.define("CMAKE_CUDA_ARCHITECTURES", self.spec.variants["cuda_arch"].value))
-            args.append(self.define("CMAKE_CXX_COMPILER", self["kokkos"].kokkos_cxx))
+            args.append(self.define("CMAKE_CXX_COMPILER", self.cuda_compiler()))
         elif self.spec.satisfies("+rocm"):
             args.append(self.define("CMAKE_CXX_COMPILER", self.spec["hip"].hipcc))
         return args
+
+    def cuda_compiler(self):
+        """The wrapper of Kokkos' dependency kokkos-nvcc-wrapper. An external Kokkos has no dependencies: its own wrapper."""
+        try:
+            return self["kokkos"].kokkos_cxx
+        except KeyError:
+            return join_path(self.spec["kokkos"].prefix.bin, "nvcc_wrapper")
 
     @run_after("install")
     def install_python(self):
