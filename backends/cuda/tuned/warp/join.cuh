@@ -158,7 +158,7 @@ PAGODA_DEVICE void join_quads(QuadPartial* places, int num_quads, int step, int 
 }
 
 /// Joins a batch head's splits: each of its blocks joins a slice of the output quads.
-template <int Warps>
+template <int Warps, class Args>
 PAGODA_DEVICE void join_slice(const Args& a, const PendingJoin& join, int num_quads, int quads_per_row, int warp,
                               int lane) {
   const int num_splits = join.num_splits();
