@@ -23,7 +23,7 @@ from prefix_readme import prefix_block
 from results import PEERS, Column, Results, Samples, geometric_mean, load
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
-PREFIX_RESULTS = "prefix-h100.json"
+PREFIX_RESULTS = "prefix-h200.json"
 PICTURE = RESULTS / "report" / "distance.svg"
 BLOCK = re.compile(r"(<!-- measured: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
