@@ -30,8 +30,9 @@ class TunedLists : public ::testing::Test {
     ASSERT_TRUE(scene.decode());
     EXPECT_EQ(scene.difference(), "");
   }
-  /// Each kernel, and groups that do not fill eights: query heads, kv heads, query tokens of an entry, head_dim. With one
-  /// query head to a kv head, up to 8 rows run in the warp kernel if an entry has one query token, or hides nothing.
+  /// Each kernel, and groups that do not fill eights: query heads, kv heads, query tokens of an entry, head_dim. With
+  /// one query head to a kv head, up to 8 rows run in the warp kernel if an entry has one query token, or hides
+  /// nothing.
   static std::vector<ListCase> kinds() {
     std::vector<ListCase> all;
     for (const Type type : {Type::fp16, Type::bf16})

@@ -113,8 +113,8 @@ struct Problem {
   /// No effect on older cards, beyond 8 query rows to a kv head, on latent caches and with stream-K.
   bool programmatic;
   /// A list: `batch`, `sequence_ids`, `num_q_tokens` and `cu_seqlens_q` are unused, max_q_tokens is the bound on the
-  /// query tokens of an entry, and total_q_tokens is the number in q. Entries' units of work (wgmma/grouped/
-  /// list_tuning.hpp) are fewer than 2^31: that is 10^10 tokens times kv heads.
+  /// query tokens of an entry, and total_q_tokens is the number in q. Entries' units of work (common/
+  /// list_work.hpp) are fewer than 2^31: that is 10^10 tokens times kv heads.
   List list;
   /// The splits of a batch head follow from its length and the shape alone, so that results do not depend on the rest
   /// of the batch or the number of multiprocessors (warp/fixed_splits.cuh). For batch heads of up to max_seq_len
