@@ -89,8 +89,9 @@ const char* why_not(const Problem& p, const Device& d) {
     if (d.sm < 90) return "a list of entries needs a card of sm_90";
     if (const char* reason = why_no_states(p.list)) return reason;
   }
-  if (p.fixed_splits && (wgmma::handles(p) || d.sm < 90))
-    return "an exactness other than fast, without sm_90 or with more than 8 query rows to a kv head";
+  if (p.fixed_splits && (wgmma::handles(p) || is_list(p) || d.sm < 90))
+    return "an exactness other than fast, without sm_90, with more than 8 query rows to a kv head or with a list of "
+           "entries";
   if (p.fixed_splits && p.options.any()) return "a score option, with an exactness other than fast";
   if (p.fixed_splits && p.batch > p.max_batch) return "batch is more than max_batch";
   const Type q = is_eight_bits(p.type) ? Type::fp16 : p.type;

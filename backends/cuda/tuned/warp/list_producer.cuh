@@ -54,7 +54,7 @@ class ListProducer {
       if ((++tiles_done_ & 15) == 0) tiles_done_ & 16 ? pages_.load_next(args) : pages_.advance();
     }
   }
-  /// Takes the next segment from the queue and begins its query rows. Returns false if there is none. The segment stays
+  /// Takes the next segment from the queue and begins its query rows. Returns null if there is none. The segment stays
   /// in the queue's memory until the next fill().
   template <class Rows>
   PAGODA_DEVICE const QueuedSegment* next(const ListArgs& args, Rows& rows) {
