@@ -138,11 +138,6 @@ const std::vector<Row> rows{
     {"list of entries, fp8", [](Ask& a) { make_list(a), a.type = DType::fp8_e4m3; }},
     {"list of entries of one query token, fp8",
      [](Ask& a) { make_list(a), a.type = DType::fp8_e4m3, a.options.entries.max_queries = 1; }},
-    {"list of entries of one query token, fp8, batch_invariant",
-     [](Ask& a) {
-       make_list(a), a.type = DType::fp8_e4m3, a.options.entries.max_queries = 1;
-       a.options.exactness = Exactness::batch_invariant;
-     }},
     {"list of entries, latent cache 576/512, 16 heads", [](Ask& a) { make_list(a), make_latent(a); }},
     {"list of entries, pages of 1 token", [](Ask& a) { make_list(a), a.page_size = 1; }},
     {"list of entries, contiguous cache", [](Ask& a) { make_list(a), a.page_size = 0; }},
