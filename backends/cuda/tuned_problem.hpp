@@ -35,7 +35,7 @@ inline std::optional<tuned::Type> tuned_type(DType type) {
 /// The part of a problem that is known when the plan is made. There must be kernels for the cache's type.
 inline tuned::Problem tuned_shape(const Schedule& s) {
   tuned::Problem t{};
-  t.type             = *tuned_type(s.shape.kv_type);
+  if (const auto type = tuned_type(s.shape.kv_type)) t.type = *type;
   t.num_q_heads      = s.shape.num_q_heads;
   t.num_kv_heads     = s.shape.num_kv_heads;
   t.head_dim         = s.shape.head_dim;

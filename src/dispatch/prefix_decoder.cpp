@@ -100,6 +100,7 @@ PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const Cache
   }
   if (always_plain.empty()) allocate(exec);
   std::vector<const Schedule*> lists;
+  lists.reserve(parts.size());
   for (const PartPlan<ExecutionSpace>& part : parts) lists.push_back(&part.plan.schedule());
   set_rates(prefix.rates ? *prefix.rates : list_rates(exec, s, lists, page_size));
 }
