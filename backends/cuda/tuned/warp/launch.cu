@@ -86,16 +86,7 @@ Block fixed_block_for(const Problem& p, const Device& d) {
 }
 
 const void* find_list_kernel(const Problem& p) {
-  switch (p.type) {
-    case Type::fp16:
-      return list_kernel_of<Type::fp16>(p.head_dim);
-    case Type::bf16:
-      return list_kernel_of<Type::bf16>(p.head_dim);
-    case Type::fp8_e4m3:
-      return list_kernel_of<Type::fp8_e4m3>(p.head_dim);
-    default:
-      return list_kernel_of<Type::fp8_e5m2>(p.head_dim);
-  }
+  return with_type(p, [&]<Type T>() { return list_kernel_of<T>(p.head_dim); });
 }
 ListLayout list_layout_of(const Problem& p) {
   return list_layout(tile_bytes_of(p), p.head_dim, list_stages(tile_bytes_of(p)));
@@ -122,8 +113,7 @@ bool decode_fixed(const LaunchShape& shape, const Problem& p, const Device& d, v
 }
 
 const char* why_no_list(const Problem& p) {
-  if (p.type == Type::fp32 || p.head_dim != p.head_dim_v ||
-      (p.head_dim != 128 && (p.head_dim != 64 || is_eight_bits(p.type))))
+  if (!has_list_elements(p))
     return "a list of entries, with keys and values that are not of 64 (not of 8 bits) or 128 dims in 8 or 16 bits";
   // Lists of 16 bits then go to the wgmma kernels.
   if (group_size_of(p) * p.max_q_tokens > max_list_rows)

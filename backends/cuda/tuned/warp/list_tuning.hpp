@@ -55,15 +55,19 @@ PAGODA_HOST_DEVICE constexpr ListLayout list_layout(int tile_bytes, int head_dim
   return l;
 }
 
+/// Whether there are instances for the type and dims of keys and values.
+constexpr bool has_list_elements(const Problem& p) {
+  return p.type != Type::fp32 && p.head_dim == p.head_dim_v &&
+         (p.head_dim == 128 || (p.head_dim == 64 && !is_eight_bits(p.type)));
+}
+
 /// Whether lists of this shape run in this kernel: up to 8 query rows to a kv head, all of which see the same tokens of
 /// an entry. With 16 bits and several query heads to a kv head the wgmma kernels are as fast or faster: queries and
 /// outputs of an entry then cost its warp more than its smaller tiles save (bench/NOTES.md, "Lists of entries"). A
 /// decode with another page size or with masks may still need the wgmma kernels.
 constexpr bool has_list_kernel(const Problem& p) {
-  const bool dims = p.head_dim == p.head_dim_v && (p.head_dim == 128 || (p.head_dim == 64 && !is_eight_bits(p.type)));
-  return is_list(p) && p.type != Type::fp32 && dims &&
-         p.num_q_heads / p.num_kv_heads * p.max_q_tokens <= max_list_rows && (p.max_q_tokens == 1 || !p.causal) &&
-         (is_eight_bits(p.type) || p.num_q_heads == p.num_kv_heads);
+  return is_list(p) && has_list_elements(p) && p.num_q_heads / p.num_kv_heads * p.max_q_tokens <= max_list_rows &&
+         (p.max_q_tokens == 1 || !p.causal) && (is_eight_bits(p.type) || p.num_q_heads == p.num_kv_heads);
 }
 
 /// Float4s of a partial result.
