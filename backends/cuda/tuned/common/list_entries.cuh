@@ -59,25 +59,4 @@ PAGODA_DEVICE int output_row(const ListArgsOf<Base>& args, int token, int state)
   return state < 0 ? token : __ldg(args.state_begin + token) + state;
 }
 
-/// Factor of outputs: 0 for a row that sees no token, NaN for a NaN sum.
-PAGODA_DEVICE float output_weight(float sum) { return sum == 0 ? 0 : reciprocal(sum); }
-
-/// The factor of a row's outputs, and its softmax state with the attention sink: a token without a value.
-struct FinishedRow {
-  float weight, row_max, row_sum;
-
-  /// to: where results go. head: query head.
-  PAGODA_DEVICE FinishedRow(const auto& to, int head, float max, float sum)
-      : weight(output_weight(sum)), row_max(max), row_sum(sum) {
-    if constexpr (requires { to.sinks; }) {
-      if (!to.sinks) return;
-      const float sink = __ldg(to.sinks + head) * 1.44269504088896f;  // base 2, as `max` is
-      row_max          = fmaxf(max, sink);
-      const float old  = exp2_fast(max - row_max);
-      row_sum          = sum * old + exp2_fast(sink - row_max);
-      weight           = sum == 0 ? 0 : old * output_weight(row_sum);
-    }
-  }
-};
-
 }  // namespace pagoda::tuned

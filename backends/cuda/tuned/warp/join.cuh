@@ -58,27 +58,16 @@ PAGODA_DEVICE void store_quad(const Heads& out, std::int64_t at, const float4& v
   }
 }
 
-/// Adds the attention sink of a query head to a finished row: a token without a value.
-PAGODA_DEVICE void add_sink(const Args&, int, QuadState&) {}
-PAGODA_DEVICE void add_sink(const OptionArgs& a, int head, QuadState& x) {
-  if (!a.sinks) return;
-  const float sink = __ldg(a.sinks + head) * 1.44269504088896f;  // base 2, as row_max is
-  x.rescale(fmaxf(x.row_max, sink));
-  x.row_sum += exp2_fast(sink - x.row_max);
-}
-
 /// Stores dims 4 quad to 4 quad + 3 of a finished query row, and with the first of them its log-sum-exp. r: query head,
 /// counted from the first that shares the kv head.
 template <class Args>
-PAGODA_DEVICE void store_output(const Args& a, int batch, int kv_head, int r, int quad, QuadState x) {
-  const int head       = kv_head * a.group_size + r;
-  const bool sees_none = x.row_sum == 0;  // its value scale is not read
-  add_sink(a, head, x);
-  float weight = 0;
-  if (x.row_sum != 0)
-    weight = reciprocal(x.row_sum) * (a.v.scale && !sees_none ? __ldg(a.v.scale + kv_head * a.v.scale_head) : 1.0f);
+PAGODA_DEVICE void store_output(const Args& a, int batch, int kv_head, int r, int quad, const QuadState& x) {
+  const int head = kv_head * a.group_size + r;
+  const FinishedRow done(a, head, x.row_max, x.row_sum);
+  float weight = done.weight;
+  if (a.v.scale && x.row_sum != 0) weight *= __ldg(a.v.scale + kv_head * a.v.scale_head);
   store_quad(a.out, batch * a.out.token + head * a.out.head + 4 * quad, x.values, weight);
-  if (quad == 0 && a.lse) store_lse_at(a, batch * a.lse_token + head * a.lse_head, x.row_max, x.row_sum);
+  if (quad == 0 && a.lse) store_lse_at(a, batch * a.lse_token + head * a.lse_head, done.row_max, done.row_sum);
 }
 
 PAGODA_DEVICE void publish(QuadPartial* to, const QuadState& x) {
