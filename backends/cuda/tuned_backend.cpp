@@ -100,7 +100,8 @@ class TunedBackend : public Backend<Kokkos::Cuda> {
                                   .num_sms         = device.num_sms});
   }
 
-  bool needs_all_multiprocessors() const override { return true; }
+  /// With fixed splits, fewer blocks give the same results.
+  bool needs_all_multiprocessors(const Schedule& s) const override { return !s.fixed_splits; }
 
   std::size_t persistent_bytes(const Kokkos::Cuda& exec, const Schedule& s) const override {
     return tuned::workspace_bytes(tuned_shape(s), device_of(exec, s));

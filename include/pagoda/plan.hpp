@@ -103,10 +103,9 @@ struct DecodeOptions {
   /// PrefixDecoder.
   bool checked = false;
   /// What results may depend on. Other values than fast need more workspace (workspace_bytes), about in proportion to
-  /// max_batch * max_seq_len, and cost time where few sequences could use the whole device. The generic kernels run,
-  /// unless `backend` is "tuned": on an H100 they are faster at 100 us and more, and the hand-tuned kernels with fixed
-  /// splits on one sequence of 4096 tokens (bench/NOTES.md, "What exactness costs"). Not with entries or PrefixDecoder;
-  /// a pool that shares prefixes decodes plainly.
+  /// max_batch * max_seq_len, and cost time where few sequences could use the whole device. The hand-tuned kernels run
+  /// if they support the problem, else the generic ones; what they cost: bench/NOTES.md, "What exactness costs". Not
+  /// with entries or PrefixDecoder; a pool that shares prefixes decodes plainly.
   Exactness exactness = Exactness::fast;
 };
 

@@ -137,7 +137,7 @@ void launch(const char* who, const ExecutionSpace& exec, const Plan<ExecutionSpa
     std::optional<Kokkos::Profiling::ScopedRegion> region;  // its destructor also runs when a launch throws
     if (Kokkos::Tools::profileLibraryLoaded())
       region.emplace(concat("Pagoda::decode[", backend.name(), ",", name_of(s.shape.kv_type), "]"));
-    if (backend.needs_all_multiprocessors() && !enough_multiprocessors)
+    if (backend.needs_all_multiprocessors(s) && !enough_multiprocessors)
       return "exec may use fewer multiprocessors than the plan counts on";
     return backend.decode(exec, plan, problem, plan.memory().data() + persistent_offset(s, index));
   };

@@ -26,9 +26,9 @@ class Backend {
   virtual const char* why_not(const ExecutionSpace& exec, const Schedule& schedule, const Problem& problem) const = 0;
   /// Null if no later backend in the list is faster; otherwise a text that names the batches for which one is.
   virtual const char* why_slower(const ExecutionSpace&, const Schedule&, const CacheRef&) const { return nullptr; }
-  /// Whether the backend's blocks wait for each other. If so, a decode needs all multiprocessors that the plan counts
-  /// on.
-  virtual bool needs_all_multiprocessors() const { return false; }
+  /// Whether decodes of a plan need all multiprocessors that it counts on, because the backend's blocks wait for each
+  /// other and their number decides the result.
+  virtual bool needs_all_multiprocessors(const Schedule&) const { return false; }
   /// Bytes of device memory that keep their contents between decodes.
   virtual std::size_t persistent_bytes(const ExecutionSpace&, const Schedule&) const { return 0; }
   /// Initializes these bytes, at `persistent`, and loads all kernels of the plan, so that decodes and graph captures do

@@ -55,14 +55,13 @@ BackendChoice choose_backend(const ExecutionSpace& exec, BackendList<ExecutionSp
     const char* const reason = list[named]->why_not(exec, schedule, problem);
     require(!reason, "pagoda::plan: backend \"", name, "\" does not support this problem: ", reason ? reason : "",
             "; allowed: backend \"", list[last]->name(), "\", or a problem that \"", name, "\" supports");
-  } else if (!schedule.fixed_splits) {
-    // Plans with fixed splits take the last backend unless another one is named: the choice must not depend on the
-    // batch, and the generic kernels with fixed splits are faster at 100 us and more (bench/NOTES.md, "What exactness
-    // costs").
+  } else {
     for (int i = 0; i < last; ++i) {
       if (list[i]->why_not(exec, schedule, problem)) continue;
-      // A programmatic launch gains more than the faster backend, and only these backends support it.
-      const char* const faster_on = schedule.programmatic_launch ? nullptr : list[i]->why_slower(exec, schedule, kv);
+      // A programmatic launch gains more than the faster backend, and only these backends support it. With fixed splits
+      // the choice must not depend on the batch, as why_slower does.
+      const bool any_speed        = schedule.programmatic_launch || schedule.fixed_splits;
+      const char* const faster_on = any_speed ? nullptr : list[i]->why_slower(exec, schedule, kv);
       if (!faster_on) {
         choice.index = i;
         break;

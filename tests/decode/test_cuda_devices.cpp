@@ -135,6 +135,28 @@ TYPED_TEST(CudaDevices, DecodesOnFewerMultiprocessorsThanPlanned) {
   }
 }
 
+// Plans with an exactness: the hand-tuned kernels run with fewer blocks, and the bits are the same.
+TYPED_TEST(CudaDevices, ExactBitsOnFewerMultiprocessorsThanPlanned) {
+  const GreenStream green(16);
+  if (!green.ok()) GTEST_SKIP() << "the driver has no green contexts";
+  for (const Shape& shape : this->shapes()) {
+    const Sample<typename TypeParam::type> sample(shape);
+    Scene<Kokkos::Cuda, typename TypeParam::type> scene(sample, this->pages());
+    scene.options().exactness = Exactness::reproducible;
+    const auto plan           = scene.plan();
+    scene.poison_outputs();
+    scene.decode(plan);
+    EXPECT_TRUE(scene.right()) << describe(shape);
+    const auto expected = scene.results();
+    scene.poison_outputs();
+    scene.exec().fence();
+    scene.decode(green.exec(), plan);
+    Kokkos::fence();
+    EXPECT_TRUE(scene.right()) << describe(shape) << ", on fewer multiprocessors";
+    EXPECT_EQ(scene.results() == expected, true) << describe(shape) << ", backend " << plan.backend();
+  }
+}
+
 /// Instances of the second device. The first is the current one throughout.
 TYPED_TEST(CudaDevices, PlansOfTheSecondDevice) {
   int count = 0;

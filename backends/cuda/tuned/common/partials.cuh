@@ -13,6 +13,9 @@ namespace pagoda::tuned {
 constexpr std::uint32_t empty_sentinel = 0xffffffffu;
 
 PAGODA_DEVICE bool is_written(float x) { return __float_as_uint(x) != empty_sentinel; }
+PAGODA_DEVICE bool is_written(const float4& v) {
+  return is_written(v.x) && is_written(v.y) && is_written(v.z) && is_written(v.w);
+}
 
 /// The same number, but another NaN in place of the sentinel. Without this a NaN could keep a reader polling for ever.
 PAGODA_DEVICE float avoid_sentinel(float x) { return __uint_as_float(min(__float_as_uint(x), empty_sentinel - 1)); }

@@ -49,29 +49,20 @@ PAGODA_DEVICE QuadPartial* partials_of(const Args& args, const Segment& s, int n
   return partials_of(args, blockIdx.x, s.has_first_tile, num_quads);
 }
 
-/// Merges the states that the warps of a block left in shared memory: into outputs if the block has the whole batch
-/// head, or else into the block's partial result.
-template <int D, int Warps, class Args, class Segment>
-PAGODA_DEVICE void merge_warps(const Args& args, const Segment& s, bool whole, int num_quads, const float* values,
-                               const float2* states) {
-  QuadPartial* const to = whole ? nullptr : partials_of(args, s, num_quads);
-  for (int i = threadIdx.x; i < num_quads; i += Warps * 32) {
-    const int r = i / quads_per_row<D>, quad = i % quads_per_row<D>;
-    float4 v[Warps];
-    float2 state[Warps];
+/// Merges the states of an output quad that the warps of a block left in shared memory.
+template <int D, int Warps>
+PAGODA_DEVICE QuadState merge_warps(int group_size, int index, const float* values, const float2* states) {
+  const int r = index / quads_per_row<D>, quad = index % quads_per_row<D>;
+  float4 v[Warps];
+  float2 state[Warps];
 #pragma unroll
-    for (int w = 0; w < Warps; ++w) {
-      state[w] = states[w * 8 + r];
-      v[w]     = *reinterpret_cast<const float4*>(values + (w * args.group_size + r) * value_stride<D> + 4 * quad);
-    }
-    QuadState x;
-    x.add(v, state);
-    if (whole) {
-      store_output(args, s.batch, s.head, r, quad, x);
-    } else {
-      publish(to + i, x);
-    }
+  for (int w = 0; w < Warps; ++w) {
+    state[w] = states[w * 8 + r];
+    v[w]     = *reinterpret_cast<const float4*>(values + (w * group_size + r) * value_stride<D> + 4 * quad);
   }
+  QuadState x;
+  x.add(v, state);
+  return x;
 }
 
 /// Stores the outputs of sequences without tokens, which are in no block's share of a stream.
@@ -162,7 +153,14 @@ PAGODA_DEVICE void decode_block(const Args& args) {
     if (again) sync_warps<Warps>();  // all warps have read the states of the segment before
     rows.store(states + warp * 8, values + warp * args.group_size * value_stride<D>, value_stride<D>, args.group_size);
     sync_warps<Warps>();
-    merge_warps<D, Warps>(args, s, whole, num_quads, values, states);
+    QuadPartial* const to = whole ? nullptr : partials_of(args, s, num_quads);
+    for (int i = threadIdx.x; i < num_quads; i += Warps * 32) {
+      const QuadState x = merge_warps<D, Warps>(args.group_size, i, values, states);
+      if (whole)
+        store_output(args, s.batch, s.head, i / quads_per_row<D>, i % quads_per_row<D>, x);
+      else
+        publish(place_of(to + i), x);
+    }
     if (!whole) (s.has_first_tile ? begun : continued) = {s.batch, s.head, s.first_block, last};
     again = true;
     any   = walk.next(args, s);

@@ -77,7 +77,9 @@ void set_options(const Problem& p, OptionArgs& a) {
   a.alibi_slopes = o.alibi_slopes, a.sinks = o.sinks;
 }
 
-int fixed_split_tokens_of(const Problem& p) { return fixed_split_tokens(tile_bytes_of(p), group_size_of(p)); }
+int fixed_split_tokens_of(const Problem& p) {
+  return fixed_split_tokens(tile_bytes_of(p), p.head_dim, group_size_of(p));
+}
 std::int64_t fixed_split_slots_of(const Problem& p) {
   return fixed_split_slots(std::int64_t(p.max_batch) * p.num_kv_heads, p.max_seq_len, fixed_split_tokens_of(p));
 }
@@ -106,10 +108,14 @@ bool decode_fixed(const LaunchShape& shape, const Problem& p, const Device& d, v
   FixedSplitArgs a{};
   set_args(p, shape, tile_tokens, a);
   a.k_map = make_tensor_map(p, p.k, tile_tokens), a.v_map = make_tensor_map(p, p.v, tile_tokens);
-  a.partials  = static_cast<QuadPartial*>(workspace);
+  a.slots     = static_cast<char*>(workspace);
   a.max_slots = fixed_split_slots_of(p);
   while ((tile_tokens << a.split_shift) < fixed_split_tokens_of(p)) ++a.split_shift;
-  return launch(find_fixed_kernel(p), &a, shape.blocks, shape.warps * 32, fixed_block_for(p, d).shared, false, stream);
+  // Fewer blocks give the same bits, where the stream may use fewer multiprocessors.
+  for (std::int64_t blocks = shape.blocks; blocks > 0; blocks /= 2)
+    if (launch(find_fixed_kernel(p), &a, blocks, shape.warps * 32, fixed_block_for(p, d).shared, false, stream))
+      return true;
+  return false;
 }
 
 const char* why_no_list(const Problem& p) {
@@ -149,7 +155,7 @@ std::size_t workspace_bytes(const Problem& p, const Device& d) {
   if (is_list(p))
     return sizeof(QuadPartial) * 2 * std::size_t(d.num_sms) * list_warps * std::size_t(list_partial_quads(p.head_dim));
   if (p.fixed_splits)
-    return sizeof(QuadPartial) * static_cast<std::size_t>(fixed_split_slots_of(p)) * quads_of_batch_head(p);
+    return fixed_quad_bytes * static_cast<std::size_t>(fixed_split_slots_of(p)) * quads_of_batch_head(p);
   return sizeof(QuadPartial) * 2 * std::size_t(d.num_sms) * warps_per_sm * quads_of_batch_head(p);
 }
 

@@ -116,7 +116,7 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
       if (whole) {
         store_quad(to.out, output_at + 4 * quad, v, weight);
       } else {
-        publish(partials(start.owner, has_first_tile) + i, {v, states[r].x, states[r].y});
+        publish(place_of(partials(start.owner, has_first_tile) + i), {v, states[r].x, states[r].y});
       }
     }
     __syncwarp();  // the next states overwrite them
@@ -134,8 +134,9 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
     const int num_splits = join.num_splits();
     const int all        = min(e.num_queries, args.q_tokens_bound) * args.group_size * quads;
     const int slice = (all + num_splits - 1) / num_splits, begin = (start.owner - join.first_block) * slice;
-    join_quads<1>(partials(join.first_block, false), num_quads, 2 * start.heads_at_once * num_quads, begin,
-                  min(all, begin + slice), num_splits, 0, lane, [&](int i, const QuadState& x) {
+    join_quads<1>(begin, min(all, begin + slice), num_splits, 0, lane,
+                  places_in_pairs(partials(join.first_block, false), num_quads, 2 * start.heads_at_once * num_quads),
+                  [&](int i, const QuadState& x) {
                     const int r     = i / quads;
                     const int token = list_query(args, e.query_begin + args.heads.divide(r)).token;
                     const FinishedOutput done(args, to, output_row(args, token, e.state), join.head, r,

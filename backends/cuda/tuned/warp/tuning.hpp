@@ -40,11 +40,13 @@ struct Block {
   int per_sm;  ///< blocks that run on a multiprocessor at the same time; 0: no block fits
 };
 
-constexpr Block block_with(int stages, int warps, int tile_bytes, int head_dim, int group_size, const Device& d) {
+constexpr Block block_with(int bytes, int stages, int warps, const Device& d) {
   constexpr int reserved = 1024;  // bytes that the system takes for each block
-  const int bytes        = shared_layout(tile_bytes, head_dim, group_size, warps, stages).bytes;
   const int fit          = std::min(warps_per_sm / warps, d.shared_per_sm / (bytes + reserved));
   return {stages, bytes, bytes > d.shared_per_block ? 0 : fit};
+}
+constexpr Block block_with(int stages, int warps, int tile_bytes, int head_dim, int group_size, const Device& d) {
+  return block_with(shared_layout(tile_bytes, head_dim, group_size, warps, stages).bytes, stages, warps, d);
 }
 
 /// Stages of a warp's ring. A stage is a tile of keys and one of values. Bytes in flight hide the memory latency (24 KB
@@ -129,20 +131,45 @@ constexpr LaunchShape choose_shape(std::int64_t batch_heads, std::int64_t tiles,
   return stream.us < best.us ? stream : best;
 }
 
-/// Fixed splits: tokens of a split, and warps of a block. They follow from the shape alone. A split is 256 KB of keys
-/// and values, or 512 KB if a partial result has more than four query rows.
-constexpr int fixed_split_tokens(int tile_bytes, int group_size) {
-  return (group_size > 4 ? 524288 : 262144) / (2 * tile_bytes) * tile_tokens;
+/// Fixed splits: tokens of a split, warps of a block and stages of a warp's ring. They follow from the shape alone. A
+/// split is 512 KB of keys and values, so that a single sequence occupies many multiprocessors, or 1 MB where partial
+/// results are large for it (more than four query rows) or multiply-adds take most of the time (32 bits).
+constexpr int fixed_split_tokens(int tile_bytes, int head_dim, int group_size) {
+  const bool is_large = group_size > 4 || tile_bytes == tile_tokens * head_dim * 4;
+  return (is_large ? 1048576 : 524288) / (2 * tile_bytes) * tile_tokens;
 }
 PAGODA_HOST_DEVICE constexpr int fixed_split_warps(int tile_bytes) { return tile_bytes > 4096 ? 4 : 8; }
+constexpr int fixed_split_stages(int tile_bytes) { return stages_of(tile_bytes, false); }
+/// Splits of a run, whose states are added one after another (fixed_splits.cuh), as a power of two.
+inline constexpr int fixed_run_shift = 3;
+/// What starting and ending a batch head costs, in tiles of a block.
+inline constexpr int fixed_price_tiles = 8;
+
+/// Offsets in a block's shared memory: as in SharedLayout, with states of two splits, and the sums of all output quads.
+struct FixedLayout {
+  int values, states, sums, barriers, bytes;
+};
+inline constexpr int fixed_sums_bytes = 2 * (16 + 8);  ///< of an output quad
+PAGODA_HOST_DEVICE constexpr FixedLayout fixed_layout(int tile_bytes, int head_dim, int group_size, int warps,
+                                                      int stages) {
+  FixedLayout l{};
+  l.values   = warps * stages * 2 * tile_bytes;
+  l.states   = l.values + 2 * warps * group_size * (head_dim + 4) * 4;
+  l.sums     = l.states + 2 * warps * 8 * 8;
+  l.barriers = l.sums + group_size * (head_dim / 4) * fixed_sums_bytes;
+  l.bytes    = l.barriers + (warps * stages + 1) * 8;
+  return l;
+}
 /// The same as block_of for fixed splits.
 constexpr Block fixed_split_block(int tile_bytes, int head_dim, int group_size, const Device& d) {
-  return block_with(stages_of(tile_bytes, true), fixed_split_warps(tile_bytes), tile_bytes, head_dim, group_size, d);
+  const int stages = fixed_split_stages(tile_bytes), warps = fixed_split_warps(tile_bytes);
+  return block_with(fixed_layout(tile_bytes, head_dim, group_size, warps, stages).bytes, stages, warps, d);
 }
 
-/// Partial results of fixed splits: each batch head has at most one split more than whole ones (FixedSplitWalk).
+/// Slots for partial results of fixed splits. A batch head of as many tokens as max_seq_len has at most one split more
+/// than whole ones, and the numbering of slots (FixedSplitWalk) skips up to two more.
 constexpr std::int64_t fixed_split_slots(std::int64_t batch_heads, std::int64_t max_seq_len, int split_tokens) {
-  return batch_heads * (max_seq_len / split_tokens + 2) + 1;
+  return batch_heads * (max_seq_len / split_tokens + 3) + 1;
 }
 
 /// Whether a batch of a paged cache is expected to be uneven: one sequence may fill half of all pages. With fixed
