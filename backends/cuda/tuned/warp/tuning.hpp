@@ -83,6 +83,12 @@ constexpr double merge_us(int warps, int group_size, const Speed& s) {
   return s.merge8_us + (us - s.merge8_us) * group_size / 4;
 }
 
+/// Fewer blocks than fit read more slowly than the memory could, most of all if multiprocessors are idle: the factor of
+/// their time. part: of the blocks that fit. Measured on an H100 with 55 to 100% of the blocks (bench/NOTES.md).
+constexpr double missing_blocks_factor(double part, bool one_per_sm) {
+  return 1 + (one_per_sm ? 0.5 : 0.2) * std::max(0.0, 0.88 - part);
+}
+
 /// Equal splits with blocks of the given size. If there are more blocks than batch heads, each batch head has several
 /// splits; if there are fewer, blocks work in several rounds. Returns no blocks if none fits a multiprocessor.
 constexpr LaunchShape equal_splits(int warps, std::int64_t batch_heads, std::int64_t tiles, int tile_bytes,
@@ -100,7 +106,8 @@ constexpr LaunchShape equal_splits(int warps, std::int64_t batch_heads, std::int
   const double enough = d.speed.bytes_per_us / (d.num_sms * sm);
   const double last   = static_cast<double>(all - (rounds - 1) * blocks) / static_cast<double>(blocks);
   const double before = rounds > 1 ? 1.01 * static_cast<double>(rounds - 1) + 0.01 : 0.0;
-  const double us     = round * (before + std::max(last, enough)) +
+  const double slower = rounds > 1 ? 1 : missing_blocks_factor(last, blocks == d.num_sms);
+  const double us     = round * (before + std::max(last, enough)) * slower +
                     d.speed.row8_us * warps / 8 * static_cast<double>(rounds - 1) +
                     (num_splits > 1 ? merge_us(warps, group_size, d.speed) : 0.0);
   return {static_cast<int>(blocks), static_cast<int>(num_splits), false, warps, us};
