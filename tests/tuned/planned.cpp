@@ -35,9 +35,14 @@ void say_warp(const Card& card, const char* type, int head_dim) {
     for (const int warps : {8, 4, 2, 1}) {
       const warp::Block block = warp::block_of(warps, tile_bytes, head_dim, group, d);
       if (block.per_sm == 0) continue;
-      for (const auto& kernel_of : {&warp::kernel_of<T>, &warp::option_kernel_of<T>})
-        say(card, type, head_dim, group, warps, block.per_sm, block.shared,
-            kernel_of(head_dim, group, warps, block.stages, warp::uses_maps(d)));
+      const auto say_kernel = [&](const void* kernel) {
+        say(card, type, head_dim, group, warps, block.per_sm, block.shared, kernel);
+      };
+      const bool maps = warp::uses_maps(d);
+      say_kernel(warp::kernel_of<T>(head_dim, group, warps, block.stages, maps));
+      say_kernel(warp::option_kernel_of<T>(head_dim, group, warps, block.stages, maps));
+      for (const bool options : {false, true})
+        say_kernel(warp::ragged_kernel_of<T>(head_dim, group, warps, block.stages, maps, options));
     }
 }
 

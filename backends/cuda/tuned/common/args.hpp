@@ -47,6 +47,7 @@ struct Args {
   bool lse_double;
   int page_size;
   Cache k, v;
+  const int* cu_seqlens_q;  ///< [batch + 1]; only the instances for it read it
 };
 
 }  // namespace pagoda::tuned

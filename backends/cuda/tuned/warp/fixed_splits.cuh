@@ -57,7 +57,7 @@ PAGODA_DEVICE void decode_fixed_splits(const FixedSplitArgs& args) {
   float* const values      = reinterpret_cast<float*>(memory + layout.values);
   float2* const states     = reinterpret_cast<float2*>(memory + layout.states);
 
-  const SequenceLengths lengths(args, lane);
+  const SequenceLengths<> lengths(args, lane);
   Copies::prefetch(args);
   Copies copies(args, ring, shared_address(memory + layout.barriers) + warp * 8 * Stages, lane);
   Walk walk(args, warp, lane, lengths.count<tile_tokens>(args, lane).tiles);

@@ -41,8 +41,11 @@ const void* with_type(const Problem& p, const auto& f) {
 }
 const void* find_kernel(const Problem& p, int warps, int stages, bool maps) {
   return with_type(p, [&]<Type T>() {
-    return p.options.any() ? option_kernel_of<T>(p.head_dim, group_size_of(p), warps, stages, maps)
-                           : kernel_of<T>(p.head_dim, group_size_of(p), warps, stages, maps);
+    const int group    = group_size_of(p);
+    const bool options = p.options.any();
+    return p.cu_seqlens_q ? ragged_kernel_of<T>(p.head_dim, group, warps, stages, maps, options)
+           : options      ? option_kernel_of<T>(p.head_dim, group, warps, stages, maps)
+                          : kernel_of<T>(p.head_dim, group, warps, stages, maps);
   });
 }
 const void* find_fixed_kernel(const Problem& p) {
@@ -138,7 +141,6 @@ const char* why_not(const Problem& p) {
     return "head_dim is not one of 64 (not of 8 bits), 128";
   if (p.max_q_tokens > 1) return "several query tokens of a type that is not of 16 bits";
   if (group_size_of(p) > 8) return "more than 8 query heads share a kv head, of a type that is not of 16 bits";
-  if (p.cu_seqlens_q) return "numbers of query tokens that differ (cu_seqlens_q), with up to 8 query rows to a kv head";
   if (p.block_table && p.page_size % tile_tokens != 0) return "page_size is not a multiple of 16";
   return nullptr;
 }
@@ -176,9 +178,9 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
   if (p.fixed_splits) return decode_fixed(shape, p, d, workspace, stream);
   const bool maps        = uses_maps(d);
   const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
-  OptionArgs a{};  // kernels without options read the part that is Args
+  OptionArgs a{};  // kernels without options read the part that is Args; RaggedArgs adds no field
   set_args(p, shape, tile_tokens, a);
-  if (p.options.any()) set_options(p, a);
+  set_options(p, a);
   if (maps) a.k_map = make_tensor_map(p, p.k, tile_tokens), a.v_map = make_tensor_map(p, p.v, tile_tokens);
   a.quads_per_join = (quads_of_batch_head(p) + shape.num_splits - 1) / shape.num_splits;
   a.programmatic   = p.programmatic && maps && !shape.stream_k;

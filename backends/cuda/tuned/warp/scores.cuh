@@ -4,6 +4,8 @@
 #include "backends/cuda/tuned/warp/tiles.cuh"
 #include "backends/cuda/tuned/warp/visible_tiles.cuh"
 
+#include <concepts>
+
 /// What happens between the two products: the scale, score options, and tokens that the query does not see. The
 /// accumulators (product_*.cuh) take an object for each tile:
 ///  - of(product, token) is the score of a token of the tile,
@@ -86,8 +88,8 @@ class SegmentScores {
   float scale_;
 };
 
-template <class Segment>
-class SegmentScores<OptionArgs, Segment> {
+template <std::derived_from<OptionArgs> Args, class Segment>
+class SegmentScores<Args, Segment> {
  public:
   PAGODA_DEVICE SegmentScores(const OptionArgs& args, const Segment& s, int row)
       : args_(args), len_(__ldg(args.seq_lens + s.sequence)), scale_(scale_of(args, s)) {

@@ -31,6 +31,28 @@ PAGODA_DEVICE EntryView entry_of(const OptionArgs& a, int batch) {
   return entry;
 }
 
+/// The same for entries that may have no query token. These have no tokens either, so that no block reads their
+/// sequences.
+template <class Base>
+PAGODA_DEVICE EntryView entry_of(const RaggedArgs<Base>& a, int batch) {
+  EntryView entry   = entry_of(static_cast<const Base&>(a), batch);
+  entry.query_begin = __ldg(a.cu_seqlens_q + batch);
+  if (__ldg(a.cu_seqlens_q + batch + 1) <= entry.query_begin) entry.queries = entry.tokens = 0;
+  return entry;
+}
+struct RaggedLength {
+  int length, query_begin, query_end;
+};
+template <class Base>
+PAGODA_DEVICE RaggedLength load_length(const RaggedArgs<Base>& a, int batch) {
+  return {load_length(static_cast<const Base&>(a), batch), __ldg(a.cu_seqlens_q + batch),
+          __ldg(a.cu_seqlens_q + batch + 1)};
+}
+template <class Base>
+PAGODA_DEVICE int tokens_of(const RaggedArgs<Base>& a, const RaggedLength& loaded) {
+  return loaded.query_begin < loaded.query_end ? tokens_of(static_cast<const Base&>(a), loaded.length) : 0;
+}
+
 /// Place of a tile in its sequence.
 PAGODA_DEVICE int tile_at(const Args&, int, int index) { return index; }
 PAGODA_DEVICE int tile_at(const OptionArgs& a, int sequence, int index) {
