@@ -82,7 +82,7 @@ TYPED_TEST(TunedOneOrNone, Layouts) {
       for (const bool indirect : {false, true})
         TestFixture::expect_right(TestFixture::ragged(shape, indirect),
                                   {.layout    = layout,
-                                   .page_size = indirect ? 48 : 16,
+                                   .page_size = indirect ? 48 : 1,
                                    .order     = indirect ? KVOrder::HND : KVOrder::NHD,
                                    .indirect  = indirect,
                                    .ragged    = true,

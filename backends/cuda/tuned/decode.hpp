@@ -12,8 +12,9 @@ struct CUstream_st;
 
 /// Decode attention by hand-tuned CUDA kernels, without Kokkos: pointers, strides and a stream.
 ///  - One query token for each entry, or with cu_seqlens_q one or none, up to 8 query heads to a kv head; keys and
-///    values of 32, 16 or 8 bits. With all score options. `fixed_splits` allows neither these nor cu_seqlens_q. The
-///    other kernels have no score options, except sinks of lists.
+///    values of 32, 16 or 8 bits; pages of any size; all score options. `fixed_splits` allows no score options, no
+///    cu_seqlens_q, and only pages of multiples of 16 tokens. The kernels below have no score options, except sinks of
+///    lists, and need pages of multiples of 8 tokens.
 ///  - On sm_90, in 16 bits, up to 128 query rows (heads times tokens) to a kv head; also latent caches (head_dim 576,
 ///    head_dim_v 512 of the same memory). Entries may have different numbers of query tokens. Here scores are sums of
 ///    head_dim / 16 steps, each of which the hardware truncates instead of rounding: log-sum-exps have errors of up to
@@ -111,7 +112,8 @@ struct Problem {
   ///    griddepcontrol.wait (cudaGridDependencySynchronize), at the latest before it ends: otherwise what its own
   ///    predecessor wrote is not ordered before the decode. The decode's kernels do so themselves, before they let the
   ///    kernel behind start.
-  /// No effect on older cards, beyond 8 query rows to a kv head, on latent caches and with stream-K.
+  /// No effect on older cards, beyond 8 query rows to a kv head, on latent caches, with stream-K, and with pages that are
+  /// no multiple of 16 tokens.
   bool programmatic;
   /// A list: `batch`, `sequence_ids`, `num_q_tokens` and `cu_seqlens_q` are unused, max_q_tokens is the bound on the
   /// query tokens of an entry, and total_q_tokens is the number in q. Entries' units of work (common/

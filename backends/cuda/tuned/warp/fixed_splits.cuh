@@ -61,7 +61,7 @@ PAGODA_DEVICE void decode_fixed_splits(const FixedSplitArgs& args) {
   Copies::prefetch(args);
   Copies copies(args, ring, shared_address(memory + layout.barriers) + warp * 8 * Stages, lane);
   Walk walk(args, warp, lane, lengths.count<tile_tokens>(args, lane).tiles);
-  TileProducer<Walk, Stages> producer(walk);
+  TileProducer<Walk, Stages, false> producer(walk);
   producer.next_segment(args, lane);
   producer.skip_empty_segments(args, lane);
   RowAccumulator<T, D, QueryRows> rows(lane);

@@ -104,7 +104,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   float2* const states     = reinterpret_cast<float2*>(memory + layout.states);
 
   // The first segment, on the assumption that the batch is even.
-  TileProducer<Walk, Stages> producer(Walk::equal_splits(args, warp));
+  TileProducer<Walk, Stages, !Copies::uses_maps> producer(Walk::equal_splits(args, warp));
   bool stream_k = args.stream_k;
   if (!stream_k) [[likely]]
     producer.next_segment(args, lane);

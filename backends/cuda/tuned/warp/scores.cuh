@@ -102,11 +102,7 @@ class SegmentScores<Args, Segment> {
   /// tile: its index among the tiles that are read.
   PAGODA_DEVICE OptionTileScores of_tile(int tile) const {
     const int first = tile_tokens * (tile < args_.initial_tiles ? tile : tile + skipped_);
-    const int count = len_ - first;
-    unsigned hidden = count < tile_tokens ? ~0u << count : 0;
-    // Tokens that are neither initial nor in the window.
-    const int begin = max(args_.num_initial_tokens - first, 0), end = min(window_begin_ - first, tile_tokens);
-    if (begin < end) hidden |= (1u << end) - (1u << begin);
+    const unsigned hidden = hidden_tokens(args_, first, len_, window_begin_);
     return {scale_, args_.soft_cap, args_.inverse_soft_cap, slope_, first - (len_ - 1), hidden};
   }
 

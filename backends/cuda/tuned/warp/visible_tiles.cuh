@@ -60,4 +60,24 @@ PAGODA_DEVICE int tile_at(const OptionArgs& a, int sequence, int index) {
   return index + skipped_tiles(a, __ldg(a.seq_lens + sequence));
 }
 
+/// Bit i: the query token does not see token i of the tile whose first token is `first`. len: tokens of the sequence.
+PAGODA_DEVICE unsigned hidden_tokens(const OptionArgs& a, int first, int len, int window_begin) {
+  const int count = len - first;
+  unsigned hidden = count < tile_tokens ? ~0u << count : 0;
+  // Tokens that are neither initial nor in the window.
+  const int begin = max(a.num_initial_tokens - first, 0), end = min(window_begin - first, tile_tokens);
+  if (begin < end) hidden |= (1u << end) - (1u << begin);
+  return hidden;
+}
+
+/// Bit i: the query token sees token i of a tile. index: of the tile among those that are read; tokens: of the
+/// sequence, without skipped tiles.
+PAGODA_DEVICE unsigned visible_tokens(const Args&, int, int index, int tokens) {
+  return (1u << min(tokens - index * tile_tokens, tile_tokens)) - 1;
+}
+PAGODA_DEVICE unsigned visible_tokens(const OptionArgs& a, int sequence, int index, int) {
+  const int len = __ldg(a.seq_lens + sequence);
+  return ~hidden_tokens(a, tile_at(a, sequence, index) * tile_tokens, len, window_begin(a, len)) & 0xffff;
+}
+
 }  // namespace pagoda::tuned::warp
