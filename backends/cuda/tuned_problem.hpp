@@ -47,7 +47,11 @@ inline tuned::Problem tuned_shape(const Schedule& s) {
   const AttentionOptions& o = s.options;
   t.causal                  = o.causal;
   t.options                 = {o.window_left, o.num_initial_tokens, o.logit_soft_cap, o.alibi_slopes, o.sinks};
-  if (is_list(t)) t.options.sinks = nullptr, t.list.sinks = o.sinks;  // partial states have none
+  if (is_list(t)) {
+    t.options.sinks = nullptr, t.list.sinks = o.sinks;  // partial states have none
+  } else {
+    t.cu_seqlens_q = o.cu_seqlens_q;
+  }
   return t;
 }
 
@@ -82,8 +86,8 @@ inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Pro
     if (!kv.paged) return "a list of entries, with a contiguous cache";
     if (const char* const reason = tuned_list(p, t.list)) return reason;
     t.total_q_tokens = p.q.extent[0];
-  } else if (s.options.cu_seqlens_q) {
-    t.cu_seqlens_q = s.options.cu_seqlens_q, t.total_q_tokens = p.q.extent[0];
+  } else if (t.cu_seqlens_q) {
+    t.total_q_tokens = p.q.extent[0];
   } else if (kv.batch > 0) {
     t.num_q_tokens = static_cast<int>(p.q.extent[0] / kv.batch);
   }

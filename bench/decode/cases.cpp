@@ -164,6 +164,9 @@ std::vector<Case> device_cases() {
   suite_s(DType::fp16);
   for (const int page : {1, 4, 8, 16, 32, 64, 128, 256, 0})
     cases.push_back(uniform(DType::fp16, grouped, 32, 8192, page, page == 1 ? Bar::scattered : Bar::batch));
+  for (const int page : {1, 8})
+    for (const auto& [batch, length] : {std::pair(1, 512), {1, 4096}, {32, 1024}})
+      cases.push_back(uniform(DType::fp16, grouped, batch, length, page));
   for (const Heads heads : {grouped, few})
     for (int batch = 1; batch <= 4; ++batch)
       for (const int length : {512, 1024}) cases.push_back(uniform(DType::fp16, heads, batch, length, 16, Bar::small));

@@ -37,8 +37,8 @@ constexpr std::int64_t max_visible_tokens(const AttentionOptions& o, std::int64_
 /// where few sequences of a batch have 32 query tokens (bench/NOTES.md, "The second run on an H100"). The generic
 /// kernel issues fewer instructions for 8 bits and reads long contiguous rows at 0.5 to 1.5% more bandwidth; the
 /// hand-tuned ones start sooner, merge splits faster, and balance uneven lengths better. So the generic one is faster
-/// only if rows are whole and long. Other cards were not measured, and score options neither: the rule is the same with
-/// them, for the tokens that are read.
+/// only if rows are whole and long. Other cards were not measured, and neither were score options and cu_seqlens_q: the
+/// rule is the same with them, for the tokens that are read.
 constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
   if (d.sm != 90 || d.head_dim != 128 || d.max_query_len > 1 || d.group > 8) return nullptr;
   const std::int64_t batch  = d.rows / std::max(d.num_kv_heads, 1);

@@ -92,6 +92,25 @@ TYPED_TEST(Tuned, Layouts) {
                                     {.layout = layout, .page_size = page_size, .order = order, .indirect = indirect});
 }
 
+// Several pages in a tile of 16 tokens, and pages that are no multiple of it. Table entries behind the last page of a
+// sequence are no page ids (Scene).
+TYPED_TEST(Tuned, SmallPages) {
+  for (const int page_size : {1, 2, 3, 4, 5, 8, 12, 24, 40})
+    for (const Layout layout : {Layout::paged, Layout::csr})
+      for (const KVOrder order : {KVOrder::NHD, KVOrder::HND}) {
+        const Placement placement{
+            .layout = layout, .page_size = page_size, .order = order, .indirect = order == KVOrder::HND};
+        TestFixture::expect_right({.lengths = {700, 0, 1, 15, 16, 17, 33, 260}, .num_q_heads = 8, .head_dim = 128},
+                                  placement);
+        TestFixture::expect_right({.lengths = {2100}, .num_q_heads = 3, .num_kv_heads = 3, .head_dim = 64}, placement);
+      }
+  std::vector<int> uneven(150, 20);
+  uneven[0] = 0, uneven[7] = 6000, uneven[8] = 1, uneven[149] = 0;
+  for (const int page_size : {1, 8})
+    TestFixture::expect_right({.lengths = uneven, .num_q_heads = 8, .num_kv_heads = 4, .head_dim = 128},
+                              {.layout = Layout::csr, .page_size = page_size});
+}
+
 // One shape for each size of block, rows in rounds, and rows that are divided as one stream; for machines of up to 140
 // multiprocessors.
 TYPED_TEST(Tuned, NumbersOfRows) {

@@ -45,6 +45,16 @@ TYPED_TEST(TunedOptions, InitialTokensBesideAWindow) {
   TestFixture::expect_right({.lengths = edges, .head_dim = 128, .num_initial_tokens = 4, .sinks = true});
 }
 
+// Of a tile that is read, only pages with visible tokens exist.
+TYPED_TEST(TunedOptions, WindowsOverSmallPages) {
+  for (const int page_size : {1, 2, 4, 8, 24})
+    for (const int window : {0, 1, 13, 16, 100})
+      for (const int initial : {0, 3, 20})
+        TestFixture::expect_right(
+            {.lengths = edges, .num_q_heads = 8, .head_dim = 128, .window_left = window, .num_initial_tokens = initial},
+            {.layout = Layout::paged, .page_size = page_size});
+}
+
 TYPED_TEST(TunedOptions, SoftCaps) {
   for (const double cap : {0.5, 5.0, 50.0, 1e6, 1e35})
     TestFixture::expect_right(
@@ -143,7 +153,8 @@ TYPED_TEST(TunedOptions, RandomCombinations) {
     if (below(2)) shape.logit_soft_cap = 1 + below(30);
     shape.alibi = below(2), shape.sinks = below(2);
     TestFixture::expect_right(
-        shape, {.layout = below(2) ? Layout::paged : Layout::contiguous, .page_size = 16 * (1 + below(4))});
+        shape, {.layout    = below(2) ? Layout::paged : Layout::contiguous,
+                .page_size = below(2) ? 16 * (1 + below(4)) : 1 + below(40)});
   }
 }
 

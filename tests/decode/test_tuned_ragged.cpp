@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hand-tuned kernels where batch entries have different numbers of query tokens (cu_seqlens_q).
+// The hand-tuned kernels where batch entries have different numbers of query tokens (cu_seqlens_q). Those for up to 8
+// query rows to a kv head: test_tuned_one_or_none.cpp.
 #include "tests/support/scene.hpp"
 #if defined(KOKKOS_ENABLE_CUDA)
 #include "tests/decode/tuned_suite.hpp"
@@ -106,7 +107,6 @@ TYPED_TEST(TunedRagged, NumbersOfRows) {
 TYPED_TEST(TunedRagged, EntriesWithoutQueriesAreSkipped) {
   for (const auto& kind : TestFixture::kinds({6000, 300, 3000, 70, 0, 6000}))
     for (const bool one_alone : {false, true}) {
-      if (one_alone && kind.shape.num_q_heads <= 8 * kind.shape.num_kv_heads) continue;  // the warp kernels' problems
       const int second = one_alone ? 0 : kind.max_count;
       Shape shape      = kind.shape;
       shape.query_lens = std::vector<int>{0, second, 0, 1, 0, 0};
@@ -182,10 +182,7 @@ TYPED_TEST(TunedRagged, LargeScores) {
 }
 
 TYPED_TEST(TunedRagged, Refusals) {
-  Shape few{.lengths = {40, 30}, .num_q_heads = 16, .num_kv_heads = 2, .head_dim = 128, .query_lens = {1, 0}};
-  TestFixture::expect_tuned_refused(few, {}, "(cu_seqlens_q), with up to 8 query rows to a kv head");
-  Shape many      = few;
-  many.query_lens = {17, 1};
+  const Shape many{.lengths = {40, 30}, .num_q_heads = 16, .num_kv_heads = 2, .head_dim = 128, .query_lens = {17, 1}};
   TestFixture::expect_tuned_refused(many, {}, "more than 128 query heads and tokens share a kv head");
 }
 

@@ -147,7 +147,8 @@ class Draw {
 
   void draw_query_kind() {
     if (problem_.for_tuned) {
-      longest_query_ = several_query_tokens_ ? random_.integer(2, std::min(16, 128 / group())) : 1;
+      longest_query_    = several_query_tokens_ ? random_.integer(2, std::min(16, 128 / group())) : 1;
+      placement_.ragged = random_.chance(0.3);
       return;
     }
     const double kind = random_.real();
@@ -194,7 +195,7 @@ class Draw {
     const bool many = several_query_tokens_ || group() > 8 || shape_.head_dim == 576;
     p.page_size     = !problem_.for_tuned      ? random_.pick({1, 2, 3, 5, 7, 8, 13, 16, 16, 16, 32, 48, 64, 100, 256})
                       : sixteen_bits() && many ? random_.pick({8, 16, 24, 40, 64, 128})
-                                               : random_.pick({16, 16, 32, 48, 64, 128});
+                                               : random_.pick({1, 2, 4, 5, 8, 24, 16, 16, 32, 48, 64, 128});
     p.unused_page   = random_.pick({-1, -1, -1, 0, INT_MAX, INT_MIN});
     p.indirect      = random_.chance(0.4);
     problem_.programmatic_launch = problem_.for_tuned && random_.chance(0.2);

@@ -27,18 +27,29 @@ void say(const Card& card, const char* type, int head_dim, int group, int warps,
               reinterpret_cast<long long>(kernel));
 }
 
+/// d: the card's, or the one without tensor maps, for small pages.
 template <Type T>
-void say_warp(const Card& card, const char* type, int head_dim) {
-  const Device& d      = card.device;
+void say_warp(const Card& card, const Device& d, const char* type, int head_dim) {
   const int tile_bytes = 16 * head_dim * bytes_of(T);
   for (int group = 1; group <= 8; ++group)
     for (const int warps : {8, 4, 2, 1}) {
       const warp::Block block = warp::block_of(warps, tile_bytes, head_dim, group, d);
       if (block.per_sm == 0) continue;
-      for (const auto& kernel_of : {&warp::kernel_of<T>, &warp::option_kernel_of<T>})
-        say(card, type, head_dim, group, warps, block.per_sm, block.shared,
-            kernel_of(head_dim, group, warps, block.stages, warp::uses_maps(d)));
+      const auto say_kernel = [&](const void* kernel) {
+        say(card, type, head_dim, group, warps, block.per_sm, block.shared, kernel);
+      };
+      const bool maps = warp::uses_maps(d);
+      say_kernel(warp::kernel_of<T>(head_dim, group, warps, block.stages, maps));
+      say_kernel(warp::option_kernel_of<T>(head_dim, group, warps, block.stages, maps));
+      for (const bool options : {false, true})
+        say_kernel(warp::ragged_kernel_of<T>(head_dim, group, warps, block.stages, maps, options));
     }
+}
+
+template <Type T>
+void say_warp(const Card& card, const char* type, int head_dim) {
+  say_warp<T>(card, card.device, type, head_dim);
+  if (warp::uses_maps(card.device)) say_warp<T>(card, warp::without_maps(card.device), type, head_dim);
 }
 
 /// Fixed splits, which need sm_90.

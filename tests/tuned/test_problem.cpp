@@ -39,6 +39,8 @@ TEST(TunedProblem, RaggedQueryTokens) {
   planned.schedule.options.cu_seqlens_q = reinterpret_cast<const int*>(memory + 64);
   const tuned::Problem t                = planned.passed();
   EXPECT_EQ(t.cu_seqlens_q, planned.schedule.options.cu_seqlens_q);
+  // What the plan loads depends on it.
+  EXPECT_EQ(tuned_shape(planned.schedule).cu_seqlens_q, planned.schedule.options.cu_seqlens_q);
   EXPECT_EQ(t.total_q_tokens, 7);
   EXPECT_EQ(t.max_q_tokens, 4);
   EXPECT_TRUE(t.causal);

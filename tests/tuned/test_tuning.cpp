@@ -41,6 +41,23 @@ TEST(Tuning, BlocksFitTheirMultiprocessor) {
         }
 }
 
+// Small pages take the kernels without tensor maps on every card.
+TEST(Tuning, BlocksForSmallPagesFit) {
+  for (const Card& card : cards) {
+    const Device d = without_maps(card.device);
+    EXPECT_FALSE(uses_maps(d)) << card.name;
+    for (const int tile : {byte128, half128, word128})
+      for (int group = 1; group <= 8; ++group)
+        for (const int batch_heads : {1, 8, 132, 1000}) {
+          const LaunchShape s = choose_shape(batch_heads, 64, tile, 128, group, d);
+          const Block block   = block_of(s.warps, tile, 128, group, d);
+          EXPECT_EQ(block.stages, stages_of(tile, false)) << card.name;
+          EXPECT_GE(block.per_sm, 1) << card.name;
+          EXPECT_LE(block.shared, d.shared_per_block) << card.name;
+        }
+  }
+}
+
 TEST(Tuning, EnoughIsOnItsWay) {
   for (const Card& card : cards)
     for (const int tile : {half128, word128})

@@ -11,8 +11,10 @@
 struct CUstream_st;
 
 /// Decode attention by hand-tuned CUDA kernels, without Kokkos: pointers, strides and a stream.
-///  - One query token for each sequence, up to 8 query heads to a kv head; keys and values of 32, 16 or 8 bits. With
-///    all score options, except with `fixed_splits`. The other kernels have none, except sinks of lists.
+///  - One query token for each entry, or with cu_seqlens_q one or none, up to 8 query heads to a kv head; keys and
+///    values of 32, 16 or 8 bits; pages of any size; all score options. `fixed_splits` allows no score options, no
+///    cu_seqlens_q, and only pages of multiples of 16 tokens. The kernels below have no score options, except sinks of
+///    lists, and need pages of multiples of 8 tokens.
 ///  - On sm_90, in 16 bits, up to 128 query rows (heads times tokens) to a kv head; also latent caches (head_dim 576,
 ///    head_dim_v 512 of the same memory). Entries may have different numbers of query tokens. Here scores are sums of
 ///    head_dim / 16 steps, each of which the hardware truncates instead of rounding: log-sum-exps have errors of up to
@@ -104,13 +106,14 @@ struct Problem {
   /// the launch is cooperative, CUDA 13.0 does so in graphs only.
   ///  - The kernel before may write the queries and the newest 16 tokens of each sequence. The decode waits until that
   ///    kernel has completed and its writes are visible before it reads these or writes anything.
-  ///  - Lengths, sequence ids, tables and older tokens are read without waiting. Kernels that completed before the
-  ///    kernel before the decode began must have written them.
+  ///  - Lengths, sequence ids, tables, cu_seqlens_q and older tokens are read without waiting. Kernels that completed
+  ///    before the kernel before the decode began must have written them.
   ///  - The decode waits for that one kernel only. If that kernel was itself launched programmatically, it must execute
   ///    griddepcontrol.wait (cudaGridDependencySynchronize), at the latest before it ends: otherwise what its own
   ///    predecessor wrote is not ordered before the decode. The decode's kernels do so themselves, before they let the
   ///    kernel behind start.
-  /// No effect on older cards, beyond 8 query rows to a kv head, on latent caches and with stream-K.
+  /// No effect on older cards, beyond 8 query rows to a kv head, on latent caches, with stream-K, and with pages that
+  /// are no multiple of 16 tokens.
   bool programmatic;
   /// A list: `batch`, `sequence_ids`, `num_q_tokens` and `cu_seqlens_q` are unused, max_q_tokens is the bound on the
   /// query tokens of an entry, and total_q_tokens is the number in q. Entries' units of work (common/
@@ -141,7 +144,7 @@ const char* why_not(const Problem& problem, const Device& device);
 
 /// Bytes of device memory that decodes of such heads and query tokens write besides their outputs, for any batch. Here
 /// and below, only the problem's type, num_q_heads, num_kv_heads, head_dim, head_dim_v, max_q_tokens, list.max_entries,
-/// causal, whether it has options, fixed_splits and, with these, max_batch and max_seq_len count.
+/// causal, whether it has options or cu_seqlens_q, fixed_splits and, with these, max_batch and max_seq_len count.
 std::size_t workspace_bytes(const Problem& problem, const Device& device);
 
 /// Sets a workspace up, once, and loads the kernels. Every decode leaves the workspace as it was; one decode may be in

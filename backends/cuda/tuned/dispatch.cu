@@ -93,6 +93,9 @@ const char* why_not(const Problem& p, const Device& d) {
     return "an exactness other than fast, without sm_90, with more than 8 query rows to a kv head or with a list of "
            "entries";
   if (p.fixed_splits && p.options.any()) return "a score option, with an exactness other than fast";
+  if (p.fixed_splits && p.block_table && p.page_size % 16 != 0)
+    return "page_size is not a multiple of 16, with an exactness other than fast";
+  if (p.fixed_splits && p.cu_seqlens_q) return "cu_seqlens_q, with an exactness other than fast";
   if (p.fixed_splits && p.batch > p.max_batch) return "batch is more than max_batch";
   const Type q = is_eight_bits(p.type) ? Type::fp16 : p.type;
   if (p.q.type != q) return "q is not of the keys' type (fp16 for 8-bit keys)";

@@ -25,14 +25,17 @@ struct Args {
   const int *seq_lens, *block_table;
   Divisor num_splits;  ///< splits of each batch head of an even batch
   Divisor num_kv_heads;
-  Divisor copies_per_page;  ///< a copy loads 16 tokens (warp kernels) or 8 (wgmma kernels) of one page
+  Divisor copies_per_page;  ///< a copy loads up to 16 tokens (warp kernels) or 8 (wgmma kernels) of one page
   int batch;
   int table_row, table_page, last_page;  ///< last_page: last entry of a table row (with page_indptr: of the table)
   bool has_ids, has_indptr;
   bool stream_k;         ///< the batch is divided by stream-K, whether or not it is even
   bool single_sequence;  ///< batch is 1, which is always even: blocks start without looking at lengths
   bool programmatic;     ///< the previous kernel may still write queries and the newest tokens; never with stream_k
-  int group_size;        ///< query heads that share a kv head
+  /// Warp kernels: a tile has 2^log_copies copies, each of tokens of one page. More than one only where copies are by
+  /// address.
+  std::uint8_t log_copies;
+  int group_size;  ///< query heads that share a kv head
 
   const int *sequence_ids, *page_indptr;
   Heads q;
@@ -47,6 +50,7 @@ struct Args {
   bool lse_double;
   int page_size;
   Cache k, v;
+  const int* cu_seqlens_q;  ///< [batch + 1]; only the instances for it read it
 };
 
 }  // namespace pagoda::tuned

@@ -96,6 +96,7 @@ inline void set_args(const Problem& p, const LaunchShape& shape, int copy_tokens
   a.num_kv_heads    = Divisor::of(p.num_kv_heads);
   a.num_splits      = Divisor::of(shape.num_splits);
   a.stream_k = shape.stream_k, a.single_sequence = p.batch == 1 && !shape.stream_k;
+  a.cu_seqlens_q = p.cu_seqlens_q;
   a.q = p.q, a.out = p.out, a.lse = p.lse, a.lse_double = p.lse_double;
   a.lse_token = p.lse_token, a.lse_head = p.lse_head;
   a.scale = static_cast<float>(p.softmax_scale * 1.4426950408889634);

@@ -51,8 +51,8 @@ struct BatchTotals {
   bool even;
 };
 
-/// What SequenceLengths loads of a batch entry, and the tokens of the entry that follow from it. Overloads keep
-/// arithmetic out of the first function, so that loads do not wait for each other.
+/// What SequenceLengths loads of a batch entry, and the tokens of the entry that follow from it. Overloads may load
+/// more. They keep arithmetic out of the first function, so that loads do not wait for each other.
 template <class Args>
 PAGODA_DEVICE int load_length(const Args& a, int batch) {
   return entry_of(a, batch).tokens;
@@ -63,7 +63,8 @@ PAGODA_DEVICE int tokens_of(const Args&, int length) {
 }
 
 /// Reads all lengths of a batch, with lanes over batch entries. The constructor starts the first loads: issued after
-/// the first copies, they would wait for all of these.
+/// the first copies, they would wait for all of these. Length: what load_length() returns.
+template <class Length = int>
 class SequenceLengths {
  public:
   template <class Args>
@@ -78,7 +79,7 @@ class SequenceLengths {
   template <int TileTokens, class Args>
   PAGODA_DEVICE BatchTotals count(const Args& a, int lane) const {
     int tiles = 0, longest = 0, sequences = 0;
-    const auto add = [&](int length) {
+    const auto add = [&](const Length& length) {
       const int n = num_tiles<TileTokens>(tokens_of(a, length));
       tiles += n, longest = max(longest, n), sequences += n > 0;
     };
@@ -97,7 +98,7 @@ class SequenceLengths {
 
  private:
   static constexpr int loads = 8;
-  int loaded_[loads]         = {};
+  Length loaded_[loads]      = {};
 };
 
 /// Walks the segments of a block, one after another. There are two ways to divide a batch:

@@ -25,11 +25,11 @@ PAGODA_DEVICE void decode_fixed_splits(const FixedSplitArgs& args) {
   SplitStates<D, Warps> states(memory, layout, args.group_size, of_splits);
   if (threadIdx.x == 0) barrier_init(of_splits, Warps);
 
-  const SequenceLengths lengths(args, lane);
+  const SequenceLengths<> lengths(args, lane);
   Copies::prefetch(args);
   Copies copies(args, ring, barriers + warp * 8 * Stages, lane);
   Walk walk(args, warp, lane, lengths.count<tile_tokens>(args, lane));
-  TileProducer<Walk, Stages> producer(walk);
+  TileProducer<Walk, Stages, false> producer(walk);
   producer.next_segment(args, lane);
   producer.skip_empty_segments(args, lane);
   RowAccumulator<T, D, QueryRows> rows(lane);

@@ -21,9 +21,11 @@ PAGODA_DEVICE void sync_warps() {
   Warps == 1 ? __syncwarp() : __syncthreads();
 }
 
-template <class Rows>
+template <class Args, class Rows>
 PAGODA_DEVICE void load_queries(const Args& args, const Segment& s, Rows& rows) {
-  rows.begin(static_cast<const typename Rows::Query*>(args.q.data) + s.batch * args.q.token +
+  const EntryView entry = entry_of(args, s.batch);
+  if (entry.queries == 0) return rows.reset();
+  rows.begin(static_cast<const typename Rows::Query*>(args.q.data) + entry.query_begin * args.q.token +
                  s.head * args.group_size * args.q.head,
              args.q.head, args.group_size);
 }
@@ -93,7 +95,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   float2* const states     = reinterpret_cast<float2*>(memory + layout.states);
 
   // The first segment, on the assumption that the batch is even.
-  TileProducer<Walk, Stages> producer(Walk::equal_splits(args, warp));
+  TileProducer<Walk, Stages, !Copies::uses_maps> producer(Walk::equal_splits(args, warp));
   bool stream_k = args.stream_k;
   if (!stream_k) [[likely]]
     producer.next_segment(args, lane);
@@ -107,7 +109,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   bool programmatic = Copies::uses_maps && args.programmatic;  // the previous kernel has not been waited for yet
   if (any && !programmatic) load_queries(args, s, rows);
   Copies::prefetch(args);
-  const SequenceLengths lengths(args, lane);
+  const SequenceLengths<decltype(load_length(args, lane))> lengths(args, lane);
   Copies copies(args, ring, shared_address(memory + layout.barriers) + warp * 8 * Stages, lane);
   Ring<Stages> issued, used;
   if (!stream_k) producer.skip_empty_segments(args, lane);

@@ -14,6 +14,10 @@ const void* kernel_of(int head_dim, int group_size, int warps, int stages, bool 
 template <Type T>
 const void* option_kernel_of(int head_dim, int group_size, int warps, int stages, bool tensor_maps);
 
+/// The same for cu_seqlens_q, with and without score options (ragged_kernels_TYPE.cu).
+template <Type T>
+const void* ragged_kernel_of(int head_dim, int group_size, int warps, int stages, bool tensor_maps, bool options);
+
 /// The kernel for fixed splits (fixed_splits.cuh), which are for tensor maps only.
 template <Type T>
 const void* fixed_kernel_of(int head_dim, int group_size);

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 
 namespace pagoda::tuned::warp {
 
@@ -20,6 +21,11 @@ namespace {
 int group_size_of(const Problem& p) { return p.num_q_heads / p.num_kv_heads; }
 int tile_bytes_of(const Problem& p) { return tile_tokens * p.head_dim * bytes_of(p.type); }
 int quads_of_batch_head(const Problem& p) { return group_size_of(p) * (p.head_dim / 4); }
+/// Tokens of a copy, all of one page.
+int copy_tokens_of(const Problem& p) { return p.block_table ? std::gcd(p.page_size, tile_tokens) : tile_tokens; }
+/// Kernels without tensor maps copy small pages, on every card.
+Device device_for(const Problem& p, const Device& d) { return copy_tokens_of(p) < tile_tokens ? without_maps(d) : d; }
+
 Block block_for(const Problem& p, int warps, const Device& d) {
   return block_of(warps, tile_bytes_of(p), p.head_dim, group_size_of(p), d);
 }
@@ -41,8 +47,11 @@ const void* with_type(const Problem& p, const auto& f) {
 }
 const void* find_kernel(const Problem& p, int warps, int stages, bool maps) {
   return with_type(p, [&]<Type T>() {
-    return p.options.any() ? option_kernel_of<T>(p.head_dim, group_size_of(p), warps, stages, maps)
-                           : kernel_of<T>(p.head_dim, group_size_of(p), warps, stages, maps);
+    const int group    = group_size_of(p);
+    const bool options = p.options.any();
+    return p.cu_seqlens_q ? ragged_kernel_of<T>(p.head_dim, group, warps, stages, maps, options)
+           : options      ? option_kernel_of<T>(p.head_dim, group, warps, stages, maps)
+                          : kernel_of<T>(p.head_dim, group, warps, stages, maps);
   });
 }
 const void* find_fixed_kernel(const Problem& p) {
@@ -144,12 +153,10 @@ const char* why_not(const Problem& p) {
     return "head_dim is not one of 64 (not of 8 bits), 128";
   if (p.max_q_tokens > 1) return "several query tokens of a type that is not of 16 bits";
   if (group_size_of(p) > 8) return "more than 8 query heads share a kv head, of a type that is not of 16 bits";
-  if (p.cu_seqlens_q) return "numbers of query tokens that differ (cu_seqlens_q), with up to 8 query rows to a kv head";
-  if (p.block_table && p.page_size % tile_tokens != 0) return "page_size is not a multiple of 16";
   return nullptr;
 }
 
-bool fits(const Problem& p, const Device& d) { return block_for(p, 1, d).per_sm > 0; }
+bool fits(const Problem& p, const Device& d) { return block_for(p, 1, device_for(p, d)).per_sm > 0; }
 
 std::size_t workspace_bytes(const Problem& p, const Device& d) {
   if (is_list(p))
@@ -162,12 +169,14 @@ std::size_t workspace_bytes(const Problem& p, const Device& d) {
 void prepare(const Problem& p, const Device& d) {
   if (is_list(p)) return allow_shared_memory(find_list_kernel(p), d.shared_per_block);
   if (p.fixed_splits) return allow_shared_memory(find_fixed_kernel(p), d.shared_per_block);
-  for (const int warps : {8, 4, 2, 1})
-    if (const void* const kernel = find_kernel(p, warps, block_for(p, warps, d).stages, uses_maps(d)))
-      allow_shared_memory(kernel, d.shared_per_block);
+  for (const Device& device : {d, without_maps(d)})
+    for (const int warps : {8, 4, 2, 1})
+      if (const void* const kernel = find_kernel(p, warps, block_for(p, warps, device).stages, uses_maps(device)))
+        allow_shared_memory(kernel, d.shared_per_block);
 }
 
-LaunchShape choose_shape(const Problem& p, const Device& d) {
+LaunchShape choose_shape(const Problem& p, const Device& actual) {
+  const Device d = device_for(p, actual);
   if (is_list(p)) return {d.num_sms, 1, true, list_warps};
   if (p.fixed_splits) return {d.num_sms * fixed_block_for(p, d).per_sm, 1, true, fixed_split_warps(tile_bytes_of(p))};
   const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
@@ -177,14 +186,17 @@ LaunchShape choose_shape(const Problem& p, const Device& d) {
   return choose_shape(batch_heads, tiles, tile_bytes_of(p), p.head_dim, group_size_of(p), d);
 }
 
-bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
+bool decode_with(const LaunchShape& shape, const Problem& p, const Device& actual, void* workspace,
+                 CUstream_st* stream) {
+  const Device d = device_for(p, actual);
   if (is_list(p)) return decode_list(shape, p, workspace, stream);
   if (p.fixed_splits) return decode_fixed(shape, p, d, workspace, stream);
   const bool maps        = uses_maps(d);
   const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
-  OptionArgs a{};  // kernels without options read the part that is Args
-  set_args(p, shape, tile_tokens, a);
-  if (p.options.any()) set_options(p, a);
+  OptionArgs a{};  // kernels without options read the part that is Args; RaggedArgs adds no field
+  set_args(p, shape, copy_tokens_of(p), a);
+  while (copy_tokens_of(p) << a.log_copies < tile_tokens) ++a.log_copies;
+  set_options(p, a);
   if (maps) a.k_map = make_tensor_map(p, p.k, tile_tokens), a.v_map = make_tensor_map(p, p.v, tile_tokens);
   a.quads_per_join = (quads_of_batch_head(p) + shape.num_splits - 1) / shape.num_splits;
   a.programmatic   = p.programmatic && maps && !shape.stream_k;

@@ -48,10 +48,9 @@ class ListProducer {
         if (no_more_ || queued_ == queued_segments || !begin_next(args)) return;
         continue;
       }
-      const int owner = tiles_done_ & 31;  // lane that knows where the tile lies
-      copies_.begin(issued_.slot, lane_ == owner, owner, pages_.now(), head_);
+      copies_.begin(issued_.slot, lane_ == pages_.owner(args, tiles_done_), pages_.now(), head_);
       issued_.next(), ++in_flight_, --tiles_left_;
-      if ((++tiles_done_ & 15) == 0) tiles_done_ & 16 ? pages_.load_next(args) : pages_.advance();
+      pages_.done(args, ++tiles_done_);
     }
   }
   /// Takes the next segment from the queue and begins its query rows. Returns null if there is none. The segment stays
@@ -169,7 +168,7 @@ class ListProducer {
 
   ListWalk<ListWork> walk_;
   Copies copies_;
-  PageLookahead pages_;
+  PageLookahead<false> pages_;
   WarpMemory memory_;
   int lane_;
   Ring<Stages> issued_, used_;

@@ -16,4 +16,8 @@ struct OptionArgs : Args {
   const float* sinks;                ///< [query heads]; null: none
 };
 
+/// The same as Base, which is Args or OptionArgs, for entries with different numbers of query tokens: one or none.
+template <class Base>
+struct RaggedArgs : Base {};
+
 }  // namespace pagoda::tuned::warp

@@ -10,13 +10,16 @@ namespace pagoda::tuned::warp {
 
 using Segment = tuned::Segment<tile_tokens>;
 
-/// Looks up page ids before their use. Each lane holds the location of one of the warp's next 32 tiles and loads that
-/// of one of the 32 after them.
+/// Looks up page ids before their use. Each lane holds the location of one of the warp's next 32 copies and loads that
+/// of one of the 32 after them. SmallPages: a tile may have several copies (Args::log_copies); otherwise it has one.
+template <bool SmallPages>
 class PageLookahead {
  public:
   template <class Args>
   PAGODA_DEVICE void begin(const Args& a, const Segment& s, int lane) {
-    next_tile_ = s.first_tile + lane * s.tile_step, step_ = 32 * s.tile_step, sequence_ = s.sequence;
+    const int log = log_copies(a);
+    next_tile_ = s.first_tile + (lane >> log) * s.tile_step, step_ = (32 >> log) * s.tile_step, sequence_ = s.sequence;
+    if constexpr (SmallPages) copy_ = lane & ((1 << log) - 1);
     cursor_.begin(a, s.sequence);
     now_ = look_up(a);
   }
@@ -26,22 +29,33 @@ class PageLookahead {
     cursor_.begin(a, s.sequence);
     now_ = first;
   }
+  /// Lane that knows where the first copy of a tile lies; those of its other copies follow. tile: counted from the
+  /// first one of the segment.
+  PAGODA_DEVICE static int owner(const Args& a, int tile) { return tile << log_copies(a) & 31; }
+  /// Looks ahead, when `tiles` tiles of the segment are done.
   template <class Args>
-  PAGODA_DEVICE void load_next(const Args& a) {
-    next_ = look_up(a);
+  PAGODA_DEVICE void done(const Args& a, int tiles) {
+    const int half = 16 >> log_copies(a);
+    if ((tiles & (half - 1)) != 0) return;
+    if (tiles & half) {
+      next_ = look_up(a);
+    } else {
+      now_ = next_;
+    }
   }
-  PAGODA_DEVICE void advance() { now_ = next_; }
   PAGODA_DEVICE TokenLocation now() const { return now_; }
 
  private:
+  PAGODA_DEVICE static int log_copies(const Args& a) { return SmallPages ? a.log_copies : 0; }
   template <class Args>
   PAGODA_DEVICE TokenLocation look_up(const Args& a) {
-    const int tile = next_tile_;
+    const int tile = next_tile_, log = log_copies(a);
     next_tile_ += step_;
-    return cursor_.look_up(a, sequence_, tile_at(a, sequence_, tile));
+    return cursor_.look_up(a, sequence_, (tile_at(a, sequence_, tile) << log) + copy_, tile_tokens >> log);
   }
   PageCursor<tile_tokens> cursor_;
   int next_tile_ = 0, step_ = 0, sequence_ = 0;
+  int copy_ = 0;  ///< index of the lane's copies in their tiles
   TokenLocation now_{}, next_{};
 };
 
@@ -51,11 +65,11 @@ class PageLookahead {
 PAGODA_DEVICE bool has_newest_16_tokens(const Segment& s) { return 16 * (s.first_tile + 2) > s.len; }
 
 /// Starts the copies of all tiles of a warp in the order of their use, across segments.
-template <class Walk, int Stages>
+template <class Walk, int Stages, bool SmallPages>
 struct TileProducer {
   Walk walk;
   typename Walk::Segment segment;  ///< segment of the next tile to copy; first_tile is that tile
-  PageLookahead pages;
+  PageLookahead<SmallPages> pages;
   int tiles_done = 0;      ///< tiles of the segment that are done
   bool more      = false;  ///< there is a next tile; while lengths are unknown: a next segment
 
@@ -75,14 +89,19 @@ struct TileProducer {
   template <class Args, class Copies>
   PAGODA_DEVICE void copy_next_tile(const Args& args, Copies& copies, Ring<Stages>& issued, int lane) {
     if (!more) return copies.begin_none();
-    const int owner = tiles_done & 31;  // lane that knows where the tile lies
-    copies.begin(issued.slot, lane == owner, owner, pages.now(), segment.head);
+    const int owner = pages.owner(args, tiles_done);
+    if constexpr (SmallPages) {
+      copies.begin(issued.slot, owner, pages.now(), segment.head,
+                   [&] { return visible_tokens(args, segment.sequence, segment.first_tile, segment.len); });
+    } else {
+      copies.begin(issued.slot, lane == owner, pages.now(), segment.head);
+    }
     issued.next();
     segment.first_tile += segment.tile_step;
     if (segment.first_tile >= segment.end_tile()) {
       skip_empty_segments(args, lane);
-    } else if ((++tiles_done & 15) == 0) {
-      tiles_done & 16 ? pages.load_next(args) : pages.advance();
+    } else {
+      pages.done(args, ++tiles_done);
     }
   }
 };

@@ -4,6 +4,8 @@
 #include "backends/cuda/tuned/warp/tiles.cuh"
 #include "backends/cuda/tuned/warp/visible_tiles.cuh"
 
+#include <concepts>
+
 /// What happens between the two products: the scale, score options, and tokens that the query does not see. The
 /// accumulators (product_*.cuh) take an object for each tile:
 ///  - of(product, token) is the score of a token of the tile,
@@ -86,8 +88,8 @@ class SegmentScores {
   float scale_;
 };
 
-template <class Segment>
-class SegmentScores<OptionArgs, Segment> {
+template <std::derived_from<OptionArgs> Args, class Segment>
+class SegmentScores<Args, Segment> {
  public:
   PAGODA_DEVICE SegmentScores(const OptionArgs& args, const Segment& s, int row)
       : args_(args), len_(__ldg(args.seq_lens + s.sequence)), scale_(scale_of(args, s)) {
@@ -100,11 +102,7 @@ class SegmentScores<OptionArgs, Segment> {
   /// tile: its index among the tiles that are read.
   PAGODA_DEVICE OptionTileScores of_tile(int tile) const {
     const int first = tile_tokens * (tile < args_.initial_tiles ? tile : tile + skipped_);
-    const int count = len_ - first;
-    unsigned hidden = count < tile_tokens ? ~0u << count : 0;
-    // Tokens that are neither initial nor in the window.
-    const int begin = max(args_.num_initial_tokens - first, 0), end = min(window_begin_ - first, tile_tokens);
-    if (begin < end) hidden |= (1u << end) - (1u << begin);
+    const unsigned hidden = hidden_tokens(args_, first, len_, window_begin_);
     return {scale_, args_.soft_cap, args_.inverse_soft_cap, slope_, first - (len_ - 1), hidden};
   }
 

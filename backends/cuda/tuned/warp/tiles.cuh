@@ -47,7 +47,7 @@ class TensorCopies {
     }
   }
   /// Starts to copy a tile of keys and one of values. is_owner: this lane knows the location.
-  PAGODA_DEVICE void begin(int slot, bool is_owner, int, TokenLocation from, int head) {
+  PAGODA_DEVICE void begin(int slot, bool is_owner, TokenLocation from, int head) {
     if (is_owner) {
       const std::uint32_t to = ring_ + slot * 2 * TileShape::bytes, barrier = barriers_ + 8 * slot;
       barrier_expect_bytes(barrier, 2 * TileShape::bytes);
@@ -73,7 +73,8 @@ class TensorCopies {
   std::uint64_t policy_;
 };
 
-/// Copies by asynchronous copies of 16 bytes a lane (sm_80 and newer). The same interface.
+/// Copies by asynchronous copies of 16 bytes a lane (sm_80 and newer). The same interface, except that a tile may lie
+/// in several small pages.
 template <class TileShape, int Stages>
 class LaneCopies {
  public:
@@ -83,12 +84,19 @@ class LaneCopies {
       : args_(args), ring_(ring), lane_(lane), policy_(read_once_policy()) {}
 
   PAGODA_DEVICE static void prefetch(const Args&) {}
-  /// owner: lane that knows the location.
-  PAGODA_DEVICE void begin(int slot, bool, int owner, TokenLocation from, int head) {
-    const int page = __shfl_sync(~0u, from.page, owner), token = __shfl_sync(~0u, from.token, owner);
+  /// owner: lane that knows the location of the tile's first copy; the lanes behind it know those of the others.
+  /// visible: returns the tokens that the query token sees, as bits, at least one. The others may lie in pages that do
+  /// not exist, which are not read if a tile has several copies.
+  template <class Visible>
+  PAGODA_DEVICE void begin(int slot, int owner, TokenLocation from, int head, const Visible& visible) {
     const std::uint32_t to = ring_ + slot * 2 * TileShape::bytes;
-    copy(to, args_.k, page, token, head);
-    copy(to + TileShape::bytes, args_.v, page, token, head);
+    if (args_.log_copies == 0) {
+      const int page = __shfl_sync(~0u, from.page, owner), token = __shfl_sync(~0u, from.token, owner);
+      copy(to, args_.k, page, token, head);
+      copy(to + TileShape::bytes, args_.v, page, token, head);
+    } else {
+      copy_small_pages(to, owner, from, head, visible());
+    }
     commit_copies();
   }
   PAGODA_DEVICE void begin_none() { commit_copies(); }
@@ -112,6 +120,25 @@ class LaneCopies {
       const int row = row0 + i;  // a page may end within a tile: nothing behind it is read
       copy_async(to + TileShape::offset(row, chunk), base + min(token + row, args_.page_size - 1) * from.token,
                  policy_);
+    }
+  }
+
+  /// Copies a tile of small pages, with the last visible token in place of each hidden one.
+  PAGODA_DEVICE void copy_small_pages(std::uint32_t to, int owner, TokenLocation from, int head,
+                                      unsigned visible) const {
+    constexpr int chunks = TileShape::row_bytes / 16, rows_at_once = 32 / chunks;
+    const int row0 = lane_ / chunks, chunk = lane_ % chunks, last = 31 - __clz(static_cast<int>(visible));
+    const int log = 4 - args_.log_copies;  // log2 of the tokens of a copy
+    const char* const keys   = static_cast<const char*>(args_.k.data) + head * args_.k.head + 16 * chunk;
+    const char* const values = static_cast<const char*>(args_.v.data) + head * args_.v.head + 16 * chunk;
+#pragma unroll 8
+    for (int i = 0; i < TileShape::tokens; i += rows_at_once) {
+      const int row = row0 + i, token = visible >> row & 1 ? row : last, source = owner + (token >> log);
+      const std::int64_t page = __shfl_sync(~0u, from.page, source);
+      const std::int64_t at   = __shfl_sync(~0u, from.token, source) + (token & ((1 << log) - 1));
+      const std::uint32_t place = to + TileShape::offset(row, chunk);
+      copy_async(place, keys + page * args_.k.page + at * args_.k.token, policy_);
+      copy_async(place + TileShape::bytes, values + page * args_.v.page + at * args_.v.token, policy_);
     }
   }
 

@@ -12,6 +12,11 @@ namespace pagoda::tuned::warp {
 inline constexpr int tile_tokens = 16;
 
 constexpr bool uses_maps(const Device& d) { return d.sm >= 90; }
+/// The device as a card without tensor maps.
+constexpr Device without_maps(Device d) {
+  d.sm = std::min(d.sm, 86);
+  return d;
+}
 
 /// The most warps of all blocks of a multiprocessor: each may take 255 registers.
 inline constexpr int warps_per_sm = 8;

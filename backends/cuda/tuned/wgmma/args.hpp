@@ -22,7 +22,6 @@ struct Args : tuned::Args {
 /// The same where entries have different numbers of query tokens. Each kernel has an instance for either.
 struct RaggedArgs : Args {
   static constexpr bool ragged = true;
-  const int* cu_seqlens_q;  ///< [batch + 1]
 };
 
 /// The same for a list. Only the grouped kernels have an instance for it.

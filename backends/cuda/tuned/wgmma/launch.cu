@@ -143,7 +143,6 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
   const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
   RaggedArgs a{};  // kernels of the uniform instance read the part that is Args
   set_args(p, shape, copy_tokens, a);
-  a.cu_seqlens_q   = p.cu_seqlens_q;
   a.q_tokens_bound = p.cu_seqlens_q ? p.max_q_tokens : p.num_q_tokens;
   a.heads = Divisor::of(group_size), a.rows_bound = group_size * a.q_tokens_bound;
   a.hidden_bound = p.causal ? a.q_tokens_bound - 1 : 0;

@@ -57,7 +57,7 @@ class SegmentCursor {
     last_split_block = stream_k_ ? segment.last_block : segment.last_fixed_split(segment.end_tile());
     valid            = Walk::block() <= last_split_block;
   }
-  SequenceLengths lengths_;
+  SequenceLengths<> lengths_;
   Walk walk_;
   bool stream_k_;
 };
