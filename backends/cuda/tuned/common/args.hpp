@@ -19,12 +19,18 @@ struct alignas(32) QuadPartial {
   float2 state, unused;
 };
 
+/// Scales of single tokens. Strides are in bytes.
+struct TokenScales {
+  const float* data;  ///< null: tokens have none of their own
+  std::uint32_t page, token, head;
+};
+
 /// Everything a kernel reads, by value. Fields are in the order in which kernels need them: arguments are loaded in
 /// 64-byte lines, on first use, and each line delays the first copy by a tenth of a microsecond.
 struct Args {
   const int *seq_lens, *block_table;
   Divisor num_splits;  ///< splits of each batch head of an even batch
-  Divisor num_kv_heads;
+  Divisor num_kv_heads;  ///< kv heads, or pairs of them that a warp reads at once
   Divisor copies_per_page;  ///< a copy loads 16 tokens (warp kernels) or 8 (wgmma kernels) of one page
   int batch;
   int table_row, table_page, last_page;  ///< last_page: last entry of a table row (with page_indptr: of the table)
@@ -32,7 +38,7 @@ struct Args {
   bool stream_k;         ///< the batch is divided by stream-K, whether or not it is even
   bool single_sequence;  ///< batch is 1, which is always even: blocks start without looking at lengths
   bool programmatic;     ///< the previous kernel may still write queries and the newest tokens; never with stream_k
-  int group_size;        ///< query heads that share a kv head
+  int group_size;        ///< query heads that share a kv head, or the kv heads that a warp reads at once
 
   const int *sequence_ids, *page_indptr;
   Heads q;
@@ -46,7 +52,9 @@ struct Args {
   std::int64_t lse_token, lse_head;
   bool lse_double;
   int page_size;
-  Cache k, v;
+  Cache k, v;                       ///< `scale` is null where tokens have scales of their own
+  TokenScales k_scales, v_scales;  ///< kernels of integers
+  Divisor kv_group;                ///< query heads to a kv head
 };
 
 }  // namespace pagoda::tuned

@@ -51,9 +51,9 @@ PAGODA_DEVICE void decode_fixed_splits(const FixedSplitArgs& args) {
   using TileShape = Tile<T, D>;
   using Walk      = FixedSplitWalk<Warps>;
   extern __shared__ __align__(1024) char memory[];
-  const SharedLayout layout = shared_layout(TileShape::bytes, D, args.group_size, Warps, Stages);
+  const SharedLayout layout = shared_layout(TileShape::size, D, args.group_size, Warps, Stages);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const std::uint32_t ring = shared_address(memory) + warp * Stages * 2 * TileShape::bytes;
+  const std::uint32_t ring = shared_address(memory) + warp * ring_bytes(TileShape::size, Stages);
   float* const values      = reinterpret_cast<float*>(memory + layout.values);
   float2* const states     = reinterpret_cast<float2*>(memory + layout.states);
 
@@ -64,7 +64,7 @@ PAGODA_DEVICE void decode_fixed_splits(const FixedSplitArgs& args) {
   TileProducer<Walk, Stages> producer(walk);
   producer.next_segment(args, lane);
   producer.skip_empty_segments(args, lane);
-  RowAccumulator<T, D, QueryRows> rows(lane);
+  RowsOf<T, D, QueryRows> rows(lane);
   FixedSegment s;
   bool any = walk.next(args, s);
   if (any) load_queries(args, s, rows);
@@ -81,6 +81,7 @@ PAGODA_DEVICE void decode_fixed_splits(const FixedSplitArgs& args) {
   for (;;) {
     FixedJoin join = none;
     if (any) {
+      if constexpr (TileShape::integers) rows.convert_queries();
 #pragma unroll 1
       for (int split = s.first_split; split < s.end_split; ++split) {
         if (split > s.first_split) rows.reset();

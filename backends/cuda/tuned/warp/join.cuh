@@ -68,15 +68,17 @@ PAGODA_DEVICE void add_sink(const OptionArgs& a, int head, QuadState& x) {
 }
 
 /// Stores dims 4 quad to 4 quad + 3 of a finished query row, and with the first of them its log-sum-exp. r: query head,
-/// counted from the first that shares the kv head.
+/// counted from the first of the kv head, or of the kv heads that are read at once.
 template <class Args>
 PAGODA_DEVICE void store_output(const Args& a, int batch, int kv_head, int r, int quad, QuadState x) {
   const int head       = kv_head * a.group_size + r;
   const bool sees_none = x.row_sum == 0;  // its value scale is not read
   add_sink(a, head, x);
   float weight = 0;
-  if (x.row_sum != 0)
-    weight = reciprocal(x.row_sum) * (a.v.scale && !sees_none ? __ldg(a.v.scale + kv_head * a.v.scale_head) : 1.0f);
+  if (x.row_sum != 0) {
+    weight = reciprocal(x.row_sum);
+    if (a.v.scale && !sees_none) weight *= __ldg(a.v.scale + a.kv_group.divide(head) * a.v.scale_head);
+  }
   store_quad(a.out, batch * a.out.token + head * a.out.head + 4 * quad, x.values, weight);
   if (quad == 0 && a.lse) store_lse_at(a, batch * a.lse_token + head * a.lse_head, x.row_max, x.row_sum);
 }
