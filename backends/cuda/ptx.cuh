@@ -35,6 +35,62 @@ PAGODA_DEVICE void mma(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::u
   }
 }
 
+/// d += a b, a: 16 x 8, b: 8 x 8, in fp16.
+PAGODA_DEVICE void mma_k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(b0));
+}
+
+/// d += a b, a: 16 x 32, b: 32 x 8, integers of 8 bits with sign.
+PAGODA_DEVICE void mma_s8(int (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3,
+                          std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/// Transposes an 8 x 8 matrix of 16-bit elements. Lane i holds element (i / 4, 2 (i % 4)) and the one to its right.
+PAGODA_DEVICE std::uint32_t transpose(std::uint32_t word) {
+  std::uint32_t x;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(x) : "r"(word));
+  return x;
+}
+
+/// (word & Mask) ^ flipped in one instruction; the compiler uses two.
+template <std::uint32_t Mask>
+PAGODA_DEVICE std::uint32_t masked_xor(std::uint32_t word, std::uint32_t flipped) {
+  std::uint32_t x;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(x) : "r"(word), "n"(Mask), "r"(flipped));
+  return x;
+}
+
+/// Hides a value from the compiler, which then keeps it in a register instead of computing it anew.
+PAGODA_DEVICE int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+PAGODA_DEVICE const char* opaque(const char* x) {
+  asm volatile("" : "+l"(x));
+  return x;
+}
+/// x, which no later stage of the compiler knows either: in every lane, one of the two masks has each bit.
+PAGODA_DEVICE std::uint32_t unknown(std::uint32_t x) {
+  std::uint32_t le, gt;
+  asm volatile("mov.u32 %0, %%lanemask_le;" : "=r"(le));
+  asm volatile("mov.u32 %0, %%lanemask_gt;" : "=r"(gt));
+  return (le | gt) & x;
+}
+/// base + n * stride
+PAGODA_DEVICE const char* advance(const char* base, std::uint32_t n, std::uint32_t stride) {
+  const char* x;
+  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(x) : "r"(n), "r"(stride), "l"(base));
+  return x;
+}
+
 /// Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lane i passes the address of row i % 8 of matrix
 /// i / 8, and gets element (i / 4, 2 (i % 4)) of each matrix and the one to its right. Transposed: element
 /// (2 (i % 4), i / 4) and the one below it.
@@ -69,6 +125,20 @@ PAGODA_DEVICE uint4 load_shared_bits(std::uint32_t at) {
                : "r"(at)
                : "memory");
   return r;
+}
+/// Loads one or two numbers from shared memory.
+PAGODA_DEVICE float load_shared_float(std::uint32_t at) {
+  float r;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(r) : "r"(at) : "memory");
+  return r;
+}
+PAGODA_DEVICE float2 load_shared_float2(std::uint32_t at) {
+  float2 r;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(r.x), "=f"(r.y) : "r"(at) : "memory");
+  return r;
+}
+PAGODA_DEVICE void store_shared_float(std::uint32_t at, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
 }
 PAGODA_DEVICE void store_shared(std::uint32_t at, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");

@@ -27,6 +27,10 @@ inline std::optional<tuned::Type> tuned_type(DType type) {
       return tuned::Type::fp8_e4m3;
     case DType::fp8_e5m2:
       return tuned::Type::fp8_e5m2;
+    case DType::int8:
+      return tuned::Type::int8;
+    case DType::int4:
+      return tuned::Type::int4;
     default:
       return std::nullopt;
   }
@@ -94,9 +98,9 @@ inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Pro
   t.page_size = kv.page_size();
   t.num_pages = kv.num_pages();
   for (const auto& [to, from, scale] : {std::tuple{&t.k, &kv.k, &kv.k_scale}, std::tuple{&t.v, &kv.v, &kv.v_scale}}) {
-    if (scale->data && (scale->stride[0] != 0 || scale->stride[1] != 0)) return "scales of single tokens";
     const auto bytes = [f = from](int axis) { return f->extent[axis] > 1 ? f->stride[axis] * size_of(f->type) : 128; };
-    *to              = {from->data, bytes(0), bytes(1), bytes(2), scale->data, scale->stride[2]};
+    *to              = {from->data, bytes(0), bytes(1), bytes(2), scale->data,
+                        scale->stride[2], scale->stride[0], scale->stride[1]};
   }
   t.seq_lens = kv.seq_lens, t.sequence_ids = kv.sequence_ids;
   if (kv.paged) {

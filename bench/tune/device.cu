@@ -87,7 +87,7 @@ double Device::read_us(std::size_t bytes) {
 }
 
 tuned::Problem Device::problem_of(const Batch& b) const {
-  const std::int64_t element = tuned::bytes_of(b.type), row = b.head_dim * element;
+  const std::int64_t row = tuned::row_bytes(b.type, b.head_dim);
   tuned::Problem p{};
   p.type  = b.type;
   p.batch = b.sequences, p.num_q_heads = b.num_q_heads, p.num_kv_heads = b.num_kv_heads;
@@ -111,7 +111,7 @@ tuned::Problem Device::problem_of(const Batch& b) const {
   p.seq_lens     = lengths_;
   p.num_q_tokens = p.max_q_tokens = b.num_q_tokens;
   p.causal                        = true;
-  const tuned::Type q             = tuned::is_eight_bits(b.type) ? tuned::Type::fp16 : b.type;
+  const tuned::Type q             = tuned::is_quantized(b.type) ? tuned::Type::fp16 : b.type;
   const std::int64_t heads        = b.num_q_heads;
   p.q                             = {small_, q, heads * b.head_dim, b.head_dim};
   p.out                           = {out_, q, heads * b.head_dim_v, b.head_dim_v};

@@ -33,7 +33,7 @@ struct Batch {
   }
   int longest() const { return first_tokens > tokens ? first_tokens : tokens; }
   std::size_t cache_bytes() const {
-    return std::size_t(all_tokens()) * num_kv_heads * (latent() ? head_dim : 2 * head_dim) * tuned::bytes_of(type);
+    return std::size_t(all_tokens()) * num_kv_heads * (latent() ? 1 : 2) * tuned::row_bytes(type, head_dim);
   }
 };
 

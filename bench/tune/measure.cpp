@@ -173,7 +173,7 @@ const std::vector<Batch>& sample(const tuned::Device& d) {
         for (const int sequences : {1, 2, 3, 5, 8, 12, 16, 17, 20, 24, 32, 40, 48, 64, 96, 128})
           for (const int tokens : {512, 1024, 4096}) {
             const Batch b{.type = type, .num_q_heads = q, .num_kv_heads = kv, .sequences = sequences, .tokens = tokens};
-            if (b.cache_bytes() <= 300'000'000 && (!tuned::is_eight_bits(type) || d.sm >= 90)) all.push_back(b);
+            if (b.cache_bytes() <= 300'000'000 && (!tuned::is_quantized(type) || d.sm >= 90)) all.push_back(b);
           }
     return all;
   }();
@@ -181,7 +181,7 @@ const std::vector<Batch>& sample(const tuned::Device& d) {
 }
 
 tuned::LaunchShape choice(const Batch& b, const tuned::Device& d) {
-  return tuned::warp::choose_shape(b.rows(), b.tokens / tile_tokens, tile_tokens * head_dim * tuned::bytes_of(b.type),
+  return tuned::warp::choose_shape(b.rows(), b.tokens / tile_tokens, tile_tokens * tuned::row_bytes(b.type, head_dim),
                                    head_dim, b.num_q_heads / b.num_kv_heads, d);
 }
 

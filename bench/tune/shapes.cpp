@@ -31,7 +31,7 @@ std::string text_of(const tuned::LaunchShape& s) {
 
 void print(Device& device, const Batch& b) {
   const tuned::Device& d = device.facts();
-  const int tile_bytes = 16 * b.head_dim * tuned::bytes_of(b.type), group = b.num_q_heads / b.num_kv_heads;
+  const int tile_bytes = 16 * tuned::row_bytes(b.type, b.head_dim), group = b.num_q_heads / b.num_kv_heads;
   const std::int64_t tiles = (b.longest() + 15) / 16;
   const auto chosen        = tuned::warp::choose_shape(b.rows(), tiles, tile_bytes, b.head_dim, group, d);
   std::printf("%s %d/%d %dx%d%s, read %.1f, chosen %s (%.1f):", name_of(b.type), b.num_q_heads, b.num_kv_heads,
@@ -64,7 +64,7 @@ void print_shapes(Device& device) {
     int sequences, tokens;
   };
   for (const tuned::Type type : {tuned::Type::fp16, tuned::Type::fp8_e4m3, tuned::Type::fp32}) {
-    if (tuned::is_eight_bits(type) && device.facts().sm < 90) continue;
+    if (tuned::is_quantized(type) && device.facts().sm < 90) continue;
     for (const Heads h : {Heads{32, 8}, {32, 32}, {16, 2}})
       for (const Lengths l : {Lengths{1, 4096},
                               {8, 4096},
@@ -87,7 +87,7 @@ void print_shapes(Device& device) {
   for (const bool paged : {false, true})
     for (const bool by_head : {false, true})
       for (const tuned::Type type : {tuned::Type::fp16, tuned::Type::fp8_e4m3}) {
-        if (tuned::is_eight_bits(type) && device.facts().sm < 90) continue;
+        if (tuned::is_quantized(type) && device.facts().sm < 90) continue;
         print(device, {.type = type, .sequences = 32, .tokens = 8192, .paged = paged, .by_head = by_head});
         print(device,
               {.type = type, .num_kv_heads = 32, .sequences = 32, .tokens = 4096, .paged = paged, .by_head = by_head});

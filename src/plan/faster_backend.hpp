@@ -48,7 +48,8 @@ constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
   const double sms         = std::max(d.num_sms, 1);
   const double rows_per_sm = static_cast<double>(d.rows) / sms;
   const double megabytes_per_sm =
-      static_cast<double>(tokens) * d.num_kv_heads * 2 * d.head_dim * size_of(d.type) * 1e-6 / sms;
+      static_cast<double>(tokens) * d.num_kv_heads * 2 * d.head_dim / dims_per_element(d.type) * size_of(d.type) *
+      1e-6 / sms;
   if (!even) return d.type == DType::fp8_e4m3 && d.group == 1 && megabytes_per_sm >= 12 ? "large fp8 caches" : nullptr;
 
   const bool whole      = rows_per_sm >= 1.5;                    // rows are not split
@@ -73,6 +74,10 @@ constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
       if (d.group > 4 ? megabytes_per_sm >= 1.5
                       : whole && (rows_per_sm <= 6 || (one_round && megabytes_per_sm <= 12)) && megabytes_per_sm >= 1.5)
         return "large fp32 caches";
+      return nullptr;
+    case DType::int8:
+    case DType::int4:  // the hand-tuned kernels read two kv heads at once for up to four query heads only
+      if (d.group > 4 && whole && megabytes_per_sm >= 0.12) return "large integer caches with many query heads";
       return nullptr;
     default:
       return nullptr;

@@ -173,9 +173,13 @@ TYPED_TEST(TunedOptions, NaNsAtTheEdgesOfWindows) {
                                          .logit_soft_cap     = 5,
                                          .sinks              = true}));
     for (std::size_t i = 0; i < at.size(); ++i) {
-      const int b      = static_cast<int>(i);
-      T* const row     = in_value ? sample.value(b, at[i], 0) : sample.key(b, at[i], 0);
-      row[at[i] % 128] = to_element<T>(nan);
+      const int b = static_cast<int>(i);
+      if constexpr (facts_of(dtype_v<T>).has_nan) {
+        T* const row     = in_value ? sample.value(b, at[i], 0) : sample.key(b, at[i], 0);
+        row[at[i] % 128] = to_element<T>(nan);
+      } else {
+        (in_value ? sample.value_scale(b, at[i], 0) : sample.key_scale(b, at[i], 0)) = nan;
+      }
     }
     Scene<Kokkos::Cuda, T> scene(sample, {.layout = Layout::paged, .page_size = 16});
     scene.options().backend = "tuned";

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -18,7 +19,11 @@ namespace pagoda::test {
 template <class T>
 inline constexpr bool has_tuned =
     std::is_same_v<T, float> || std::is_same_v<T, half_t> || std::is_same_v<T, bfloat16_t> ||
-    std::is_same_v<T, fp8_e4m3_t> || std::is_same_v<T, fp8_e5m2_t>;
+    std::is_same_v<T, fp8_e4m3_t> || std::is_same_v<T, fp8_e5m2_t> || std::is_same_v<T, std::int8_t> ||
+    std::is_same_v<T, int4x2_t>;
+/// Quantized caches whose tokens may have scales of their own in hand-tuned kernels.
+template <class T>
+inline constexpr bool tuned_token_scales = std::is_same_v<T, std::int8_t> || std::is_same_v<T, int4x2_t>;
 
 /// The types of a list that have hand-tuned kernels; if there are none, one other type, whose tests are skipped, as
 /// GoogleTest has no empty lists.
@@ -52,13 +57,14 @@ struct Tuned : testing::Test {
     if (!has_tuned<Element>) GTEST_SKIP() << "this build has none of the types that there are hand-tuned kernels for";
   }
 
-  /// A shape that the kernels support: queries of the cache's type, or fp16 for 8 bits, and scales that all tokens
-  /// share.
+  /// A shape that the kernels support: queries of the cache's type, or fp16 for quantized caches, and scales that all
+  /// tokens share except in integer caches.
   static Shape taken(Shape shape) {
     if (is_quantized_v<Element>) {
       shape.head_dim = 128;
       shape.q_type   = DType::fp16;
       shape.k_scales = Scales::per_head, shape.v_scales = Scales::per_tensor;
+      if (tuned_token_scales<Element>) shape.k_scales = shape.v_scales = Scales::per_token_and_head;
     }
     return shape;
   }

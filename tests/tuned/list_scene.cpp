@@ -261,7 +261,7 @@ bool ListScene::decode() {
   const auto rows  = static_cast<std::size_t>(case_.tokens * case_.q_heads);
   const auto state = static_cast<std::size_t>(list_.num_states() * case_.q_heads);
   const auto words = [&](Type type, std::size_t n) {
-    return n * static_cast<std::size_t>(case_.head_dim * bytes_of(type) / 4);
+    return n * static_cast<std::size_t>(row_bytes(type, case_.head_dim) / 4);
   };
   upload(out_d_, std::vector<std::uint32_t>(words(case_.out_type, rows), untouched));
   upload(state_d_, std::vector<std::uint32_t>(words(case_.state_type, state), untouched));
@@ -361,7 +361,7 @@ std::string ListScene::difference() const {
                  std::to_string(e.num_queries) + " queries, state " + std::to_string(e.state) + "), query " +
                  std::to_string(j) + ", head " + std::to_string(head) + ": " + found;
         // Each row is written once. What remains must be untouched.
-        const std::size_t of_row = dims * static_cast<std::size_t>(bytes_of(type)) / 4, of_lse = c.lse_double ? 2 : 1;
+        const std::size_t of_row = dims * static_cast<std::size_t>(bits_of(type)) / 32, of_lse = c.lse_double ? 2 : 1;
         std::fill_n(words.begin() + static_cast<std::ptrdiff_t>(r * of_row), of_row, untouched);
         std::fill_n(sums.begin() + static_cast<std::ptrdiff_t>(r * of_lse), of_lse, untouched);
       }

@@ -27,38 +27,40 @@ void say(const Card& card, const char* type, int head_dim, int group, int warps,
               reinterpret_cast<long long>(kernel));
 }
 
-/// d: the card's, or the one without tensor maps, for small pages.
+/// d: the card's, or the one without tensor maps, for small pages. heads: kv heads that a warp reads at once.
 template <Type T>
-void say_warp(const Card& card, const Device& d, const char* type, int head_dim) {
-  const int tile_bytes = 16 * head_dim * bytes_of(T);
-  for (int group = 1; group <= 8; ++group)
+void say_warp(const Card& card, const Device& d, const char* type, int head_dim, int heads) {
+  const warp::TileBytes tiles = warp::tile_bytes(T, head_dim, heads);
+  for (int group = 1; group <= 8 / heads; ++group)
     for (const int warps : {8, 4, 2, 1}) {
-      const warp::Block block = warp::block_of(warps, tile_bytes, head_dim, group, d);
+      const warp::Block block = warp::block_of(warps, tiles, head_dim, heads * group, d);
       if (block.per_sm == 0) continue;
       const auto say_kernel = [&](const void* kernel) {
-        say(card, type, head_dim, group, warps, block.per_sm, block.shared, kernel);
+        say(card, type, head_dim, heads * group, warps, block.per_sm, block.shared, kernel);
       };
       const bool maps = warp::uses_maps(d);
-      say_kernel(warp::kernel_of<T>(head_dim, group, warps, block.stages, maps));
-      say_kernel(warp::option_kernel_of<T>(head_dim, group, warps, block.stages, maps));
-      for (const bool options : {false, true})
-        say_kernel(warp::ragged_kernel_of<T>(head_dim, group, warps, block.stages, maps, options));
+      say_kernel(warp::kernel_of<T>(head_dim, group, warps, block.stages, maps, heads));
+      say_kernel(warp::option_kernel_of<T>(head_dim, group, warps, block.stages, maps, heads));
+      if constexpr (!is_integer(T))
+        for (const bool options : {false, true})
+          say_kernel(warp::ragged_kernel_of<T>(head_dim, group, warps, block.stages, maps, options));
     }
 }
 
 template <Type T>
-void say_warp(const Card& card, const char* type, int head_dim) {
-  say_warp<T>(card, card.device, type, head_dim);
-  if (warp::uses_maps(card.device)) say_warp<T>(card, warp::without_maps(card.device), type, head_dim);
+void say_warp(const Card& card, const char* type, int head_dim, int heads = 1) {
+  say_warp<T>(card, card.device, type, head_dim, heads);
+  if (warp::uses_maps(card.device) && !is_integer(T))
+    say_warp<T>(card, warp::without_maps(card.device), type, head_dim, heads);
 }
 
 /// Fixed splits, which need sm_90.
 template <Type T>
 void say_fixed(const Card& card, const char* type, int head_dim) {
-  const int tile_bytes = 16 * head_dim * bytes_of(T);
+  const warp::TileBytes tile = warp::tile_bytes(T, head_dim);
   for (int group = 1; group <= 8; ++group) {
-    const warp::Block block = warp::fixed_split_block(tile_bytes, head_dim, group, card.device);
-    say(card, type, head_dim, group, warp::fixed_split_warps(tile_bytes), block.per_sm, block.shared,
+    const warp::Block block = warp::fixed_split_block(tile, head_dim, group, card.device);
+    say(card, type, head_dim, group, warp::fixed_split_warps(tile), block.per_sm, block.shared,
         warp::fixed_kernel_of<T>(head_dim, group));
   }
 }
@@ -66,7 +68,7 @@ void say_fixed(const Card& card, const char* type, int head_dim) {
 /// Lists of few query rows, which need sm_90.
 template <Type T>
 void say_list(const Card& card, const char* type, int head_dim) {
-  const int tile_bytes = 16 * head_dim * bytes_of(T);
+  const int tile_bytes = 16 * row_bytes(T, head_dim);
   say(card, type, head_dim, warp::max_list_rows, warp::list_warps, 1,
       warp::list_layout(tile_bytes, head_dim, warp::list_stages(tile_bytes)).bytes, warp::list_kernel_of<T>(head_dim));
 }
@@ -104,9 +106,13 @@ int main() {
       say_warp<Type::fp16>(card, "fp16", head_dim);
       say_warp<Type::bf16>(card, "bf16", head_dim);
     }
-    if (!warp::uses_maps(card.device)) continue;  // 8-bit elements and warpgroups need sm_90
+    if (!warp::uses_maps(card.device)) continue;  // quantized elements and warpgroups need sm_90
     say_warp<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
     say_warp<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
+    for (const int heads : {1, 2}) {
+      say_warp<Type::int8>(card, "int8", 128, heads);
+      say_warp<Type::int4>(card, "int4", 128, heads);
+    }
     for (const int head_dim : {64, 128}) {
       say_fixed<Type::fp32>(card, "fp32", head_dim);
       say_fixed<Type::fp16>(card, "fp16", head_dim);

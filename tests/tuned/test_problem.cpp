@@ -63,6 +63,28 @@ TEST(TunedProblem, StridesOfQueryTokens) {
   }
 }
 
+// Scales of single tokens, and rows of half a byte for each dim.
+TEST(TunedProblem, IntegerCaches) {
+  Planned planned;
+  planned.schedule.shape.kv_type = DType::int4;
+  planned.schedule.shape.head_dim = planned.schedule.shape.head_dim_v = 128;
+  CacheRef& kv = planned.problem.kv;
+  kv.k = kv.v  = {memory, DType::int4, 4, {3, 512, 2, 64}, {512 * 128, 128, 64, 1}};
+  kv.k_scale   = {reinterpret_cast<const float*>(memory), {1024, 2, 1}};
+  kv.v_scale   = {reinterpret_cast<const float*>(memory), {0, 0, 1}};
+  const tuned::Problem t = planned.passed();
+  EXPECT_EQ(t.type, tuned::Type::int4);
+  EXPECT_EQ(t.k.page, 512 * 128);
+  EXPECT_EQ(t.k.token, 128);
+  EXPECT_EQ(t.k.head, 64);
+  EXPECT_EQ(t.k.scale_page, 1024);
+  EXPECT_EQ(t.k.scale_token, 2);
+  EXPECT_EQ(t.k.scale_head, 1);
+  EXPECT_TRUE(has_token_scales(t.k));
+  EXPECT_FALSE(has_token_scales(t.v));
+  EXPECT_EQ(tuned::row_bytes(t.type, t.head_dim), 64);
+}
+
 // What the plan allocates and loads depends on whether there are options.
 TEST(TunedProblem, ScoreOptions) {
   Planned planned;

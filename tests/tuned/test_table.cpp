@@ -17,12 +17,17 @@ using namespace warp;
 
 struct Kind {
   const char* name;
-  int tile_bytes, head_dim;
-  bool eight_bits;
+  TileBytes tile;
+  int head_dim;
+  bool quantized;
 };
 constexpr Kind kinds[] = {{"fp16, bf16, head_dim 128", half128, 128, false},
                           {"fp16, bf16, head_dim 64", half64, 64, false},
                           {"fp8, head_dim 128", byte128, 128, true},
+                          {"int8, head_dim 128", tile_bytes(Type::int8, 128), 128, true},
+                          {"int8, head_dim 128, two kv heads", tile_bytes(Type::int8, 128, 2), 128, true},
+                          {"int4, head_dim 128", tile_bytes(Type::int4, 128), 128, true},
+                          {"int4, head_dim 128, two kv heads", tile_bytes(Type::int4, 128, 2), 128, true},
                           {"fp32, head_dim 128", word128, 128, false},
                           {"fp32, head_dim 64", word64, 64, false}};
 
@@ -38,11 +43,11 @@ void write_blocks(std::ostream& out, const Card& card) {
   out << "| elements | group | warps of a block: blocks of a multiprocessor (stages, KiB of each) "
          "|\n|---|---|---|\n";
   for (const Kind& kind : kinds) {
-    if (kind.eight_bits && !uses_maps(d)) continue;  // 8-bit elements need sm_90
+    if (kind.quantized && !uses_maps(d)) continue;  // quantized elements need sm_90
     for (const int group : {1, 4, 8}) {
       out << "| " << kind.name << " | " << group << " | ";
       for (const int warps : {8, 4, 2, 1}) {
-        const Block block = block_of(warps, kind.tile_bytes, kind.head_dim, group, d);
+        const Block block = block_of(warps, kind.tile, kind.head_dim, group, d);
         out << (warps == 8 ? "" : ", ") << warps << ": " << block.per_sm << " (" << block.stages << ", "
             << (block.shared + 1023) / 1024 << ")";
       }

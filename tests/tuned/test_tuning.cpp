@@ -19,8 +19,15 @@ using namespace warp;
 
 TEST(Tuning, BlocksFitTheirMultiprocessor) {
   for (const Card& card : cards)
-    for (const auto& [tile, head_dim] :
-         {std::pair{half128, 128}, {half64, 64}, {byte128, 128}, {word128, 128}, {word64, 64}})
+    for (const auto& [tile, head_dim] : {std::pair{TileBytes(half128), 128},
+                                         {half64, 64},
+                                         {byte128, 128},
+                                         {word128, 128},
+                                         {word64, 64},
+                                         {tile_bytes(Type::int8, 128), 128},
+                                         {tile_bytes(Type::int4, 128), 128},
+                                         {tile_bytes(Type::int8, 128, 2), 128},
+                                         {tile_bytes(Type::int4, 128, 2), 128}})
       for (int group = 1; group <= 8; ++group)
         for (const int warps : {8, 4, 2, 1}) {
           const Device& d   = card.device;

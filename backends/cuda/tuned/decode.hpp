@@ -12,9 +12,10 @@ struct CUstream_st;
 
 /// Decode attention by hand-tuned CUDA kernels, without Kokkos: pointers, strides and a stream.
 ///  - One query token for each entry, or with cu_seqlens_q one or none, up to 8 query heads to a kv head; keys and
-///    values of 32, 16 or 8 bits; pages of any size; all score options. `fixed_splits` allows no score options, no
-///    cu_seqlens_q, and only pages of multiples of 16 tokens. The kernels below have no score options, except sinks of
-///    lists, and need pages of multiples of 8 tokens.
+///    values of 32, 16 or 8 bits, and integers of 8 or 4 bits; pages of any size; all score options. `fixed_splits`
+///    allows no score options, no cu_seqlens_q, no integers, and only pages of multiples of 16 tokens; integers allow no
+///    cu_seqlens_q and only such pages, too. The kernels below have no score options, except sinks of lists, and need
+///    pages of multiples of 8 tokens.
 ///  - On sm_90, in 16 bits, up to 128 query rows (heads times tokens) to a kv head; also latent caches (head_dim 576,
 ///    head_dim_v 512 of the same memory). Entries may have different numbers of query tokens. Here scores are sums of
 ///    head_dim / 16 steps, each of which the hardware truncates instead of rounding: log-sum-exps have errors of up to
@@ -24,17 +25,26 @@ struct CUstream_st;
 /// `why_not` says which problems the kernels support.
 namespace pagoda::tuned {
 
-enum class Type { fp16, bf16, fp8_e4m3, fp8_e5m2, fp32 };
-constexpr bool is_eight_bits(Type type) { return type == Type::fp8_e4m3 || type == Type::fp8_e5m2; }
-constexpr int bytes_of(Type type) { return type == Type::fp32 ? 4 : is_eight_bits(type) ? 1 : 2; }
+/// int4: a byte holds two dims, the even one in its lower half.
+enum class Type { fp16, bf16, fp8_e4m3, fp8_e5m2, fp32, int8, int4 };
+constexpr bool is_integer(Type type) { return type == Type::int8 || type == Type::int4; }
+/// Types of 8 or 4 bits, which only keys and values have.
+constexpr bool is_quantized(Type type) { return type == Type::fp8_e4m3 || type == Type::fp8_e5m2 || is_integer(type); }
+constexpr int bits_of(Type type) {
+  return type == Type::fp32 ? 32 : type == Type::int4 ? 4 : is_quantized(type) ? 8 : 16;
+}
+constexpr int row_bytes(Type type, int head_dim) { return head_dim * bits_of(type) / 8; }
 
 /// Keys or values: rows of head_dim dense elements. The strides are in bytes.
 struct Cache {
   const void* data;
   std::int64_t page, token, head;
-  const float* scale;       ///< scales of 8-bit elements; null: 1
+  const float* scale;       ///< scales of quantized elements; null: 1
   std::int64_t scale_head;  ///< from one kv head's scale to the next, in floats; 0: one for all
+  /// The same from page to page and from token to token, for integers whose tokens have scales of their own.
+  std::int64_t scale_page = 0, scale_token = 0;
 };
+constexpr bool has_token_scales(const Cache& c) { return c.scale && (c.scale_page != 0 || c.scale_token != 0); }
 
 /// Queries or outputs: rows of dense elements, indexed [query token][head]. Strides are in elements.
 struct Heads {

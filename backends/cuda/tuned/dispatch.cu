@@ -39,13 +39,13 @@ Kernels kernels_of(const Problem& p, const Device& d) {
 
 /// Whether rows of outputs start on 16 bytes.
 bool starts_on_vectors(const Heads& out) {
-  const int in_16_bytes = 16 / bytes_of(out.type);
+  const int in_16_bytes = 128 / bits_of(out.type);
   return aligned(out.data, 16) && out.token % in_16_bytes == 0 && out.head % in_16_bytes == 0;
 }
 
 const char* why_no_states(const List& l) {
   if (!l.state_out.data) return nullptr;
-  if (is_eight_bits(l.state_out.type)) return "partial states are of 8 bits";
+  if (is_quantized(l.state_out.type)) return "partial states are of 8 bits or fewer";
   if (!l.state_lse.data) return "partial states without log-sum-exps";
   return starts_on_vectors(l.state_out) ? nullptr : "rows of partial states do not start on 16 bytes";
 }
@@ -82,7 +82,7 @@ Device Device::current() {
 
 const char* why_not(const Problem& p, const Device& d) {
   if (d.sm < 80) return "the device is older than sm_80";
-  if (is_eight_bits(p.type) && d.sm < 90) return "8-bit keys and values need sm_90";
+  if (is_quantized(p.type) && d.sm < 90) return "keys and values of 8 bits or fewer need sm_90";
   if (const char* reason = is_wgmma(p, d) ? wgmma::why_not(p, d) : warp::why_not(p)) return reason;
   if (is_list(p)) {
     if (p.options.any()) return "a score option other than sinks, with a list of entries";
@@ -97,10 +97,10 @@ const char* why_not(const Problem& p, const Device& d) {
     return "page_size is not a multiple of 16, with an exactness other than fast";
   if (p.fixed_splits && p.cu_seqlens_q) return "cu_seqlens_q, with an exactness other than fast";
   if (p.fixed_splits && p.batch > p.max_batch) return "batch is more than max_batch";
-  const Type q = is_eight_bits(p.type) ? Type::fp16 : p.type;
-  if (p.q.type != q) return "q is not of the keys' type (fp16 for 8-bit keys)";
-  if (is_eight_bits(p.out.type)) return "out is of 8 bits";
-  const int in_16_bytes = 16 / bytes_of(q);
+  const Type q = is_quantized(p.type) ? Type::fp16 : p.type;
+  if (p.q.type != q) return "q is not of the keys' type (fp16 for quantized keys)";
+  if (is_quantized(p.out.type)) return "out is of 8 bits or fewer";
+  const int in_16_bytes = 128 / bits_of(q);
   if (!aligned(p.q.data, 16) || p.q.token % in_16_bytes != 0 || p.q.head % in_16_bytes != 0)
     return "rows of q do not start on 16 bytes";
   if (!aligned(p.out.data, 16) || p.out.token % 4 != 0 || p.out.head % 4 != 0)

@@ -19,12 +19,18 @@ struct alignas(32) QuadPartial {
   float2 state, unused;
 };
 
+/// Scales of single tokens. Strides are in bytes.
+struct TokenScales {
+  const float* data;  ///< null: tokens have none of their own
+  std::uint32_t page, token, head;
+};
+
 /// Everything a kernel reads, by value. Fields are in the order in which kernels need them: arguments are loaded in
 /// 64-byte lines, on first use, and each line delays the first copy by a tenth of a microsecond.
 struct Args {
   const int *seq_lens, *block_table;
   Divisor num_splits;  ///< splits of each batch head of an even batch
-  Divisor num_kv_heads;
+  Divisor num_kv_heads;     ///< kv heads, or pairs of them that a warp reads at once
   Divisor copies_per_page;  ///< a copy loads up to 16 tokens (warp kernels) or 8 (wgmma kernels) of one page
   int batch;
   int table_row, table_page, last_page;  ///< last_page: last entry of a table row (with page_indptr: of the table)
@@ -35,7 +41,7 @@ struct Args {
   /// Warp kernels: a tile has 2^log_copies copies, each of tokens of one page. More than one only where copies are by
   /// address.
   std::uint8_t log_copies;
-  int group_size;  ///< query heads that share a kv head
+  int group_size;  ///< query heads that share a kv head, or the kv heads that a warp reads at once
 
   const int *sequence_ids, *page_indptr;
   Heads q;
@@ -49,8 +55,10 @@ struct Args {
   std::int64_t lse_token, lse_head;
   bool lse_double;
   int page_size;
-  Cache k, v;
-  const int* cu_seqlens_q;  ///< [batch + 1]; only the instances for it read it
+  Cache k, v;                      ///< `scale` is null where tokens have scales of their own
+  const int* cu_seqlens_q;         ///< [batch + 1]; only the instances for it read it
+  TokenScales k_scales, v_scales;  ///< kernels of integers
+  Divisor kv_group;                ///< query heads to a kv head
 };
 
 }  // namespace pagoda::tuned

@@ -73,7 +73,7 @@ inline CUtensorMap make_tensor_map(const RowArray& a, int box_rows) {
 /// The keys or values of a problem.
 inline CUtensorMap make_tensor_map(const Problem& p, const Cache& c, int box_tokens) {
   return make_tensor_map(
-      {c.data, bytes_of(p.type), p.head_dim, p.page_size, p.num_kv_heads, p.num_pages, c.token, c.head, c.page},
+      {c.data, bits_of(p.type) / 8, p.head_dim, p.page_size, p.num_kv_heads, p.num_pages, c.token, c.head, c.page},
       box_tokens);
 }
 
@@ -83,17 +83,26 @@ inline std::int64_t max_tiles(const Problem& p, int tile_tokens) {
   return (std::min<std::int64_t>(capacity, p.max_seq_len) + tile_tokens - 1) / tile_tokens;
 }
 
-/// Sets the arguments that all kernels have. copy_tokens: tokens that one copy loads, all of one page.
-inline void set_args(const Problem& p, const LaunchShape& shape, int copy_tokens, Args& a) {
-  a.k = p.k, a.v = p.v;
+/// Sets the arguments that all kernels have. copy_tokens: tokens that one copy loads, all of one page. heads_at_once:
+/// kv heads that a warp reads at once.
+inline void set_args(const Problem& p, const LaunchShape& shape, int copy_tokens, Args& a, int heads_at_once = 1) {
+  const auto split_scales = [](const Cache& from, Cache& cache, TokenScales& scales) {
+    cache = from;
+    if (!has_token_scales(from)) return;
+    cache.scale = nullptr;
+    const auto narrow = [](std::int64_t stride) { return static_cast<std::uint32_t>(4 * stride); };
+    scales            = {from.scale, narrow(from.scale_page), narrow(from.scale_token), narrow(from.scale_head)};
+  };
+  split_scales(p.k, a.k, a.k_scales), split_scales(p.v, a.v, a.v_scales);
   a.seq_lens = p.seq_lens, a.sequence_ids = p.sequence_ids, a.block_table = p.block_table;
   a.page_indptr = p.page_indptr, a.table_row = static_cast<int>(p.table_row),
   a.table_page = static_cast<int>(p.table_page);
   a.last_page  = static_cast<int>(std::clamp<std::int64_t>(p.table_pages - 1, 0, (std::int64_t(1) << 31) - 1));
   a.has_ids = p.sequence_ids != nullptr, a.has_indptr = p.page_indptr != nullptr;
-  a.page_size = p.page_size, a.batch = p.batch, a.group_size = p.num_q_heads / p.num_kv_heads;
+  a.page_size = p.page_size, a.batch = p.batch, a.group_size = p.num_q_heads / p.num_kv_heads * heads_at_once;
+  a.kv_group        = Divisor::of(p.num_q_heads / p.num_kv_heads);
   a.copies_per_page = Divisor::of(std::max(p.page_size / copy_tokens, 1));
-  a.num_kv_heads    = Divisor::of(p.num_kv_heads);
+  a.num_kv_heads    = Divisor::of(p.num_kv_heads / heads_at_once);
   a.num_splits      = Divisor::of(shape.num_splits);
   a.stream_k = shape.stream_k, a.single_sequence = p.batch == 1 && !shape.stream_k;
   a.cu_seqlens_q = p.cu_seqlens_q;

@@ -32,7 +32,7 @@ PAGODA_DEVICE void decode_fixed_splits(const FixedSplitArgs& args) {
   TileProducer<Walk, Stages, false> producer(walk);
   producer.next_segment(args, lane);
   producer.skip_empty_segments(args, lane);
-  RowAccumulator<T, D, QueryRows> rows(lane);
+  RowsOf<T, D, QueryRows> rows(lane);
   FixedSegment s;
   bool any = walk.next(args, s);
   if (any) load_queries(args, s, rows);

@@ -73,7 +73,7 @@ PAGODA_DEVICE void store_quad(const Heads& out, std::int64_t at, const float4& v
 }
 
 /// Stores dims 4 quad to 4 quad + 3 of a finished query row, and with the first of them its log-sum-exp. r: query head,
-/// counted from the first that shares the kv head. An entry without query tokens has no outputs.
+/// counted from the first of the kv head, or of the kv heads that are read at once. An entry without query tokens has no outputs.
 template <class Args>
 PAGODA_DEVICE void store_output(const Args& a, int batch, int kv_head, int r, int quad, const QuadState& x) {
   const EntryView entry = entry_of(a, batch);
@@ -81,7 +81,7 @@ PAGODA_DEVICE void store_output(const Args& a, int batch, int kv_head, int r, in
   const int head = kv_head * a.group_size + r;
   const FinishedRow done(a, head, x.row_max, x.row_sum);
   float weight = done.weight;
-  if (a.v.scale && x.row_sum != 0) weight *= __ldg(a.v.scale + kv_head * a.v.scale_head);
+  if (a.v.scale && x.row_sum != 0) weight *= __ldg(a.v.scale + a.kv_group.divide(head) * a.v.scale_head);
   const std::int64_t row = entry.query_begin;
   store_quad(a.out, row * a.out.token + head * a.out.head + 4 * quad, x.values, weight);
   if (quad == 0 && a.lse) store_lse_at(a, row * a.lse_token + head * a.lse_head, done.row_max, done.row_sum);

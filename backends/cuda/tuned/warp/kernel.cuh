@@ -3,8 +3,8 @@
 
 #include "backends/cuda/tuned/warp/join.cuh"
 #include "backends/cuda/tuned/warp/producer.cuh"
-#include "backends/cuda/tuned/warp/product_fma.cuh"
-#include "backends/cuda/tuned/warp/product_mma.cuh"
+#include "backends/cuda/tuned/warp/rows.cuh"
+#include "backends/cuda/tuned/warp/scaled_copies.cuh"
 #include "backends/cuda/tuned/warp/scores.cuh"
 #include "backends/cuda/tuned/warp/tiles.cuh"
 #include "backends/cuda/tuned/warp/tuning.hpp"
@@ -35,11 +35,15 @@ template <class Args, class Rows, class Producer, class Copies, class Ring>
 PAGODA_DEVICE void add_tiles(const Args& args, const Segment& s, int end, std::uint32_t ring, Rows& rows,
                              Producer& producer, Copies& copies, Ring& issued, Ring& used, int lane) {
   using TileShape = typename Rows::TileShape;
-  const SegmentScores<Args, Segment> scores(args, s, rows.row_of_scores());
+  const auto scores = HeadScores<Copies::size.heads, Args, Segment>::of(args, s, rows.row_of_scores());
   for (int tile = s.first_tile; tile < end; tile += s.tile_step) {
     copies.wait(used);
-    const std::uint32_t keys = ring + used.slot * 2 * TileShape::bytes;
-    rows.template add_tile<Copies>(keys, keys + TileShape::bytes, scores.of_tile(tile));
+    const std::uint32_t keys = ring + used.slot * 2 * Copies::size.rows;
+    if constexpr (TileShape::integers) {
+      rows.add_tiles(keys, copies.scales_of(used.slot), scores, tile);
+    } else {
+      rows.template add_tile<Copies>(keys, keys + TileShape::bytes, scores.heads[0].of_tile(tile));
+    }
     __syncwarp();  // all lanes have read the stage
     used.next();
     producer.copy_next_tile(args, copies, issued, lane);
@@ -87,15 +91,16 @@ template <Type T, int D, int QueryRows, class Copies, int Warps, int Stages, cla
 PAGODA_DEVICE void decode_block(const Args& args) {
   using TileShape = Tile<T, D>;
   using Walk      = SegmentWalk<Warps, tile_tokens>;
+  using Rows      = RowsOf<T, D, QueryRows, Copies::size.heads>;
   extern __shared__ __align__(1024) char memory[];
-  const SharedLayout layout = shared_layout(TileShape::bytes, D, args.group_size, Warps, Stages);
+  const SharedLayout layout = shared_layout(Copies::size, D, args.group_size, Warps, Stages);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const std::uint32_t ring = shared_address(memory) + warp * Stages * 2 * TileShape::bytes;
+  const std::uint32_t ring = shared_address(memory) + warp * ring_bytes(Copies::size, Stages);
   float* const values      = reinterpret_cast<float*>(memory + layout.values);
   float2* const states     = reinterpret_cast<float2*>(memory + layout.states);
 
   // The first segment, on the assumption that the batch is even.
-  TileProducer<Walk, Stages, !Copies::uses_maps> producer(Walk::equal_splits(args, warp));
+  TileProducer<Walk, Stages, Copies::small_pages> producer(Walk::equal_splits(args, warp));
   bool stream_k = args.stream_k;
   if (!stream_k) [[likely]]
     producer.next_segment(args, lane);
@@ -105,8 +110,9 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   auto walk = producer.walk;
   Segment s = producer.segment;
   bool any  = producer.more;
-  RowAccumulator<T, D, QueryRows> rows(lane);
-  bool programmatic = Copies::uses_maps && args.programmatic;  // the previous kernel has not been waited for yet
+  Rows rows(lane);
+  // The previous kernel has not been waited for yet.
+  bool programmatic = Copies::may_be_programmatic && args.programmatic;
   if (any && !programmatic) load_queries(args, s, rows);
   Copies::prefetch(args);
   const SequenceLengths<decltype(load_length(args, lane))> lengths(args, lane);
@@ -151,6 +157,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
     const int last = stream_k ? s.last_block : s.last_fixed_split(end);
     if (blockIdx.x > last) break;
     const bool whole = s.first_block >= last;
+    if constexpr (TileShape::integers) rows.convert_queries();
     add_tiles(args, s, end, ring, rows, producer, copies, issued, used, lane);
     if (again) sync_warps<Warps>();  // all warps have read the states of the segment before
     rows.store(states + warp * 8, values + warp * args.group_size * value_stride<D>, value_stride<D>, args.group_size);
@@ -180,7 +187,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
 template <Type T, int D, int QueryRows, class Copies, int Warps, int Stages, class Args>
 __global__ void __launch_bounds__(Warps * 32, warps_per_sm / Warps) decode_kernel(const __grid_constant__ Args args) {
 #if defined(__CUDA_ARCH__)
-  if constexpr (__CUDA_ARCH__ >= (Copies::uses_maps || Tile<T, D>::element_bytes == 1 ? 900 : 800))
+  if constexpr (__CUDA_ARCH__ >= (Copies::uses_maps ? 900 : Tile<T, D>::min_arch))
     decode_block<T, D, QueryRows, Copies, Warps, Stages>(args);
   else
     __trap();

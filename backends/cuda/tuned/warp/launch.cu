@@ -19,15 +19,19 @@ namespace pagoda::tuned::warp {
 namespace {
 
 int group_size_of(const Problem& p) { return p.num_q_heads / p.num_kv_heads; }
-int tile_bytes_of(const Problem& p) { return tile_tokens * p.head_dim * bytes_of(p.type); }
+TileBytes tile_bytes_of(const Problem& p) { return tile_bytes(p.type, p.head_dim, heads_at_once(p)); }
+bool fits_32_bits(std::int64_t n) { return n >= 0 && n < std::int64_t(1) << 32; }
 int quads_of_batch_head(const Problem& p) { return group_size_of(p) * (p.head_dim / 4); }
 /// Tokens of a copy, all of one page.
 int copy_tokens_of(const Problem& p) { return p.block_table ? std::gcd(p.page_size, tile_tokens) : tile_tokens; }
 /// Kernels without tensor maps copy small pages, on every card.
 Device device_for(const Problem& p, const Device& d) { return copy_tokens_of(p) < tile_tokens ? without_maps(d) : d; }
 
+/// Query rows and batch heads of the kv heads that a warp reads at once.
+int rows_at_once(const Problem& p) { return heads_at_once(p) * group_size_of(p); }
+std::int64_t batch_heads_of(const Problem& p) { return std::int64_t(p.batch) * p.num_kv_heads / heads_at_once(p); }
 Block block_for(const Problem& p, int warps, const Device& d) {
-  return block_of(warps, tile_bytes_of(p), p.head_dim, group_size_of(p), d);
+  return block_of(warps, tile_bytes_of(p), p.head_dim, rows_at_once(p), d);
 }
 
 /// Calls f<type>() with the problem's type.
@@ -41,17 +45,22 @@ const void* with_type(const Problem& p, const auto& f) {
       return f.template operator()<Type::bf16>();
     case Type::fp8_e4m3:
       return f.template operator()<Type::fp8_e4m3>();
+    case Type::int8:
+      return f.template operator()<Type::int8>();
+    case Type::int4:
+      return f.template operator()<Type::int4>();
     default:
       return f.template operator()<Type::fp8_e5m2>();
   }
 }
 const void* find_kernel(const Problem& p, int warps, int stages, bool maps) {
   return with_type(p, [&]<Type T>() {
-    const int group    = group_size_of(p);
+    const int group = group_size_of(p), heads = heads_at_once(p);
     const bool options = p.options.any();
-    return p.cu_seqlens_q ? ragged_kernel_of<T>(p.head_dim, group, warps, stages, maps, options)
-           : options      ? option_kernel_of<T>(p.head_dim, group, warps, stages, maps)
-                          : kernel_of<T>(p.head_dim, group, warps, stages, maps);
+    if constexpr (!is_integer(T))
+      if (p.cu_seqlens_q) return ragged_kernel_of<T>(p.head_dim, group, warps, stages, maps, options);
+    return options ? option_kernel_of<T>(p.head_dim, group, warps, stages, maps, heads)
+                   : kernel_of<T>(p.head_dim, group, warps, stages, maps, heads);
   });
 }
 const void* find_fixed_kernel(const Problem& p) {
@@ -100,7 +109,7 @@ const void* find_list_kernel(const Problem& p) {
   return with_type(p, [&]<Type T>() { return list_kernel_of<T>(p.head_dim); });
 }
 ListLayout list_layout_of(const Problem& p) {
-  return list_layout(tile_bytes_of(p), p.head_dim, list_stages(tile_bytes_of(p)));
+  return list_layout(tile_bytes_of(p).rows, p.head_dim, list_stages(tile_bytes_of(p).rows));
 }
 
 bool decode_list(const LaunchShape& shape, const Problem& p, void* workspace, CUstream_st* stream) {
@@ -113,10 +122,15 @@ bool decode_list(const LaunchShape& shape, const Problem& p, void* workspace, CU
   return launch(find_list_kernel(p), &a, shape.blocks, shape.warps * 32, list_layout_of(p).bytes, false, stream);
 }
 
+void set_maps(const Problem& p, Args& a) {
+  if (is_integer(p.type)) return;  // copied by lanes (ScaledCopies)
+  a.k_map = make_tensor_map(p, p.k, tile_tokens), a.v_map = make_tensor_map(p, p.v, tile_tokens);
+}
+
 bool decode_fixed(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
   FixedSplitArgs a{};
   set_args(p, shape, tile_tokens, a);
-  a.k_map = make_tensor_map(p, p.k, tile_tokens), a.v_map = make_tensor_map(p, p.v, tile_tokens);
+  set_maps(p, a);
   a.slots     = static_cast<char*>(workspace);
   a.max_slots = fixed_split_slots_of(p);
   while ((tile_tokens << a.split_shift) < fixed_split_tokens_of(p)) ++a.split_shift;
@@ -149,8 +163,21 @@ bool takes_list(const Problem& p, const Device& d) {
 const char* why_not(const Problem& p) {
   if (is_list(p)) return why_no_list(p);
   if (p.head_dim != p.head_dim_v) return "head_dim and head_dim_v differ";
-  if (p.head_dim != 128 && (p.head_dim != 64 || is_eight_bits(p.type)))
-    return "head_dim is not one of 64 (not of 8 bits), 128";
+  if (p.head_dim != 128 && (p.head_dim != 64 || is_quantized(p.type)))
+    return "head_dim is not one of 64 (not of quantized types), 128";
+  for (const Cache& c : {p.k, p.v})
+    if (has_token_scales(c)) {
+      if (!is_integer(p.type)) return "scales of single tokens, of a type that is not an integer";
+      if (!fits_32_bits(4 * c.scale_page) || !fits_32_bits(4 * c.scale_token) || !fits_32_bits(4 * c.scale_head))
+        return "strides of scales of 2^32 bytes or more";
+    }
+  if (is_integer(p.type) && p.cu_seqlens_q) return "cu_seqlens_q, with an integer type";
+  if (is_integer(p.type) && p.block_table && p.page_size % tile_tokens != 0)
+    return "page_size is not a multiple of 16, with an integer type";
+  for (const Cache& c : {p.k, p.v})
+    if (is_integer(p.type) && !(fits_32_bits(c.page) && fits_32_bits(c.token) && fits_32_bits(c.head)))
+      return "strides of integer keys or values of 2^32 bytes or more";
+  if (is_integer(p.type) && p.fixed_splits) return "an exactness other than fast, with an integer type";
   if (p.max_q_tokens > 1) return "several query tokens of a type that is not of 16 bits";
   if (group_size_of(p) > 8) return "more than 8 query heads share a kv head, of a type that is not of 16 bits";
   return nullptr;
@@ -163,27 +190,34 @@ std::size_t workspace_bytes(const Problem& p, const Device& d) {
     return sizeof(QuadPartial) * 2 * std::size_t(d.num_sms) * list_warps * std::size_t(list_partial_quads(p.head_dim));
   if (p.fixed_splits)
     return fixed_quad_bytes * static_cast<std::size_t>(fixed_split_slots_of(p)) * quads_of_batch_head(p);
-  return sizeof(QuadPartial) * 2 * std::size_t(d.num_sms) * warps_per_sm * quads_of_batch_head(p);
+  const int heads = may_read_pairs(p) ? 2 : 1;
+  return sizeof(QuadPartial) * 2 * std::size_t(d.num_sms) * warps_per_sm * heads * quads_of_batch_head(p);
 }
 
 void prepare(const Problem& p, const Device& d) {
   if (is_list(p)) return allow_shared_memory(find_list_kernel(p), d.shared_per_block);
   if (p.fixed_splits) return allow_shared_memory(find_fixed_kernel(p), d.shared_per_block);
-  for (const Device& device : {d, without_maps(d)})
-    for (const int warps : {8, 4, 2, 1})
-      if (const void* const kernel = find_kernel(p, warps, block_for(p, warps, device).stages, uses_maps(device)))
-        allow_shared_memory(kernel, d.shared_per_block);
+  // Only the decode knows the strides and the batch, on which heads_at_once depends.
+  Problem pairs = p;
+  pairs.k.head = pairs.v.head = row_bytes(p.type, p.head_dim);
+  pairs.batch = 1 << 20, pairs.max_seq_len = 1 << 20;
+  for (const Problem& each : {p, pairs})
+    for (const Device& device : {d, without_maps(d)})
+      for (const int warps : {8, 4, 2, 1})
+        if (const void* const kernel =
+                find_kernel(each, warps, block_for(each, warps, device).stages, uses_maps(device)))
+          allow_shared_memory(kernel, d.shared_per_block);
 }
 
 LaunchShape choose_shape(const Problem& p, const Device& actual) {
   const Device d = device_for(p, actual);
   if (is_list(p)) return {d.num_sms, 1, true, list_warps};
   if (p.fixed_splits) return {d.num_sms * fixed_block_for(p, d).per_sm, 1, true, fixed_split_warps(tile_bytes_of(p))};
-  const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
+  const auto batch_heads = batch_heads_of(p);
   const auto tiles       = max_visible_tiles(p);
   const bool uneven      = p.block_table && expects_uneven(p.batch, tile_tokens * tiles, p.num_pages * p.page_size);
-  if (uneven) return stream_k(batch_heads, tiles, tile_bytes_of(p), p.head_dim, group_size_of(p), d);
-  return choose_shape(batch_heads, tiles, tile_bytes_of(p), p.head_dim, group_size_of(p), d);
+  if (uneven) return stream_k(batch_heads, tiles, tile_bytes_of(p), p.head_dim, rows_at_once(p), d);
+  return choose_shape(batch_heads, tiles, tile_bytes_of(p), p.head_dim, rows_at_once(p), d);
 }
 
 bool decode_with(const LaunchShape& shape, const Problem& p, const Device& actual, void* workspace,
@@ -192,19 +226,19 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& actua
   if (is_list(p)) return decode_list(shape, p, workspace, stream);
   if (p.fixed_splits) return decode_fixed(shape, p, d, workspace, stream);
   const bool maps        = uses_maps(d);
-  const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
+  const int heads        = heads_at_once(p);
   OptionArgs a{};  // kernels without options read the part that is Args; RaggedArgs adds no field
-  set_args(p, shape, copy_tokens_of(p), a);
+  set_args(p, shape, copy_tokens_of(p), a, heads);
   while (copy_tokens_of(p) << a.log_copies < tile_tokens) ++a.log_copies;
   set_options(p, a);
-  if (maps) a.k_map = make_tensor_map(p, p.k, tile_tokens), a.v_map = make_tensor_map(p, p.v, tile_tokens);
-  a.quads_per_join = (quads_of_batch_head(p) + shape.num_splits - 1) / shape.num_splits;
+  if (maps) set_maps(p, a);
+  a.quads_per_join = (heads * quads_of_batch_head(p) + shape.num_splits - 1) / shape.num_splits;
   a.programmatic   = p.programmatic && maps && !shape.stream_k;
   a.partials       = static_cast<QuadPartial*>(workspace);
 
   const Block block        = block_for(p, shape.warps, d);
   const void* const kernel = find_kernel(p, shape.warps, block.stages, maps);
-  return launch(kernel, &a, blocks_to_launch(batch_heads, p.batch, shape), shape.warps * 32, block.shared,
+  return launch(kernel, &a, blocks_to_launch(batch_heads_of(p), p.batch, shape), shape.warps * 32, block.shared,
                 a.programmatic, stream);
 }
 

@@ -48,7 +48,8 @@ class ListProducer {
         if (no_more_ || queued_ == queued_segments || !begin_next(args)) return;
         continue;
       }
-      copies_.begin(issued_.slot, lane_ == pages_.owner(args, tiles_done_), pages_.now(), head_);
+      const int owner = pages_.owner(args, tiles_done_);
+      copies_.begin(issued_.slot, lane_ == owner, owner, pages_.now(), head_);
       issued_.next(), ++in_flight_, --tiles_left_;
       pages_.done(args, ++tiles_done_);
     }

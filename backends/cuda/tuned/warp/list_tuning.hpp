@@ -57,8 +57,8 @@ PAGODA_HOST_DEVICE constexpr ListLayout list_layout(int tile_bytes, int head_dim
 
 /// Whether there are instances for the type and dims of keys and values.
 constexpr bool has_list_elements(const Problem& p) {
-  return p.type != Type::fp32 && p.head_dim == p.head_dim_v &&
-         (p.head_dim == 128 || (p.head_dim == 64 && !is_eight_bits(p.type)));
+  return p.type != Type::fp32 && !is_integer(p.type) && p.head_dim == p.head_dim_v &&
+         (p.head_dim == 128 || (p.head_dim == 64 && !is_quantized(p.type)));
 }
 
 /// Whether lists of this shape run in this kernel: up to 8 query rows to a kv head, all of which see the same tokens of
@@ -67,7 +67,7 @@ constexpr bool has_list_elements(const Problem& p) {
 /// decode with another page size or with masks may still need the wgmma kernels.
 constexpr bool has_list_kernel(const Problem& p) {
   return is_list(p) && has_list_elements(p) && p.num_q_heads / p.num_kv_heads * p.max_q_tokens <= max_list_rows &&
-         (p.max_q_tokens == 1 || !p.causal) && (is_eight_bits(p.type) || p.num_q_heads == p.num_kv_heads);
+         (p.max_q_tokens == 1 || !p.causal) && (is_quantized(p.type) || p.num_q_heads == p.num_kv_heads);
 }
 
 /// Float4s of a partial result.

@@ -94,7 +94,7 @@ struct TileProducer {
       copies.begin(issued.slot, owner, pages.now(), segment.head,
                    [&] { return visible_tokens(args, segment.sequence, segment.first_tile, segment.len); });
     } else {
-      copies.begin(issued.slot, lane == owner, pages.now(), segment.head);
+      copies.begin(issued.slot, lane == owner, owner, pages.now(), segment.head);
     }
     issued.next();
     segment.first_tile += segment.tile_step;

@@ -24,7 +24,7 @@ class RowAccumulator {
   using TileShape             = Tile<T, D>;
   using Query                 = std::uint16_t;
   static constexpr bool bf16  = T == Type::bf16;
-  static constexpr bool bytes = TileShape::element_bytes == 1;
+  static constexpr bool bytes = TileShape::row_bytes == D;
   static constexpr bool e5m2  = T == Type::fp8_e5m2;
   static constexpr int steps  = D / 16;  ///< steps of 16 dims
 

@@ -70,17 +70,17 @@ struct OptionTileScores {
 };
 
 /// Factor of products: softmax_scale, the keys' scale and log2(e).
-template <class Segment>
-PAGODA_DEVICE float scale_of(const Args& args, const Segment& s) {
-  return args.scale * (args.k.scale ? __ldg(args.k.scale + s.head * args.k.scale_head) : 1.0f);
+PAGODA_DEVICE float scale_of(const Args& args, int kv_head) {
+  return args.scale * (args.k.scale ? __ldg(args.k.scale + kv_head * args.k.scale_head) : 1.0f);
 }
 
-/// The tiles of a segment.
+/// The tiles of a segment and kv head.
 template <class Args, class Segment>
 class SegmentScores {
  public:
-  /// row: the lane's query row, counted from the first that shares the kv head.
-  PAGODA_DEVICE SegmentScores(const Args& args, const Segment& s, int) : len_(s.len), scale_(scale_of(args, s)) {}
+  /// row: the lane's query row, counted from the first that shares the kv head; group_size: their number.
+  PAGODA_DEVICE SegmentScores(const Args& args, const Segment& s, int kv_head, int, int)
+      : len_(s.len), scale_(scale_of(args, kv_head)) {}
   PAGODA_DEVICE PlainTileScores of_tile(int tile) const { return {len_ - tile * tile_tokens, scale_}; }
 
  private:
@@ -91,11 +91,11 @@ class SegmentScores {
 template <std::derived_from<OptionArgs> Args, class Segment>
 class SegmentScores<Args, Segment> {
  public:
-  PAGODA_DEVICE SegmentScores(const OptionArgs& args, const Segment& s, int row)
-      : args_(args), len_(__ldg(args.seq_lens + s.sequence)), scale_(scale_of(args, s)) {
+  PAGODA_DEVICE SegmentScores(const OptionArgs& args, const Segment& s, int kv_head, int row, int group_size)
+      : args_(args), len_(__ldg(args.seq_lens + s.sequence)), scale_(scale_of(args, kv_head)) {
     window_begin_ = window_begin(args, len_), skipped_ = skipped_tiles(args, len_);
     if (args.alibi_slopes) {
-      const int head = s.head * args.group_size + min(row, args.group_size - 1);
+      const int head = kv_head * group_size + min(row, group_size - 1);
       slope_         = __ldg(args.alibi_slopes + head) * 1.44269504088896f;
     }
   }
@@ -110,6 +110,21 @@ class SegmentScores<Args, Segment> {
   const OptionArgs& args_;
   int len_, window_begin_, skipped_;
   float scale_, slope_ = 0;
+};
+
+/// The same for the kv heads that a warp reads at once. The segment's head is then their number.
+template <int Heads, class Args, class Segment>
+struct HeadScores {
+  SegmentScores<Args, Segment> heads[Heads];
+
+  PAGODA_DEVICE static HeadScores of(const Args& args, const Segment& s, int row) {
+    if constexpr (Heads == 1) {
+      return {{{args, s, s.head, row, args.group_size}}};
+    } else {
+      const int group_size = args.group_size / Heads;
+      return {{{args, s, Heads * s.head, row, group_size}, {args, s, Heads * s.head + 1, row, group_size}}};
+    }
+  }
 };
 
 }  // namespace pagoda::tuned::warp

@@ -14,15 +14,18 @@ using namespace ptx;
 
 /// A tile of keys or values in shared memory: runs of 128 bytes of each KV row, run after run. Chunk i (16 bytes) of
 /// row r lies at place i ^ (r % 8) of its run. This is the 128-byte swizzle of tensor maps; it puts the chunks of eight
-/// rows into different banks.
+/// rows into different banks. Rows of 64 bytes have their 64-byte swizzle, which does the same.
 template <Type T, int D>
 struct Tile {
-  static constexpr int tokens        = tile_tokens;
-  static constexpr int element_bytes = bytes_of(T);
-  static constexpr int row_bytes     = D * element_bytes;
-  static constexpr int bytes         = tokens * row_bytes;
-  static_assert(row_bytes % 128 == 0);
+  static constexpr int tokens     = tile_tokens;
+  static constexpr TileBytes size = tile_bytes(T, D);
+  static constexpr int row_bytes  = tuned::row_bytes(T, D);
+  static constexpr int bytes      = size.rows;
+  static constexpr bool integers  = is_integer(T);
+  static constexpr int min_arch   = is_quantized(T) ? 900 : 800;
+  static_assert(row_bytes % 128 == 0 || row_bytes == 64);
   static PAGODA_DEVICE std::uint32_t offset(int row, int chunk) {
+    if constexpr (row_bytes == 64) return row * 64 + ((chunk ^ (row >> 1 & 3)) << 4);
     return (chunk >> 3) * (128 * tokens) + row * 128 + (((chunk & 7) ^ (row & 7)) << 4);
   }
 };
@@ -31,7 +34,10 @@ struct Tile {
 template <class TileShape, int Stages>
 class TensorCopies {
  public:
-  static constexpr bool uses_maps = true;
+  static constexpr bool uses_maps           = true;
+  static constexpr bool small_pages         = false;  ///< whether a tile may lie in several pages
+  static constexpr bool may_be_programmatic = true;
+  static constexpr TileBytes size           = TileShape::size;
 
   PAGODA_DEVICE TensorCopies(const Args& args, std::uint32_t ring, std::uint32_t barriers, int lane)
       : args_(args), ring_(ring), barriers_(barriers), policy_(read_once_policy()) {
@@ -47,7 +53,7 @@ class TensorCopies {
     }
   }
   /// Starts to copy a tile of keys and one of values. is_owner: this lane knows the location.
-  PAGODA_DEVICE void begin(int slot, bool is_owner, TokenLocation from, int head) {
+  PAGODA_DEVICE void begin(int slot, bool is_owner, int, TokenLocation from, int head) {
     if (is_owner) {
       const std::uint32_t to = ring_ + slot * 2 * TileShape::bytes, barrier = barriers_ + 8 * slot;
       barrier_expect_bytes(barrier, 2 * TileShape::bytes);
@@ -78,7 +84,10 @@ class TensorCopies {
 template <class TileShape, int Stages>
 class LaneCopies {
  public:
-  static constexpr bool uses_maps = false;
+  static constexpr bool uses_maps           = false;
+  static constexpr bool small_pages         = true;
+  static constexpr bool may_be_programmatic = false;
+  static constexpr TileBytes size           = TileShape::size;
 
   PAGODA_DEVICE LaneCopies(const Args& args, std::uint32_t ring, std::uint32_t, int lane)
       : args_(args), ring_(ring), lane_(lane), policy_(read_once_policy()) {}

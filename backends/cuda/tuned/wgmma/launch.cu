@@ -95,7 +95,7 @@ const char* why_not(const Problem& p, const Device& d) {
   if (q_tokens_of(p) >= std::int64_t(1) << 31) return "2^31 query tokens or more";
   if (!(p.softmax_scale > 0)) return "softmax_scale is not positive";
   if (p.block_table && p.page_size % 8 != 0) return "page_size is not a multiple of 8";
-  if (const int in_16_bytes = 16 / bytes_of(p.out.type);
+  if (const int in_16_bytes = 128 / bits_of(p.out.type);
       p.out.token % in_16_bytes != 0 || p.out.head % in_16_bytes != 0)
     return "rows of out do not start on 16 bytes";
   return nullptr;
