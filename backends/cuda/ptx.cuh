@@ -37,10 +37,9 @@ PAGODA_DEVICE void mma(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::u
 
 /// d += a b, a: 16 x 8, b: 8 x 8, in fp16.
 PAGODA_DEVICE void mma_k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(b0));
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a0), "r"(a1), "r"(b0));
 }
 
 /// d += a b, a: 16 x 32, b: 32 x 8, integers of 8 bits with sign.

@@ -99,8 +99,7 @@ inline const char* tuned_problem(const Schedule& s, const Problem& p, tuned::Pro
   t.num_pages = kv.num_pages();
   for (const auto& [to, from, scale] : {std::tuple{&t.k, &kv.k, &kv.k_scale}, std::tuple{&t.v, &kv.v, &kv.v_scale}}) {
     const auto bytes = [f = from](int axis) { return f->extent[axis] > 1 ? f->stride[axis] * size_of(f->type) : 128; };
-    *to              = {from->data, bytes(0), bytes(1), bytes(2), scale->data,
-                        scale->stride[2], scale->stride[0], scale->stride[1]};
+    *to = {from->data, bytes(0), bytes(1), bytes(2), scale->data, scale->stride[2], scale->stride[0], scale->stride[1]};
   }
   t.seq_lens = kv.seq_lens, t.sequence_ids = kv.sequence_ids;
   if (kv.paged) {

@@ -44,12 +44,11 @@ constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
   const std::int64_t batch  = d.rows / std::max(d.num_kv_heads, 1);
   const std::int64_t tokens = std::min(batch * d.max_seq_len, d.capacity_tokens);
   // If the cache cannot hold max_seq_len tokens of every sequence, lengths are assumed to be uneven.
-  const bool even          = tokens >= batch * d.max_seq_len * 9 / 10;
-  const double sms         = std::max(d.num_sms, 1);
-  const double rows_per_sm = static_cast<double>(d.rows) / sms;
-  const double megabytes_per_sm =
-      static_cast<double>(tokens) * d.num_kv_heads * 2 * d.head_dim / dims_per_element(d.type) * size_of(d.type) *
-      1e-6 / sms;
+  const bool even               = tokens >= batch * d.max_seq_len * 9 / 10;
+  const double sms              = std::max(d.num_sms, 1);
+  const double rows_per_sm      = static_cast<double>(d.rows) / sms;
+  const double megabytes_per_sm = static_cast<double>(tokens) * d.num_kv_heads * 2 * d.head_dim /
+                                  dims_per_element(d.type) * size_of(d.type) * 1e-6 / sms;
   if (!even) return d.type == DType::fp8_e4m3 && d.group == 1 && megabytes_per_sm >= 12 ? "large fp8 caches" : nullptr;
 
   const bool whole      = rows_per_sm >= 1.5;                    // rows are not split

@@ -41,7 +41,7 @@ struct TunedIntegers : Tuned<Param> {
 TYPED_TEST_SUITE(TunedIntegers, TunedTypes, Names);
 
 TYPED_TEST(TunedIntegers, EveryKindOfScales) {
-  using T               = typename TypeParam::type;
+  using T                = typename TypeParam::type;
   constexpr Scales all[] = {Scales::per_tensor, Scales::per_head, Scales::per_token, Scales::per_token_and_head};
   for (const Scales k : all)
     for (const Scales v : all)

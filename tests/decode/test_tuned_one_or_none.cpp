@@ -59,7 +59,7 @@ TYPED_TEST(TunedOneOrNone, Counts) {
       TestFixture::expect_right(TestFixture::ragged(shape, seed), TestFixture::given(TestFixture::pages_of_16));
     Shape all = shape, last = shape, first = shape;
     all.query_lens.assign(lengths.size(), 1);
-    last.query_lens.assign(lengths.size(), 0), last.query_lens.back() = 1;
+    last.query_lens.assign(lengths.size(), 0), last.query_lens.back()    = 1;
     first.query_lens.assign(lengths.size(), 0), first.query_lens.front() = 1;
     for (const Shape& counts : {all, last, first})
       TestFixture::expect_right(counts, TestFixture::given(TestFixture::pages_of_16));
@@ -94,9 +94,12 @@ TYPED_TEST(TunedOneOrNone, Layouts) {
 TYPED_TEST(TunedOneOrNone, DivisionsOfBatches) {
   std::vector<int> uneven(150, 20);
   uneven[0] = 0, uneven[7] = 6000, uneven[8] = 1, uneven[149] = 0;
-  for (const std::vector<int>& lengths :
-       {std::vector<int>{4000, 3900, 4100}, {9000, 1, 0, 17, 500}, std::vector<int>(60, 250), std::vector<int>(140, 60),
-        std::vector<int>(300, 60), uneven})
+  for (const std::vector<int>& lengths : {std::vector<int>{4000, 3900, 4100},
+                                          {9000, 1, 0, 17, 500},
+                                          std::vector<int>(60, 250),
+                                          std::vector<int>(140, 60),
+                                          std::vector<int>(300, 60),
+                                          uneven})
     for (const int kv_heads : {1, 8})
       TestFixture::expect_right(
           TestFixture::ragged(

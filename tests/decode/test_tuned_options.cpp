@@ -152,9 +152,8 @@ TYPED_TEST(TunedOptions, RandomCombinations) {
     if (below(2)) shape.num_initial_tokens = below(80);
     if (below(2)) shape.logit_soft_cap = 1 + below(30);
     shape.alibi = below(2), shape.sinks = below(2);
-    TestFixture::expect_right(
-        shape, {.layout    = below(2) ? Layout::paged : Layout::contiguous,
-                .page_size = below(2) ? 16 * (1 + below(4)) : 1 + below(40)});
+    TestFixture::expect_right(shape, {.layout    = below(2) ? Layout::paged : Layout::contiguous,
+                                      .page_size = below(2) ? 16 * (1 + below(4)) : 1 + below(40)});
   }
 }
 

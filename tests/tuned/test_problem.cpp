@@ -66,12 +66,12 @@ TEST(TunedProblem, StridesOfQueryTokens) {
 // Scales of single tokens, and rows of half a byte for each dim.
 TEST(TunedProblem, IntegerCaches) {
   Planned planned;
-  planned.schedule.shape.kv_type = DType::int4;
+  planned.schedule.shape.kv_type  = DType::int4;
   planned.schedule.shape.head_dim = planned.schedule.shape.head_dim_v = 128;
-  CacheRef& kv = planned.problem.kv;
-  kv.k = kv.v  = {memory, DType::int4, 4, {3, 512, 2, 64}, {512 * 128, 128, 64, 1}};
-  kv.k_scale   = {reinterpret_cast<const float*>(memory), {1024, 2, 1}};
-  kv.v_scale   = {reinterpret_cast<const float*>(memory), {0, 0, 1}};
+  CacheRef& kv                                                        = planned.problem.kv;
+  kv.k = kv.v            = {memory, DType::int4, 4, {3, 512, 2, 64}, {512 * 128, 128, 64, 1}};
+  kv.k_scale             = {reinterpret_cast<const float*>(memory), {1024, 2, 1}};
+  kv.v_scale             = {reinterpret_cast<const float*>(memory), {0, 0, 1}};
   const tuned::Problem t = planned.passed();
   EXPECT_EQ(t.type, tuned::Type::int4);
   EXPECT_EQ(t.k.page, 512 * 128);

@@ -13,9 +13,9 @@ struct CUstream_st;
 /// Decode attention by hand-tuned CUDA kernels, without Kokkos: pointers, strides and a stream.
 ///  - One query token for each entry, or with cu_seqlens_q one or none, up to 8 query heads to a kv head; keys and
 ///    values of 32, 16 or 8 bits, and integers of 8 or 4 bits; pages of any size; all score options. `fixed_splits`
-///    allows no score options, no cu_seqlens_q, no integers, and only pages of multiples of 16 tokens; integers allow no
-///    cu_seqlens_q and only such pages, too. The kernels below have no score options, except sinks of lists, and need
-///    pages of multiples of 8 tokens.
+///    allows no score options, no cu_seqlens_q, no integers, and only pages of multiples of 16 tokens; integers allow
+///    no cu_seqlens_q and only such pages, too. The kernels below have no score options, except sinks of lists, and
+///    need pages of multiples of 8 tokens.
 ///  - On sm_90, in 16 bits, up to 128 query rows (heads times tokens) to a kv head; also latent caches (head_dim 576,
 ///    head_dim_v 512 of the same memory). Entries may have different numbers of query tokens. Here scores are sums of
 ///    head_dim / 16 steps, each of which the hardware truncates instead of rounding: log-sum-exps have errors of up to

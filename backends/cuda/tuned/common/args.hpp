@@ -29,7 +29,7 @@ struct TokenScales {
 /// 64-byte lines, on first use, and each line delays the first copy by a tenth of a microsecond.
 struct Args {
   const int *seq_lens, *block_table;
-  Divisor num_splits;  ///< splits of each batch head of an even batch
+  Divisor num_splits;       ///< splits of each batch head of an even batch
   Divisor num_kv_heads;     ///< kv heads, or pairs of them that a warp reads at once
   Divisor copies_per_page;  ///< a copy loads up to 16 tokens (warp kernels) or 8 (wgmma kernels) of one page
   int batch;

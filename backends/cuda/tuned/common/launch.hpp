@@ -89,7 +89,7 @@ inline void set_args(const Problem& p, const LaunchShape& shape, int copy_tokens
   const auto split_scales = [](const Cache& from, Cache& cache, TokenScales& scales) {
     cache = from;
     if (!has_token_scales(from)) return;
-    cache.scale = nullptr;
+    cache.scale       = nullptr;
     const auto narrow = [](std::int64_t stride) { return static_cast<std::uint32_t>(4 * stride); };
     scales            = {from.scale, narrow(from.scale_page), narrow(from.scale_token), narrow(from.scale_head)};
   };

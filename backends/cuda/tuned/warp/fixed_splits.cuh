@@ -6,10 +6,10 @@
 #include "backends/cuda/tuned/warp/kernel.cuh"
 
 /// The kernel of fixed splits (pagoda::Exactness). A batch head is divided into splits of 2^split_shift tiles, from its
-/// first token on, and 2^fixed_run_shift splits are a run. The states of the warps are added to that of a split, those of
-/// a run's splits one after another, and then those of the runs. So the bits of its results follow from its length and its
-/// data. Which blocks carry out the splits changes nothing: the splits of a batch head that one block has alone are added
-/// in shared memory, others through device memory, in the same order and by the same operations (QuadState).
+/// first token on, and 2^fixed_run_shift splits are a run. The states of the warps are added to that of a split, those
+/// of a run's splits one after another, and then those of the runs. So the bits of its results follow from its length
+/// and its data. Which blocks carry out the splits changes nothing: the splits of a batch head that one block has alone
+/// are added in shared memory, others through device memory, in the same order and by the same operations (QuadState).
 namespace pagoda::tuned::warp {
 
 /// One warp of a block. Each warp has a ring of stages, as in decode_block; copies run on across splits and segments.
@@ -20,7 +20,7 @@ PAGODA_DEVICE void decode_fixed_splits(const FixedSplitArgs& args) {
   extern __shared__ __align__(1024) char memory[];
   const FixedLayout layout = fixed_layout(TileShape::bytes, D, args.group_size, Warps, Stages);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const std::uint32_t ring = shared_address(memory) + warp * Stages * 2 * TileShape::bytes;
+  const std::uint32_t ring     = shared_address(memory) + warp * Stages * 2 * TileShape::bytes;
   const std::uint32_t barriers = shared_address(memory + layout.barriers), of_splits = barriers + Warps * 8 * Stages;
   SplitStates<D, Warps> states(memory, layout, args.group_size, of_splits);
   if (threadIdx.x == 0) barrier_init(of_splits, Warps);
@@ -60,8 +60,8 @@ PAGODA_DEVICE void decode_fixed_splits(const FixedSplitArgs& args) {
                  lane);
     }
     if (!alone)
-      (s.first_split == 0 ? begun : continued) = {s.batch,       s.head,       s.first_split,
-                                                  s.end_split,   s.num_splits, s.first_slot};
+      (s.first_split == 0 ? begun : continued) = {s.batch,     s.head,       s.first_split,
+                                                  s.end_split, s.num_splits, s.first_slot};
     any = walk.next(args, s);
     if (any) load_queries(args, s, rows);
   }

@@ -28,9 +28,9 @@ struct SplitOf {
   bool alone;  ///< the block has the whole batch head
 };
 
-/// The states of a block's splits, on their way to outputs and partial results. Warps leave theirs in shared memory. All
-/// warps merge a split together, after they have added the tiles of the next one: by then all states are there, and no
-/// warp waits.
+/// The states of a block's splits, on their way to outputs and partial results. Warps leave theirs in shared memory.
+/// All warps merge a split together, after they have added the tiles of the next one: by then all states are there, and
+/// no warp waits.
 template <int D, int Warps>
 class SplitStates {
  public:
@@ -86,7 +86,7 @@ class SplitStates {
 
   float* values_;
   float2* states_;
-  QuadSums* sums_;  ///< of a batch head that the block has alone
+  QuadSums* sums_;   ///< of a batch head that the block has alone
   int warp_values_;  ///< floats of a warp's state
   std::uint32_t barrier_;
   int count_ = 0, merged_ = 0;  ///< splits

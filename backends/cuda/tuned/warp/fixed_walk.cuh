@@ -15,9 +15,10 @@ struct FixedSegment : tuned::Segment<tile_tokens> {
   int first_slot;              ///< slot of its first split; those of the others follow
 };
 
-/// Walks the segments of a block. The work of all batch heads, one after another, is divided evenly among the blocks, as
-/// in stream-K. The work of a batch head is its tiles, and behind them its price (fixed_price_tiles). A split belongs to
-/// the block that has its first tile. So the splits of a block lie side by side, and copies run on across their ends.
+/// Walks the segments of a block. The work of all batch heads, one after another, is divided evenly among the blocks,
+/// as in stream-K. The work of a batch head is its tiles, and behind them its price (fixed_price_tiles). A split
+/// belongs to the block that has its first tile. So the splits of a block lie side by side, and copies run on across
+/// their ends.
 template <int Warps>
 class FixedSplitWalk {
  public:
@@ -26,9 +27,8 @@ class FixedSplitWalk {
   PAGODA_DEVICE FixedSplitWalk(const FixedSplitArgs& args, int warp, int lane, const BatchTotals& totals)
       : warp_(warp) {
     const int heads = args.num_kv_heads.value, blocks = static_cast<int>(gridDim.x);
-    const int block = static_cast<int>(blockIdx.x);
-    const std::int64_t all =
-        (totals.tiles + static_cast<std::int64_t>(totals.sequences) * fixed_price_tiles) * heads;
+    const int block        = static_cast<int>(blockIdx.x);
+    const std::int64_t all = (totals.tiles + static_cast<std::int64_t>(totals.sequences) * fixed_price_tiles) * heads;
     // Sequences longer than max_seq_len may have more splits than there are slots. All splits are then longer.
     for (shift_ = args.split_shift; (all >> shift_) + args.batch * heads >= args.max_slots && shift_ < 30;) ++shift_;
     const int each = static_cast<int>(all / blocks), longer = static_cast<int>(all - std::int64_t(each) * blocks);
@@ -38,7 +38,7 @@ class FixedSplitWalk {
     int before = 0;  // work of earlier sequences
     for (int first = 0;; first += 32) {
       const int mine = first + lane < args.batch ? work_of(entry_of(args, first + lane).tokens) * heads : 0;
-      int sum = mine;
+      int sum        = mine;
 #pragma unroll
       for (int d = 1; d < 32; d *= 2) {
         const int other = __shfl_up_sync(~0u, sum, d);
@@ -48,7 +48,7 @@ class FixedSplitWalk {
       if (beyond != 0) {
         const int which = __ffs(beyond) - 1, count = __shfl_sync(~0u, mine, which);
         before += __shfl_sync(~0u, sum, which) - count;
-        batch_       = first + which;
+        batch_         = first + which;
         const int work = count / heads;
         head_          = (tile_ - before) / work;
         start_         = before + head_ * work;

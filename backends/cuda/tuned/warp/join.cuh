@@ -9,8 +9,9 @@
 /// memory.
 namespace pagoda::tuned::warp {
 
-/// Four dims of a query row's weighted values, with the row's maximum (base 2) and sum. Operations that the compiler could
-/// fuse in two ways are named, so that the same sum has the same bits wherever it is compiled (pagoda::Exactness).
+/// Four dims of a query row's weighted values, with the row's maximum (base 2) and sum. Operations that the compiler
+/// could fuse in two ways are named, so that the same sum has the same bits wherever it is compiled
+/// (pagoda::Exactness).
 struct QuadState {
   float4 values = {0, 0, 0, 0};
   float row_max = initial_max, row_sum = 0;
@@ -25,9 +26,9 @@ struct QuadState {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float weight = exp2_fast(states[i].x - new_max);
-      row_sum = __fmaf_rn(states[i].y, weight, row_sum);
-      values  = make_float4(__fmaf_rn(v[i].x, weight, values.x), __fmaf_rn(v[i].y, weight, values.y),
-                            __fmaf_rn(v[i].z, weight, values.z), __fmaf_rn(v[i].w, weight, values.w));
+      row_sum            = __fmaf_rn(states[i].y, weight, row_sum);
+      values             = make_float4(__fmaf_rn(v[i].x, weight, values.x), __fmaf_rn(v[i].y, weight, values.y),
+                                       __fmaf_rn(v[i].z, weight, values.z), __fmaf_rn(v[i].w, weight, values.w));
     }
   }
   /// Adds one state.
@@ -38,7 +39,7 @@ struct QuadState {
   }
   PAGODA_DEVICE void rescale(float new_max) {
     const float correction = exp2_fast(row_max - new_max);
-    row_max                = new_max, row_sum = __fmul_rn(row_sum, correction);
+    row_max = new_max, row_sum = __fmul_rn(row_sum, correction);
     values = make_float4(__fmul_rn(values.x, correction), __fmul_rn(values.y, correction),
                          __fmul_rn(values.z, correction), __fmul_rn(values.w, correction));
   }
@@ -73,7 +74,8 @@ PAGODA_DEVICE void store_quad(const Heads& out, std::int64_t at, const float4& v
 }
 
 /// Stores dims 4 quad to 4 quad + 3 of a finished query row, and with the first of them its log-sum-exp. r: query head,
-/// counted from the first of the kv head, or of the kv heads that are read at once. An entry without query tokens has no outputs.
+/// counted from the first of the kv head, or of the kv heads that are read at once. An entry without query tokens has
+/// no outputs.
 template <class Args>
 PAGODA_DEVICE void store_output(const Args& a, int batch, int kv_head, int r, int quad, const QuadState& x) {
   const EntryView entry = entry_of(a, batch);
@@ -173,9 +175,7 @@ PAGODA_DEVICE void join_quads(int begin, int end, int num_splits, int warp, int 
 /// to the next.
 PAGODA_DEVICE auto places_in_pairs(QuadPartial* first, int num_quads, int step) {
   // The batch head begins in the share of its first block, which has it in its second place.
-  return [=](int split, int quad) {
-    return place_of(first + quad + (split * step + (split == 0 ? num_quads : 0)));
-  };
+  return [=](int split, int quad) { return place_of(first + quad + (split * step + (split == 0 ? num_quads : 0))); };
 }
 
 /// Joins a batch head's splits: each of its blocks joins a slice of the output quads.
@@ -185,12 +185,11 @@ PAGODA_DEVICE void join_slice(const Args& a, const PendingJoin& join, int num_qu
   const int num_splits = join.num_splits();
   const int slice = num_splits == a.num_splits.value ? a.quads_per_join : (num_quads + num_splits - 1) / num_splits;
   const int begin = (static_cast<int>(blockIdx.x) - join.first_block) * slice, end = min(num_quads, begin + slice);
-  join_quads<Warps>(
-      begin, end, num_splits, warp, lane,
-      places_in_pairs(partials_of(a, join.first_block, false, num_quads), num_quads, 2 * num_quads),
-      [&](int i, const QuadState& x) {
-        store_output(a, join.batch, join.head, i / quads_per_row, i % quads_per_row, x);
-      });
+  join_quads<Warps>(begin, end, num_splits, warp, lane,
+                    places_in_pairs(partials_of(a, join.first_block, false, num_quads), num_quads, 2 * num_quads),
+                    [&](int i, const QuadState& x) {
+                      store_output(a, join.batch, join.head, i / quads_per_row, i % quads_per_row, x);
+                    });
 }
 
 }  // namespace pagoda::tuned::warp

@@ -34,7 +34,7 @@ PAGODA_DEVICE void load_queries(const Args& args, const Segment& s, Rows& rows) 
 template <class Args, class Rows, class Producer, class Copies, class Ring>
 PAGODA_DEVICE void add_tiles(const Args& args, const Segment& s, int end, std::uint32_t ring, Rows& rows,
                              Producer& producer, Copies& copies, Ring& issued, Ring& used, int lane) {
-  using TileShape = typename Rows::TileShape;
+  using TileShape   = typename Rows::TileShape;
   const auto scores = HeadScores<Copies::size.heads, Args, Segment>::of(args, s, rows.row_of_scores());
   for (int tile = s.first_tile; tile < end; tile += s.tile_step) {
     copies.wait(used);

@@ -225,8 +225,8 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& actua
   const Device d = device_for(p, actual);
   if (is_list(p)) return decode_list(shape, p, workspace, stream);
   if (p.fixed_splits) return decode_fixed(shape, p, d, workspace, stream);
-  const bool maps        = uses_maps(d);
-  const int heads        = heads_at_once(p);
+  const bool maps = uses_maps(d);
+  const int heads = heads_at_once(p);
   OptionArgs a{};  // kernels without options read the part that is Args; RaggedArgs adds no field
   set_args(p, shape, copy_tokens_of(p), a, heads);
   while (copy_tokens_of(p) << a.log_copies < tile_tokens) ++a.log_copies;

@@ -101,7 +101,7 @@ class RowAccumulator<T, D, QueryRows> {
       } else {  // dims 4 column to 4 column + 3 of each 16
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const uint2 v = __ldg(reinterpret_cast<const uint2*>(from + 4 * column_) + 8 * i + 4 * half);
+          const uint2 v   = __ldg(reinterpret_cast<const uint2*>(from + 4 * column_) + 8 * i + 4 * half);
           q_[i][2 * half] = v.x, q_[i][2 * half + 1] = v.y;
         }
       }
@@ -141,8 +141,8 @@ class RowAccumulator<T, D, QueryRows> {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const int word = T == Type::int4 ? j : 2 * half + (j >> 1), part = T == Type::int4 ? half : j & 1;
-          const float x  = unpack<false>(q_[i][word]).x, y = unpack<false>(q_[i][word]).y;
-          n[j]           = digits((part == 0 ? x : y) * up);
+          const float x = unpack<false>(q_[i][word]).x, y = unpack<false>(q_[i][word]).y;
+          n[j] = digits((part == 0 ? x : y) * up);
         }
         if constexpr (few) {
 #pragma unroll
@@ -192,7 +192,7 @@ class RowAccumulator<T, D, QueryRows> {
     }
     std::uint32_t p, p0, p1;
     if constexpr (few) {  // even columns have tokens 0 to 7, odd columns tokens 8 to 15
-      p = transpose(pack<false>(x[0], x[1]));
+      p                           = transpose(pack<false>(x[0], x[1]));
       const std::uint32_t is_even = (row_ & 1) - 1;
       p0 = p & is_even, p1 = p & ~is_even;
     } else {
@@ -297,7 +297,7 @@ class RowAccumulator<T, D, QueryRows> {
     for (int i = 0; i < scores; ++i) {
       const auto& a  = d[few ? 0 : i / 2];
       const int high = few ? 2 * i : i % 2, low = few ? high + 1 : high + 2;
-      x[i]           = fmaf(static_cast<float>(a[0][high] * 256 + a[0][low]), 256, static_cast<float>(a[1][high]));
+      x[i] = fmaf(static_cast<float>(a[0][high] * 256 + a[0][low]), 256, static_cast<float>(a[1][high]));
     }
   }
 
@@ -313,8 +313,7 @@ class RowAccumulator<T, D, QueryRows> {
     if (!__any_sync(~0u, new_max > max_ + rescale_threshold)) return;
     new_max = max_;
 #pragma unroll
-    for (int i = 0; i < scores; ++i)
-      new_max = fmaxf(new_max, x[i] + fminf(log[i], 60));  // the scale may be infinite
+    for (int i = 0; i < scores; ++i) new_max = fmaxf(new_max, x[i] + fminf(log[i], 60));  // the scale may be infinite
 #pragma unroll
     for (int d = few ? 4 : 1; d <= (few ? 16 : 2); d *= 2) new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, d));
     const float correction = exp2_fast(max_ - new_max);

@@ -16,7 +16,7 @@ class ScaledCopies {
   static constexpr bool uses_maps           = false;
   static constexpr bool small_pages         = false;
   static constexpr bool may_be_programmatic = true;
-  static constexpr TileBytes size{Heads * TileShape::size.rows, Heads * TileShape::size.scales, Heads};
+  static constexpr TileBytes size{Heads * TileShape::size.rows, Heads* TileShape::size.scales, Heads};
 
   PAGODA_DEVICE ScaledCopies(const Args& args, std::uint32_t ring, std::uint32_t, int lane)
       : args_(args), ring_(ring), policy_(read_once_policy()) {
@@ -76,7 +76,7 @@ class ScaledCopies {
     const char* const base = advance(of_head, page, static_cast<std::uint32_t>(from.page));
 #pragma unroll
     for (int i = 0; i < tile_tokens; i += rows_at_once) {  // a page may end within a tile: nothing behind it is read
-      const int row = min(token + row_ + i, args_.page_size - 1);
+      const int row     = min(token + row_ + i, args_.page_size - 1);
       const int swizzle = static_cast<int>(TileShape::offset(i, 0)) - i * TileShape::row_bytes;
       copy_async((to ^ swizzle) + (i * TileShape::row_bytes + Behind),
                  advance(base, row, static_cast<std::uint32_t>(from.token)), policy_);

@@ -101,7 +101,7 @@ class SegmentScores<Args, Segment> {
   }
   /// tile: its index among the tiles that are read.
   PAGODA_DEVICE OptionTileScores of_tile(int tile) const {
-    const int first = tile_tokens * (tile < args_.initial_tiles ? tile : tile + skipped_);
+    const int first       = tile_tokens * (tile < args_.initial_tiles ? tile : tile + skipped_);
     const unsigned hidden = hidden_tokens(args_, first, len_, window_begin_);
     return {scale_, args_.soft_cap, args_.inverse_soft_cap, slope_, first - (len_ - 1), hidden};
   }

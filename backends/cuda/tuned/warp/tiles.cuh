@@ -137,14 +137,14 @@ class LaneCopies {
                                       unsigned visible) const {
     constexpr int chunks = TileShape::row_bytes / 16, rows_at_once = 32 / chunks;
     const int row0 = lane_ / chunks, chunk = lane_ % chunks, last = 31 - __clz(static_cast<int>(visible));
-    const int log = 4 - args_.log_copies;  // log2 of the tokens of a copy
+    const int log            = 4 - args_.log_copies;  // log2 of the tokens of a copy
     const char* const keys   = static_cast<const char*>(args_.k.data) + head * args_.k.head + 16 * chunk;
     const char* const values = static_cast<const char*>(args_.v.data) + head * args_.v.head + 16 * chunk;
 #pragma unroll 8
     for (int i = 0; i < TileShape::tokens; i += rows_at_once) {
       const int row = row0 + i, token = visible >> row & 1 ? row : last, source = owner + (token >> log);
-      const std::int64_t page = __shfl_sync(~0u, from.page, source);
-      const std::int64_t at   = __shfl_sync(~0u, from.token, source) + (token & ((1 << log) - 1));
+      const std::int64_t page   = __shfl_sync(~0u, from.page, source);
+      const std::int64_t at     = __shfl_sync(~0u, from.token, source) + (token & ((1 << log) - 1));
       const std::uint32_t place = to + TileShape::offset(row, chunk);
       copy_async(place, keys + page * args_.k.page + at * args_.k.token, policy_);
       copy_async(place + TileShape::bytes, values + page * args_.v.page + at * args_.v.token, policy_);

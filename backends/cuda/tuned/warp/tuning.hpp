@@ -142,9 +142,8 @@ constexpr LaunchShape stream_k(std::int64_t batch_heads, std::int64_t tiles, Til
   int warps = 8;
   while (warps > 1 && blocks_resident(warps, tile, head_dim, group_size, d) == 0) warps /= 2;
   const double factor = d.speed.stream_factor + (has_16_bits(tile, head_dim) ? 0 : 0.06);
-  return {
-      blocks_resident(warps, tile, head_dim, group_size, d), 1, true, warps,
-      factor * read_us(batch_heads, tiles, tile.stage(), d) + d.speed.stream_us * std::max(group_size / 4.0, 1.0)};
+  return {blocks_resident(warps, tile, head_dim, group_size, d), 1, true, warps,
+          factor * read_us(batch_heads, tiles, tile.stage(), d) + d.speed.stream_us * std::max(group_size / 4.0, 1.0)};
 }
 
 /// Chooses the launch shape: whole batch heads if there are enough of them, all at the same time if they fit; otherwise
