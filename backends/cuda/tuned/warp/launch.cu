@@ -99,7 +99,7 @@ bool decode_list(const LaunchShape& shape, const Problem& p, void* workspace, CU
   a.k_map = make_tensor_map(p, p.k, tile_tokens), a.v_map = make_tensor_map(p, p.v, tile_tokens);
   a.partials      = static_cast<QuadPartial*>(workspace);
   a.heads_at_once = list_heads_at_once(p.num_kv_heads);
-  return launch(find_list_kernel(p), &a, shape.blocks, shape.warps * 32, list_layout_of(p).bytes, false, stream);
+  return launch(find_list_kernel(p), &a, {shape.blocks}, shape.warps * 32, list_layout_of(p).bytes, false, stream);
 }
 
 bool decode_fixed(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
@@ -109,7 +109,7 @@ bool decode_fixed(const LaunchShape& shape, const Problem& p, const Device& d, v
   a.partials  = static_cast<QuadPartial*>(workspace);
   a.max_slots = fixed_split_slots_of(p);
   while ((tile_tokens << a.split_shift) < fixed_split_tokens_of(p)) ++a.split_shift;
-  return launch(find_fixed_kernel(p), &a, shape.blocks, shape.warps * 32, fixed_block_for(p, d).shared, false, stream);
+  return launch(find_fixed_kernel(p), &a, {shape.blocks}, shape.warps * 32, fixed_block_for(p, d).shared, false, stream);
 }
 
 const char* why_no_list(const Problem& p) {
@@ -186,7 +186,7 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
 
   const Block block        = block_for(p, shape.warps, d);
   const void* const kernel = find_kernel(p, shape.warps, block.stages, maps);
-  return launch(kernel, &a, blocks_to_launch(batch_heads, p.batch, shape), shape.warps * 32, block.shared,
+  return launch(kernel, &a, {blocks_to_launch(batch_heads, p.batch, shape)}, shape.warps * 32, block.shared,
                 a.programmatic, stream);
 }
 

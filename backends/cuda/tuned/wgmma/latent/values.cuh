@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/tuned/wgmma/latent/barriers.cuh"
-#include "backends/cuda/tuned/wgmma/output.cuh"
+#include "backends/cuda/tuned/wgmma/latent/pair.cuh"
 #include "backends/cuda/wgmma.cuh"
 
 namespace pagoda::tuned::wgmma::latent {
@@ -48,6 +47,19 @@ PAGODA_DEVICE void merge_states(const float2* states, int row, float2 (&state)[2
   }
 }
 
+/// Stores half of a segment's dims in two quarters, so that the code is short.
+template <int BlocksPerHead>
+PAGODA_DEVICE void store_half(const auto& args, const FinishedSegment& segment, float (&o)[2][64], const float2 (&state)[2],
+                              int half, int row, int lane) {
+  for (int i = 0;; ++i) {
+    store_segment<BlocksPerHead, 4>(args, segment, reinterpret_cast<const float(&)[1][64]>(o[0]), state, 2 * half + i,
+                                    opaque(row), opaque(lane));
+    if (i == 1) return;
+#pragma unroll
+    for (int e = 0; e < 64; ++e) o[0][e] = o[1][e];
+  }
+}
+
 /// Adds the values of all tiles to half of the output's dims, with one warpgroup. A lane has two rows, eight apart, and
 /// two dims of each eight.
 template <bool Bf16, int BlocksPerHead>
@@ -58,7 +70,9 @@ PAGODA_DEVICE void add_values(const auto& args, SharedMemory shared, char* memor
   const int row                  = 16 * warp + (lane >> 2);
   const bool active              = 16 * warp < block_rows<BlocksPerHead>(args.rows_bound);
 
-  shared.begin();
+  shared.begin(args.pairs);
+  if (args.pairs) cluster_wait();
+  store_empty_sequences<BlocksPerHead, head_dim_v, 2 * 128>(args);  // while the first tiles come
   int segments = 0;
   float o[2][64];
   for (int n = 0;; ++n) {
@@ -66,6 +80,7 @@ PAGODA_DEVICE void add_values(const auto& args, SharedMemory shared, char* memor
     shared.wait(Barriers::p_full, n);
     const int flags = *warp_flags;
     if (flags & no_more_tiles) break;
+    if (flags & last_of_pair) allow_pair_to_send(shared, lane);
     shared.wait(Barriers::full + slot, n / stages);
     if (flags & max_raised) {
       const float correction0 = corrections[row], correction1 = corrections[row + 8];
@@ -85,7 +100,12 @@ PAGODA_DEVICE void add_values(const auto& args, SharedMemory shared, char* memor
     float2 state[2];
     merge_states(states, row, state);
     shared.arrive(Barriers::states_empty, lane);
-    if (active) store_segment<BlocksPerHead, 2>(args, finished, o, state, half, row, lane);
+    if (finished.paired) {
+      if (active) pass_on(o, state, shared, kept_half(shared, n), 4 * half + warp, lane);
+      shared.arrive(Barriers::kept, lane);
+    } else if (active) {
+      store_half<BlocksPerHead>(args, finished, o, state, half, row, lane);
+    }
   }
 }
 
