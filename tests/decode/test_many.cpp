@@ -118,7 +118,8 @@ TYPED_TEST(TunedMany, LatentSplitsInPairs) {
   for (const int heads : {16, 20, 64, 100})
     for (const auto& all : {lengths(64, 200), with_empty, lengths(33, 300), lengths(16, 600)})
       for (const DType out : {DType::bf16, DType::fp32})
-        TestFixture::expect_right(latent_shape(heads, all), {.layout = Layout::paged, .page_size = 64, .out_type = out});
+        TestFixture::expect_right(latent_shape(heads, all),
+                                  {.layout = Layout::paged, .page_size = 64, .out_type = out});
   for (const int heads : {16, 128}) {
     TestFixture::expect_right(latent_shape(heads, {8500}), TestFixture::pages_of_64);
     TestFixture::expect_same_bits(latent_shape(heads, lengths(64, 200)), TestFixture::pages_of_64);

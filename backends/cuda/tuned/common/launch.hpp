@@ -122,8 +122,8 @@ inline void allow_shared_memory(const void* kernel, int bytes) {
         "shared memory");
 }
 
-/// The blocks of a launch. `per_head` blocks that share the query rows of a kv head are neighbors, and so are the blocks
-/// of a cluster, which are blocks of as many teams (SegmentWalk::block).
+/// The blocks of a launch. `per_head` blocks that share the query rows of a kv head, a team, are neighbors. The blocks of
+/// a cluster are of as many teams.
 struct LaunchGrid {
   std::int64_t teams;
   int per_head = 1, cluster = 1;
@@ -161,7 +161,7 @@ inline bool launch(const void* kernel, void* args, const LaunchGrid& grid, int t
   }
   void* arguments[]       = {args};
   const cudaError_t error = cudaLaunchKernelExC(&config, kernel, arguments);
-  if (error == cudaErrorCooperativeLaunchTooLarge) {
+  if (error == cudaErrorCooperativeLaunchTooLarge || (grid.cluster > 1 && error == cudaErrorInvalidClusterSize)) {
     cudaGetLastError();  // later calls must not find it
     return false;
   }

@@ -106,8 +106,8 @@ class SequenceLengths {
 ///    Batch heads beyond one for each block follow in further rounds.
 ///  - stream-K (Osama et al., 2023), for any lengths: the tiles of all batch heads, one after another, are divided into
 ///    as many runs as there are blocks.
-/// Warps: warps over which a block's tiles are distributed. BlocksPerHead: blocks that walk as one because they share the
-/// query rows of each kv head. They differ in the y of the grid; without such blocks the grid has only an x.
+/// Warps: warps over which a block's tiles are distributed. BlocksPerHead: blocks that walk as one because they share
+/// the query rows of each kv head. They differ in the y of the grid; without such blocks the grid has only an x.
 template <int Warps, int TileTokens, int BlocksPerHead = 1>
 class SegmentWalk {
  public:

@@ -109,7 +109,8 @@ bool decode_fixed(const LaunchShape& shape, const Problem& p, const Device& d, v
   a.partials  = static_cast<QuadPartial*>(workspace);
   a.max_slots = fixed_split_slots_of(p);
   while ((tile_tokens << a.split_shift) < fixed_split_tokens_of(p)) ++a.split_shift;
-  return launch(find_fixed_kernel(p), &a, {shape.blocks}, shape.warps * 32, fixed_block_for(p, d).shared, false, stream);
+  return launch(find_fixed_kernel(p), &a, {shape.blocks}, shape.warps * 32, fixed_block_for(p, d).shared, false,
+                stream);
 }
 
 const char* why_no_list(const Problem& p) {

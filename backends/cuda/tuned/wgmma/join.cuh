@@ -28,11 +28,6 @@ struct Block16 {
     a = load_relaxed_gpu4(from + lane), b = load_relaxed_gpu4(from + 32 + lane);
     state = load_relaxed_gpu4(from + 64 + lane / 4);
   }
-  /// Publishes it.
-  PAGODA_DEVICE void store(float4* to, int lane) const {
-    store_relaxed_gpu4(to + lane, a), store_relaxed_gpu4(to + 32 + lane, b);
-    if (lane % 4 == 0) store_relaxed_gpu4(to + 64 + lane / 4, avoid_sentinel(state));
-  }
   PAGODA_DEVICE bool is_written() const {
     const auto largest = [](const float4& v) {
       return max(max(__float_as_uint(v.x), __float_as_uint(v.y)), max(__float_as_uint(v.z), __float_as_uint(v.w)));

@@ -48,7 +48,8 @@ template <int BlocksPerHead, int DimParts, int Count, int Each>
 PAGODA_DEVICE void store_partial(const Args& args, const FinishedSegment& segment, const float (&o)[Count][Each],
                                  const float2 (&state)[2], int dim_part, int row, int lane) {
   constexpr int eights = Count * Each / 4, across = DimParts * eights / 2;
-  float4* const to = partials_of<BlocksPerHead>(args, SegmentCursor<BlocksPerHead>::Walk::block(), segment.has_first_tile) +
+  const int block  = SegmentCursor<BlocksPerHead>::Walk::block();
+  float4* const to = partials_of<BlocksPerHead>(args, block, segment.has_first_tile) +
                      (row / 16 * across + dim_part * (across / DimParts)) * block16_quads;
 #pragma unroll
   for (int j = 0; j < eights; ++j) {

@@ -3,7 +3,6 @@
 
 #include "backends/cuda/tuned/common/partials.cuh"
 #include "backends/cuda/tuned/wgmma/latent/copies.cuh"
-#include "backends/cuda/tuned/wgmma/latent/pair.cuh"
 #include "backends/cuda/tuned/wgmma/output.cuh"
 #include "backends/cuda/tuned/wgmma/softmax.cuh"
 #include "backends/cuda/wgmma.cuh"
@@ -58,9 +57,6 @@ class Scorer {
       shared_.arrive(Barriers::p_full, lane_);
     }
     if (args_.pairs) cluster_wait();
-    if (ends_paired())
-      join_pair<BlocksPerHead>(args_, *finished(), shared_, kept_half(shared_, tiles_ - 1), 4 * group_ + warp_,
-                               opaque(lane_));
   }
 
  private:
@@ -69,12 +65,6 @@ class Scorer {
   PAGODA_DEVICE int* flags() const { return reinterpret_cast<int*>(memory_ + SharedLayout::flags) + warp_; }
   PAGODA_DEVICE FinishedSegment* finished() const {
     return reinterpret_cast<FinishedSegment*>(memory_ + SharedLayout::finished);
-  }
-  /// Whether a pair joins the block's splits. Such a block has one segment.
-  PAGODA_DEVICE bool ends_paired() const {
-    if (!args_.pairs || segments_ != 1) return false;
-    shared_.wait(Barriers::states_full, 0);
-    return finished()->paired;
   }
   PAGODA_DEVICE std::uint32_t tile_address() const {
     return shared_.address + SharedLayout::tiles + group_ * tile_bytes;
@@ -92,8 +82,8 @@ class Scorer {
       copies_.begin(args_, cursor_.segment, cursor_.segment.first_tile + i_ * cursor_.segment.tile_step);
   }
 
-  /// Starts the block's first copies before its warps have met, and so before the other barriers are set up. count: tiles
-  /// of the first segment that has any.
+  /// Starts the block's first copies before its warps have met, and so before the other barriers are set up. count:
+  /// tiles of the first segment that has any.
   PAGODA_DEVICE void start_first_copies(int count) {
     if (lane_ == 0) {
       barrier_init(shared_.barrier(Barriers::full + group_));

@@ -37,10 +37,10 @@ struct SharedLayout {
   static constexpr int received      = q;  ///< the other block's results, after the last products with queries
 };
 
-/// What each warp that adds values passes to the warps that join a pair's splits. 17 float4 of each lane: the states of
-/// two rows, and a quarter of their dims.
+/// What each warp that adds values receives from the other block of a pair. 17 float4 of each lane: the states of two
+/// rows, and a quarter of their dims.
 inline constexpr int exchanged_bytes = (1 + paired_dims / 8) * 32 * 16;
-static_assert(8 * exchanged_bytes <= q_bytes && 8 * exchanged_bytes <= tile_bytes && paired_dims == head_dim_v / 4);
+static_assert(8 * exchanged_bytes <= q_bytes && paired_dims == head_dim_v / 4);
 
 /// Barriers, by index.
 struct Barriers {
@@ -53,8 +53,7 @@ struct Barriers {
   static constexpr int empty     = full + stages;  ///< [stages][quarters]
   static constexpr int quarters  = tile_tokens / 16;
   static constexpr int pair_ready = empty + stages * quarters;  ///< the other block has no more use for its queries
-  static constexpr int kept       = pair_ready + 1;             ///< the half that the block joins itself
-  static constexpr int received   = kept + 1;                   ///< [8]: what a warp of the other block sends
+  static constexpr int received   = pair_ready + 1;             ///< [8]: what a warp of the other block sends
   static constexpr int count      = received + 8;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/tuned/wgmma/join.cuh"
 #include "backends/cuda/tuned/wgmma/latent/pair.cuh"
 #include "backends/cuda/wgmma.cuh"
 
@@ -47,14 +48,16 @@ PAGODA_DEVICE void merge_states(const float2* states, int row, float2 (&state)[2
   }
 }
 
-/// Stores half of a segment's dims in two quarters, so that the code is short.
+/// Stores half of a segment's dims in two quarters, so that the code is short. A pair of blocks has a quarter each.
 template <int BlocksPerHead>
-PAGODA_DEVICE void store_half(const auto& args, const FinishedSegment& segment, float (&o)[2][64], const float2 (&state)[2],
-                              int half, int row, int lane) {
-  for (int i = 0;; ++i) {
-    store_segment<BlocksPerHead, 4>(args, segment, reinterpret_cast<const float(&)[1][64]>(o[0]), state, 2 * half + i,
-                                    opaque(row), opaque(lane));
-    if (i == 1) return;
+PAGODA_DEVICE void store_half(const auto& args, const FinishedSegment& segment, float (&o)[2][64],
+                              const float2 (&state)[2], int half, int row, int lane) {
+  int quarter = 2 * half;
+  if (segment.paired) quarter += cluster_rank();
+  for (bool more = !segment.paired;; more = false, ++quarter) {
+    store_segment<BlocksPerHead, 4>(args, segment, reinterpret_cast<const float(&)[1][64]>(o[0]), state, quarter,
+                                    opaque(row), opaque(lane));  // or registers are kept for them in the loop over tiles
+    if (!more) return;
 #pragma unroll
     for (int e = 0; e < 64; ++e) o[0][e] = o[1][e];
   }
@@ -100,12 +103,9 @@ PAGODA_DEVICE void add_values(const auto& args, SharedMemory shared, char* memor
     float2 state[2];
     merge_states(states, row, state);
     shared.arrive(Barriers::states_empty, lane);
-    if (finished.paired) {
-      if (active) pass_on(o, state, shared, kept_half(shared, n), 4 * half + warp, lane);
-      shared.arrive(Barriers::kept, lane);
-    } else if (active) {
-      store_half<BlocksPerHead>(args, finished, o, state, half, row, lane);
-    }
+    if (!active) continue;
+    if (finished.paired) join_pair(o, state, shared, 4 * half + warp, lane);
+    store_half<BlocksPerHead>(args, finished, o, state, half, row, lane);
   }
 }
 
