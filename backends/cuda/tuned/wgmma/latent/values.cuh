@@ -83,7 +83,6 @@ PAGODA_DEVICE void add_values(const auto& args, SharedMemory shared, char* memor
     shared.wait(Barriers::p_full, n);
     const int flags = *warp_flags;
     if (flags & no_more_tiles) break;
-    if (flags & last_of_pair) allow_pair_to_send(shared, lane);
     shared.wait(Barriers::full + slot, n / stages);
     if (flags & max_raised) {
       const float correction0 = corrections[row], correction1 = corrections[row + 8];
@@ -95,6 +94,7 @@ PAGODA_DEVICE void add_values(const auto& args, SharedMemory shared, char* memor
         shared.address + SharedLayout::tiles + slot * tile_bytes + half * (head_dim_v / 128) * run_bytes, bytes_of_8,
         run_bytes));
     start_value_products<Bf16>(o, p, tile, !(flags & first_of_segment));
+    if (flags & last_of_pair) allow_pair_to_send(shared, lane);  // before the products it would delay them
     finish_value_products(o, shared, n, lane);
     if (!(flags & last_of_segment)) continue;
 
