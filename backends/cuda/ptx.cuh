@@ -142,6 +142,9 @@ PAGODA_DEVICE void store_shared_float(std::uint32_t at, float x) {
 PAGODA_DEVICE void store_shared(std::uint32_t at, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
+PAGODA_DEVICE void store_shared(std::uint32_t at, float4 v) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
 /// Stores 16 bytes of zeros.
 PAGODA_DEVICE void clear_shared(std::uint32_t at) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
@@ -288,6 +291,43 @@ PAGODA_DEVICE void prefetch_map(const CUtensorMap* map) {
 /// Orders threads' accesses to shared memory before those of copies and of matrix products (the asynchronous proxy).
 PAGODA_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+/// Clusters of blocks, in launches that have them. Each thread arrives and later waits. Then all blocks of the cluster
+/// run, and their barriers may be used if fence_barrier_init preceded the arrival.
+PAGODA_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+PAGODA_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+PAGODA_DEVICE int cluster_rank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+/// The same place in the shared memory of block `rank` of the cluster. Only the functions below take such an address.
+PAGODA_DEVICE std::uint32_t cluster_address(std::uint32_t at, int rank) {
+  std::uint32_t r;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(at), "r"(rank));
+  return r;
+}
+/// Waits for arrivals of all blocks of the cluster.
+PAGODA_DEVICE void barrier_wait_in_cluster(std::uint32_t barrier, std::uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+PAGODA_DEVICE void barrier_arrive_in_cluster(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/// Starts to store 16 bytes to a block of the cluster. A barrier of that block counts the bytes.
+PAGODA_DEVICE void store_async4(std::uint32_t to, float4 v, std::uint32_t barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                   to),
+               "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+               : "memory");
+}
+
 /// Programmatic launches. wait_for_previous_kernel returns when the previous kernel has ended and its writes are
 /// visible. The next kernel may start when all blocks have called allow_next_kernel.
 PAGODA_DEVICE void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -302,6 +342,24 @@ PAGODA_DEVICE void barrier_wait(std::uint32_t, std::uint32_t) {}
 PAGODA_DEVICE void copy_tensor_box(std::uint32_t, const CUtensorMap*, int, int, int, std::uint32_t, std::uint64_t) {}
 PAGODA_DEVICE void prefetch_map(const CUtensorMap*) {}
 PAGODA_DEVICE void fence_async_proxy() {}
+PAGODA_DEVICE void cluster_arrive() {}
+PAGODA_DEVICE void cluster_wait() {}
+PAGODA_DEVICE int cluster_rank() { return 0; }
+PAGODA_DEVICE std::uint32_t cluster_address(std::uint32_t at, int) { return at; }
+/// Waits for arrivals of all blocks of the cluster.
+PAGODA_DEVICE void barrier_wait_in_cluster(std::uint32_t barrier, std::uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+PAGODA_DEVICE void barrier_wait_in_cluster(std::uint32_t, std::uint32_t) {}
+PAGODA_DEVICE void barrier_arrive_in_cluster(std::uint32_t) {}
+PAGODA_DEVICE void store_async4(std::uint32_t, float4, std::uint32_t) {}
 PAGODA_DEVICE void wait_for_previous_kernel() {}
 PAGODA_DEVICE void allow_next_kernel() {}
 #endif

@@ -105,6 +105,35 @@ TYPED_TEST(TunedMany, UnevenBatches) {
   for (const Shape& shape : TestFixture::shapes({0, 0, 0})) TestFixture::expect_right(shape, {.layout = Layout::paged});
 }
 
+// Latent caches with an even number of equal splits: pairs of blocks join their splits, if each block has one. On 132
+// multiprocessors the counts below give 2, 4, 8 and 132 splits, and half as many with 128 heads.
+TYPED_TEST(TunedMany, LatentSplitsInPairs) {
+  const auto lengths = [](int batch, int longest) {
+    std::vector<int> all(static_cast<std::size_t>(batch), longest);
+    for (int b = 0; b < batch; ++b) all[static_cast<std::size_t>(b)] -= 5 * (b % 13);
+    return all;
+  };
+  std::vector<int> with_empty = lengths(64, 200);
+  with_empty.front() = with_empty[9] = with_empty.back() = 0;
+  for (const int heads : {16, 20, 64, 100})
+    for (const auto& all : {lengths(64, 200), with_empty, lengths(33, 300), lengths(16, 600)})
+      for (const DType out : {DType::bf16, DType::fp32})
+        TestFixture::expect_right(latent_shape(heads, all),
+                                  {.layout = Layout::paged, .page_size = 64, .out_type = out});
+  for (const int heads : {16, 128}) {
+    TestFixture::expect_right(latent_shape(heads, {8500}), TestFixture::pages_of_64);
+    TestFixture::expect_same_bits(latent_shape(heads, lengths(64, 200)), TestFixture::pages_of_64);
+    // Some entries have fewer tiles than splits, so that single blocks join them.
+    TestFixture::expect_right(latent_shape(heads, lengths(64, 70)), TestFixture::pages_of_64);
+    TestFixture::expect_right(latent_shape(heads, lengths(16, 480)), TestFixture::pages_of_64);
+  }
+  for (Shape shape : {latent_shape(16, lengths(32, 300)), latent_shape(32, lengths(16, 600))}) {
+    TestFixture::expect_right(TestFixture::of_tokens(shape, 2), TestFixture::pages_of_64);
+    shape.key_size = 30;
+    TestFixture::expect_right(shape, TestFixture::pages_of_64);
+  }
+}
+
 // The maximum rises from tile to tile, by more than the rescale threshold.
 TYPED_TEST(TunedMany, LargeScores) {
   for (Shape shape : TestFixture::shapes({3000, 300})) {

@@ -54,6 +54,29 @@ TEST(Wgmma, EveryRowIsSomebodys) {
         }
 }
 
+// Both blocks of a cluster have a split of the same batch head, and no block is without a partner.
+TEST(Wgmma, PairsAreOfOneBatchHead) {
+  for (const int per_head : {1, 2})
+    for (const int count : {1, 2, 3, 16, 32, 33, 40, 64, 66, 140})
+      for (const int tiles : {1, 2, 64, 1024}) {
+        const LaunchShape s = choose_shape(count, tiles, per_head, latent::pace(h200), h200);
+        const auto blocks   = blocks_to_launch(count, 2, s);
+        if (!forms_pairs(s, blocks)) continue;
+        EXPECT_EQ(s.num_splits % 2, 0);
+        EXPECT_EQ(blocks % 2, 0);
+        EXPECT_FALSE(s.stream_k);
+      }
+  const auto pairs = [](int count, int tiles, int per_head) {
+    const LaunchShape s = choose_shape(count, tiles, per_head, latent::pace(h200), h200);
+    return forms_pairs(s, blocks_to_launch(count, 2, s));
+  };
+  EXPECT_TRUE(pairs(64, 64, 1));
+  EXPECT_TRUE(pairs(16, 128, 2));
+  EXPECT_FALSE(pairs(64, 64, 2));   // whole rows
+  EXPECT_FALSE(pairs(40, 64, 1));   // three splits
+  EXPECT_FALSE(pairs(140, 64, 1));  // stream-K
+}
+
 TEST(Wgmma, OneLongRowTakesTheWholeMachine) {
   EXPECT_EQ(choose_shape(1, 1024, 1, latent::pace(h200), h200).num_splits, 132);
   EXPECT_EQ(choose_shape(1, 1024, 2, latent::pace(h200), h200).num_splits, 66);

@@ -132,25 +132,46 @@ inline void allow_shared_memory(const void* kernel, int bytes) {
         "shared memory");
 }
 
+/// The blocks of a launch. `per_head` blocks that share the query rows of a kv head, a team, are neighbors. The blocks of
+/// a cluster are of as many teams.
+struct LaunchGrid {
+  std::int64_t teams;
+  int per_head = 1, cluster = 1;
+
+  dim3 extents() const {
+    if (per_head == 1) return {static_cast<unsigned>(teams)};
+    return {static_cast<unsigned>(cluster), static_cast<unsigned>(per_head), static_cast<unsigned>(teams / cluster)};
+  }
+};
+
 /// Launches a kernel so that all of its blocks run at the same time. Returns false, with nothing launched, if they do
 /// not fit the multiprocessors that the stream may use. programmatic: the kernel may start before the previous one has
 /// ended.
-inline bool launch(const void* kernel, void* args, std::int64_t blocks, int threads, int shared, bool programmatic,
+inline bool launch(const void* kernel, void* args, const LaunchGrid& grid, int threads, int shared, bool programmatic,
                    CUstream_st* stream) {
-  cudaLaunchAttribute attributes[2]{};
+  cudaLaunchAttribute attributes[3]{};
   attributes[0].id                                         = cudaLaunchAttributeCooperative;
   attributes[0].val.cooperative                            = 1;
-  attributes[1].id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim          = dim3(static_cast<unsigned>(blocks));
+  config.gridDim          = grid.extents();
   config.blockDim         = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<std::size_t>(shared);
   config.stream           = stream;
-  config.attrs = attributes, config.numAttrs = programmatic ? 2 : 1;
+  config.attrs = attributes, config.numAttrs = 1;
+  if (programmatic) {
+    cudaLaunchAttribute& a                        = attributes[config.numAttrs++];
+    a.id                                          = cudaLaunchAttributeProgrammaticStreamSerialization;
+    a.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (grid.cluster > 1) {
+    cudaLaunchAttribute& a = attributes[config.numAttrs++];
+    a.id                   = cudaLaunchAttributeClusterDimension;
+    a.val.clusterDim.x     = static_cast<unsigned>(grid.cluster);
+    a.val.clusterDim.y = a.val.clusterDim.z = 1;
+  }
   void* arguments[]       = {args};
   const cudaError_t error = cudaLaunchKernelExC(&config, kernel, arguments);
-  if (error == cudaErrorCooperativeLaunchTooLarge) {
+  if (error == cudaErrorCooperativeLaunchTooLarge || (grid.cluster > 1 && error == cudaErrorInvalidClusterSize)) {
     cudaGetLastError();  // later calls must not find it
     return false;
   }

@@ -107,15 +107,19 @@ class SequenceLengths {
 ///    Batch heads beyond one for each block follow in further rounds.
 ///  - stream-K (Osama et al., 2023), for any lengths: the tiles of all batch heads, one after another, are divided into
 ///    as many runs as there are blocks.
-/// Warps: warps over which a block's tiles are distributed. BlocksPerHead: blocks, side by side in the grid, that walk
-/// as one because they share the query rows of each kv head.
+/// Warps: warps over which a block's tiles are distributed. BlocksPerHead: blocks that walk as one because they share
+/// the query rows of each kv head. They differ in the y of the grid; without such blocks the grid has only an x.
 template <int Warps, int TileTokens, int BlocksPerHead = 1>
 class SegmentWalk {
  public:
   using Segment = tuned::Segment<TileTokens>;
 
-  PAGODA_DEVICE static int block() { return static_cast<int>(blockIdx.x / BlocksPerHead); }
-  PAGODA_DEVICE static int num_blocks() { return static_cast<int>(gridDim.x / BlocksPerHead); }
+  PAGODA_DEVICE static int block() {
+    return static_cast<int>(BlocksPerHead == 1 ? blockIdx.x : blockIdx.x + gridDim.x * blockIdx.z);
+  }
+  PAGODA_DEVICE static int num_blocks() {
+    return static_cast<int>(BlocksPerHead == 1 ? gridDim.x : gridDim.x * gridDim.z);
+  }
 
   template <class Args>
   PAGODA_DEVICE static SegmentWalk equal_splits(const Args& args, int warp) {

@@ -119,7 +119,7 @@ bool decode_list(const LaunchShape& shape, const Problem& p, void* workspace, CU
   a.k_map = make_tensor_map(p, p.k, tile_tokens), a.v_map = make_tensor_map(p, p.v, tile_tokens);
   a.partials      = static_cast<QuadPartial*>(workspace);
   a.heads_at_once = list_heads_at_once(p.num_kv_heads);
-  return launch(find_list_kernel(p), &a, shape.blocks, shape.warps * 32, list_layout_of(p).bytes, false, stream);
+  return launch(find_list_kernel(p), &a, {shape.blocks}, shape.warps * 32, list_layout_of(p).bytes, false, stream);
 }
 
 void set_maps(const Problem& p, Args& a) {
@@ -136,7 +136,7 @@ bool decode_fixed(const LaunchShape& shape, const Problem& p, const Device& d, v
   while ((tile_tokens << a.split_shift) < fixed_split_tokens_of(p)) ++a.split_shift;
   // Fewer blocks give the same bits, where the stream may use fewer multiprocessors.
   for (std::int64_t blocks = shape.blocks; blocks > 0; blocks /= 2)
-    if (launch(find_fixed_kernel(p), &a, blocks, shape.warps * 32, fixed_block_for(p, d).shared, false, stream))
+    if (launch(find_fixed_kernel(p), &a, {blocks}, shape.warps * 32, fixed_block_for(p, d).shared, false, stream))
       return true;
   return false;
 }

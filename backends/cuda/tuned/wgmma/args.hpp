@@ -15,6 +15,7 @@ struct Args : tuned::Args {
   int rows_bound;          ///< query rows of an entry that share a kv head
   int hidden_bound;        ///< newest tokens that the first query token of an entry does not see
   int q_tokens_bound;      ///< query tokens of an entry
+  bool pairs;              ///< latent caches: blocks of even and of odd splits form clusters of two
   float4* wgmma_partials;  ///< [block][2][partial_quads]
   std::int64_t partial_quads;
 };

@@ -78,14 +78,16 @@ PAGODA_DEVICE void store_block16(const auto& args, const auto& query_begin, int 
 }
 
 /// Joins a batch head's splits: each of its blocks joins a slice of the 16 x 16 blocks. If there are more warps than 16
-/// x 16 blocks, several warps join one. memory: shared memory of the block, no longer used.
+/// x 16 blocks, several warps join one. pairs: pairs of blocks have joined their splits, and each block of a pair has
+/// published every other run of `paired_dims` dims. memory: shared memory of the block, no longer used.
 template <int BlocksPerHead, int DimsV, int Threads>
-PAGODA_DEVICE void join_slice(const auto& args, const PendingJoin& join, char* memory, int warp, int lane) {
+PAGODA_DEVICE void join_slice(const auto& args, const PendingJoin& join, bool pairs, char* memory, int warp, int lane) {
   constexpr int warps = Threads / 32, across = block16s_per_16_rows(DimsV);
   const EntryView entry = entry_of(args, join.batch);
-  const int rows = block_rows<BlocksPerHead>(num_rows(args, entry)), num_splits = join.num_splits();
+  const int rows = block_rows<BlocksPerHead>(num_rows(args, entry));
+  const int num_blocks = join.num_splits(), num_splits = pairs ? num_blocks / 2 : num_blocks;
   const int count = (rows + 15) / 16 * across;
-  const int slice = (count + num_splits - 1) / num_splits;
+  const int slice = (count + num_blocks - 1) / num_blocks;
   const int begin = (SegmentCursor<BlocksPerHead>::Walk::block() - join.first_block) * slice;
   const int end   = min(count, begin + slice);
   int helpers     = 1;  // warps to a 16 x 16 block
@@ -97,9 +99,10 @@ PAGODA_DEVICE void join_slice(const auto& args, const PendingJoin& join, char* m
     Block16 x;
     if (index < end) {
       // The batch head begins in the share of its first block, which stores it in its second place.
-      const auto place = [&](int p) {
-        const int block = (join.first_block + p) * BlocksPerHead + static_cast<int>(blockIdx.x % BlocksPerHead);
-        return partials_of(args, block, p == 0) + index * block16_quads;
+      const int of_pair = pairs ? index / (paired_dims / 16) % 2 : 0;
+      const auto place  = [&](int p) {
+        const int i = pairs ? 2 * p + of_pair : p;
+        return partials_of<BlocksPerHead>(args, join.first_block + i, i == 0) + index * block16_quads;
       };
       join_block16(place, helper, num_splits, helpers, lane, x);
     }
@@ -135,21 +138,22 @@ PAGODA_DEVICE void store_empty_sequences(const auto& args) {
 }
 
 /// Joins the pending batch heads of a block, on all of its threads, after all of its own partial results have been
-/// published. pending: [2], see PendingJoin.
+/// published. pending: [2], see PendingJoin. pairs: see join_slice; shared by the block's warps.
 template <int BlocksPerHead, int DimsV, int Threads>
-PAGODA_DEVICE void join_pending(const auto& args, const PendingJoin* pending, char* memory, int warp, int lane) {
+PAGODA_DEVICE void join_pending(const auto& args, const PendingJoin* pending, const bool& pairs, char* memory, int warp,
+                                int lane) {
   sync_block<Threads>();
 #pragma unroll 1
   for (int place = 0; place < 2; ++place) {
     const PendingJoin join = pending[place];
-    if (join.any()) join_slice<BlocksPerHead, DimsV, Threads>(args, join, memory, warp, lane);
+    if (join.any()) join_slice<BlocksPerHead, DimsV, Threads>(args, join, pairs, memory, warp, lane);
   }
 }
 
 /// Runs at the end of a batch.
 template <int BlocksPerHead, int DimsV, int Threads>
 PAGODA_DEVICE void finish(const auto& args, const PendingJoin* pending, char* memory, int warp, int lane) {
-  join_pending<BlocksPerHead, DimsV, Threads>(args, pending, memory, warp, lane);
+  join_pending<BlocksPerHead, DimsV, Threads>(args, pending, false, memory, warp, lane);
   store_empty_sequences<BlocksPerHead, DimsV, Threads>(args);
 }
 

@@ -131,7 +131,7 @@ bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, vo
   a.rows_bound = a.group_size * p.max_q_tokens;
   a.k_map = make_tensor_map(p, p.k, copy_tokens), a.v_map = make_tensor_map(p, p.v, copy_tokens);
   a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel);
-  return launch(kernel.function, &a, shape.blocks, kernel.threads, kernel.shared, false, stream);
+  return launch(kernel.function, &a, {shape.blocks}, kernel.threads, kernel.shared, false, stream);
 }
 
 }  // namespace
@@ -158,8 +158,13 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
     a.v_map = make_tensor_map(p, p.v, copy_tokens);
   }
   a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel);
-  return launch(kernel.function, &a, blocks_to_launch(batch_heads, p.batch, shape) * kernel.blocks_per_head,
-                kernel.threads, kernel.shared, false, stream);
+  LaunchGrid grid{blocks_to_launch(batch_heads, p.batch, shape), kernel.blocks_per_head};
+  // Where clusters of two do not fit, single blocks may.
+  for (a.pairs = is_latent(p) && forms_pairs(shape, grid.teams);; a.pairs = false) {
+    grid.cluster = a.pairs ? 2 : 1;
+    if (launch(kernel.function, &a, grid, kernel.threads, kernel.shared, false, stream)) return true;
+    if (!a.pairs) return false;
+  }
 }
 
 }  // namespace pagoda::tuned::wgmma

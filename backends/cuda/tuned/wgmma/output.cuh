@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backends/cuda/tuned/common/partials.cuh"
-#include "backends/cuda/tuned/wgmma/rows.cuh"
+#include "backends/cuda/tuned/wgmma/segment_cursor.cuh"
 
 /// Stores accumulators at the end of a segment: as outputs, or as a partial result that blocks will join.
 namespace pagoda::tuned::wgmma {
@@ -24,14 +24,19 @@ PAGODA_DEVICE void store_lse(const auto& args, const QueryRow& row, const auto& 
   store_lse_at(args, token_row(query_begin, row.token) * args.lse_token + row.head * args.lse_head, row_max, row_sum);
 }
 
-/// One of a block's two places for partial results (see PendingJoin).
+/// One of a block's two places for partial results (see PendingJoin). block: as SegmentWalk counts it.
+template <int BlocksPerHead>
 PAGODA_DEVICE float4* partials_of(const Args& args, int block, bool has_first_tile) {
-  return args.wgmma_partials + (2 * block + has_first_tile) * args.partial_quads;
+  const int place = BlocksPerHead == 1 ? block : block * BlocksPerHead + static_cast<int>(blockIdx.y);
+  return args.wgmma_partials + (2 * place + has_first_tile) * args.partial_quads;
 }
 
-/// The segment that just ended. whole: no other block has a split of its batch head.
+/// The segment that just ended.
 struct FinishedSegment {
-  int batch, head, has_first_tile, whole;
+  int batch, head;
+  bool has_first_tile;
+  bool whole;           ///< the block stores outputs: no block outside of its pair has a split of the batch head
+  bool paired = false;  ///< the two blocks of a cluster join their splits first
 };
 
 /// Stores accumulators as they are, in the layout that tuning.hpp describes. The template parameters and the last three
@@ -39,11 +44,12 @@ struct FinishedSegment {
 ///
 /// Accumulators need no avoid_sentinel: matrix instructions on 16-bit elements give the NaN 0x7fffffff, and an
 /// element's own NaN has zeros in its lower half as a float.
-template <int DimParts, int Count, int Each>
+template <int BlocksPerHead, int DimParts, int Count, int Each>
 PAGODA_DEVICE void store_partial(const Args& args, const FinishedSegment& segment, const float (&o)[Count][Each],
                                  const float2 (&state)[2], int dim_part, int row, int lane) {
   constexpr int eights = Count * Each / 4, across = DimParts * eights / 2;
-  float4* const to = partials_of(args, static_cast<int>(blockIdx.x), segment.has_first_tile) +
+  const int block  = SegmentCursor<BlocksPerHead>::Walk::block();
+  float4* const to = partials_of<BlocksPerHead>(args, block, segment.has_first_tile) +
                      (row / 16 * across + dim_part * (across / DimParts)) * block16_quads;
 #pragma unroll
   for (int j = 0; j < eights; ++j) {
@@ -140,7 +146,7 @@ PAGODA_DEVICE void store_segment(const Args& args, const FinishedSegment& segmen
   const EntryView entry = entry_of(args, segment.batch);
   const int column = lane & 3, rows = block_rows<BlocksPerHead>(num_rows(args, entry));
   if (Args::ragged && !__any_sync(~0u, row < rows)) return;  // the entry has none of the warp's rows
-  if (!segment.whole) return store_partial<DimParts>(args, segment, o, state, dim_part, row, lane);
+  if (!segment.whole) return store_partial<BlocksPerHead, DimParts>(args, segment, o, state, dim_part, row, lane);
   store_outputs<BlocksPerHead, DimParts>(args, entry.query_begin, segment.head, o, state, dim_part, row, rows, column);
 }
 

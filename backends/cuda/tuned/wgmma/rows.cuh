@@ -42,7 +42,7 @@ PAGODA_DEVICE int hidden_tokens(const Args& args, int batch) {
 /// First query row of the block. BlocksPerHead: blocks that share the query rows of a kv head.
 template <int BlocksPerHead>
 PAGODA_DEVICE int first_row() {
-  return BlocksPerHead == 1 ? 0 : static_cast<int>(blockIdx.x % BlocksPerHead) * tile_rows;
+  return BlocksPerHead == 1 ? 0 : static_cast<int>(blockIdx.y) * tile_rows;
 }
 /// Number of the block's query rows among `num_rows` that share a kv head.
 template <int BlocksPerHead>

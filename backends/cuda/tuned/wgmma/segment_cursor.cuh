@@ -46,6 +46,10 @@ class SegmentCursor {
   }
   /// No other block has a split of the batch head.
   PAGODA_DEVICE bool whole() const { return segment.first_block >= last_split_block; }
+  /// The blocks of each cluster join their splits in pairs, because every block has a split.
+  PAGODA_DEVICE bool paired(const auto& args) const {
+    return args.pairs && !stream_k_ && last_split_block - segment.first_block + 1 == args.num_splits.value;
+  }
   PAGODA_DEVICE PendingJoin pending_join() const {
     return {segment.batch, segment.head, segment.first_block, last_split_block};
   }

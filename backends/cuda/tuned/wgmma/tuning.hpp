@@ -31,6 +31,15 @@ constexpr std::int64_t partial_quads(int num_rows, int head_dim_v) {
   return std::int64_t((num_rows + 15) / 16) * block16s_per_16_rows(head_dim_v) * block16_quads;
 }
 
+/// Dims of a row that one block of a pair joins, before those of the other block follow.
+inline constexpr int paired_dims = 128;
+
+/// Whether blocks form clusters of two, which join their splits before others see them: with an even number of equal
+/// splits. blocks: to launch.
+constexpr bool forms_pairs(const LaunchShape& shape, std::int64_t blocks) {
+  return !shape.stream_k && shape.num_splits % 2 == 0 && blocks % 2 == 0;
+}
+
 /// Time of a tile if memory does not delay it, and the number of blocks that run on a multiprocessor.
 struct Pace {
   int tile_bytes;

@@ -115,8 +115,8 @@ class ListMultiplier {
       store_outputs<1, 1>(list_outputs(args_, s.rows & Assignment::to_states), at, s.head, o, state, 0, row, rows,
                           column_);
     } else {
-      const int has_first_tile = (s.rows & Assignment::has_first_tile) != 0;
-      store_partial<1>(args_, {s.index, s.head, has_first_tile, false}, o, state, 0, row, lane_);
+      const bool has_first_tile = (s.rows & Assignment::has_first_tile) != 0;
+      store_partial<1, 1>(args_, {s.index, s.head, has_first_tile, false}, o, state, 0, row, lane_);
     }
   }
 
@@ -285,7 +285,8 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
     return QueryLoader<D, Warpgroups>(args, shared, lane).run(walk);
   }
   ListMultiplier<Bf16, D, Warpgroups>(args, shared, warp, lane).run();
-  join_pending<1, D, compute_threads(Warpgroups)>(args, shared.pending(), memory + Memory::layout.ring, warp, lane);
+  join_pending<1, D, compute_threads(Warpgroups)>(args, shared.pending(), false, memory + Memory::layout.ring, warp,
+                                                   lane);
 }
 
 template <bool Bf16, int D, int Warpgroups>

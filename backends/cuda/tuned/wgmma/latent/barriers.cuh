@@ -11,8 +11,12 @@ namespace pagoda::tuned::wgmma::latent {
 /// it skipped one, it could not tell whether that phase has completed.
 struct SharedMemory {
   std::uint32_t address;
-  /// All threads must call this before they use a barrier.
-  PAGODA_DEVICE void begin() const { sync_block_from_anywhere<threads>(); }
+  /// All threads must call this before they use a barrier. in_cluster: also cluster_wait before they use one of another
+  /// block.
+  PAGODA_DEVICE void begin(bool in_cluster) const {
+    if (in_cluster) cluster_arrive();
+    sync_block_from_anywhere<threads>();
+  }
   PAGODA_DEVICE std::uint32_t barrier(int i) const { return address + SharedLayout::barriers + 8 * i; }
   PAGODA_DEVICE void wait(int i, int phase) const { barrier_wait(barrier(i), phase & 1); }
   /// One arrival for each warp, after all of its lanes have arrived here.
@@ -23,6 +27,6 @@ struct SharedMemory {
 };
 
 /// Flags stored with a tile's probabilities, for the rows of a warp.
-enum TileFlags { max_raised = 1, first_of_segment = 2, last_of_segment = 4, no_more_tiles = 8 };
+enum TileFlags { max_raised = 1, first_of_segment = 2, last_of_segment = 4, no_more_tiles = 8, last_of_pair = 16 };
 
 }  // namespace pagoda::tuned::wgmma::latent

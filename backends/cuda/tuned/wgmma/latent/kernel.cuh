@@ -13,17 +13,13 @@
 /// No warp waits for the whole block: all data passes through barriers in shared memory.
 namespace pagoda::tuned::wgmma::latent {
 
-/// Called by one warp.
+/// Called by one warp. The warps that copy set up the barriers of their first copies
+/// (Scorer::start_first_copies).
 PAGODA_DEVICE void init_barriers(SharedMemory shared, int lane) {
-  const auto init = [&](int i, int arrivals) {
-    if (lane == i) barrier_init(shared.barrier(i), arrivals);
-  };
-  init(Barriers::q_full, 1), init(Barriers::q_empty, 8);
-  init(Barriers::p_full, 4);
-  init(Barriers::states_full, 8), init(Barriers::states_empty, 8);
-  for (int i = 0; i < 2; ++i) init(Barriers::p_empty + i, 8), init(Barriers::max_ready + i, 4);
-  for (int i = 0; i < stages; ++i) init(Barriers::full + i, 1);
-  for (int i = Barriers::empty; i < Barriers::count; ++i) init(i, 8);
+  const bool of_copies = lane == Barriers::q_full || (lane >= Barriers::full && lane < Barriers::empty);
+  const bool of_group  = lane == Barriers::p_full || (lane >= Barriers::max_ready && lane < Barriers::full);
+  if (lane < Barriers::count && !of_copies)
+    barrier_init(shared.barrier(lane), of_group ? 4 : lane >= Barriers::received ? 1 : 8);
   fence_barrier_init();
 }
 
@@ -45,8 +41,10 @@ PAGODA_DEVICE void decode_block(const auto& args) {
     add_values<Bf16, BlocksPerHead>(args, shared, memory, warp / 4, warp % 4, lane);
     decrease_registers<128>();
   }
-  finish<BlocksPerHead, head_dim_v, threads>(args, reinterpret_cast<const PendingJoin*>(memory + SharedLayout::pending),
-                                             memory + SharedLayout::tiles, warp, lane);
+  const auto* pending  = reinterpret_cast<const PendingJoin*>(memory + SharedLayout::pending);
+  const auto* finished = reinterpret_cast<const FinishedSegment*>(memory + SharedLayout::finished);
+  join_pending<BlocksPerHead, head_dim_v, threads>(args, pending, finished->paired, memory + SharedLayout::tiles, warp,
+                                                   lane);
 }
 
 /// Args: wgmma::Args or RaggedArgs.

@@ -32,11 +32,14 @@ class Scorer {
 
   PAGODA_DEVICE void run() {
     begin_segment();
-    shared_.begin();
     if (cursor_.resolve_lengths(args_, lane_)) begin_segment();
     for (; cursor_.valid; cursor_.next(args_), begin_segment()) {
       const int count = cursor_.tiles();
       if (count == 0) continue;
+      if (tiles_ == 0) {
+        if (copies_here_) start_first_copies(count);
+        shared_.begin(args_.pairs);
+      }
       max_[0] = max_[1] = initial_max, sum_[0] = sum_[1] = 0;
       if (i_ >= count) {  // the other warpgroup has the only tile
         copy_queries();
@@ -47,17 +50,22 @@ class Scorer {
       finish_segment();
       tiles_ += count, ++segments_;
     }
+    if (tiles_ == 0) shared_.begin(args_.pairs);
     if ((tiles_ & 1) == group_) {
       if (tiles_ > 0) wait_for_last_probabilities(tiles_);
       if (lane_ == 0) *flags() = no_more_tiles;
       shared_.arrive(Barriers::p_full, lane_);
     }
+    if (args_.pairs) cluster_wait();
   }
 
  private:
   PAGODA_DEVICE float* running_max() const { return reinterpret_cast<float*>(memory_ + SharedLayout::running_max); }
   PAGODA_DEVICE float* corrections() const { return reinterpret_cast<float*>(memory_ + SharedLayout::corrections); }
   PAGODA_DEVICE int* flags() const { return reinterpret_cast<int*>(memory_ + SharedLayout::flags) + warp_; }
+  PAGODA_DEVICE FinishedSegment* finished() const {
+    return reinterpret_cast<FinishedSegment*>(memory_ + SharedLayout::finished);
+  }
   PAGODA_DEVICE std::uint32_t tile_address() const {
     return shared_.address + SharedLayout::tiles + group_ * tile_bytes;
   }
@@ -74,8 +82,28 @@ class Scorer {
       copies_.begin(args_, cursor_.segment, cursor_.segment.first_tile + i_ * cursor_.segment.tile_step);
   }
 
+  /// Starts the block's first copies before its warps have met, and so before the other barriers are set up. count:
+  /// tiles of the first segment that has any.
+  PAGODA_DEVICE void start_first_copies(int count) {
+    if (lane_ == 0) {
+      barrier_init(shared_.barrier(Barriers::full + group_));
+      if (group_ == 0) barrier_init(shared_.barrier(Barriers::q_full));
+      fence_barrier_init();
+    }
+    __syncwarp();
+    if (i_ < count) copy_tile(0);
+    if (group_ == 0) copies_.copy_queries(args_, cursor_.segment, shared_);
+  }
+  /// Whether start_first_copies has started those of the warpgroup's next tile and of the queries.
+  PAGODA_DEVICE bool copied() const { return tiles_ == 0 && i_ < stages; }
+  /// Copies the warpgroup's next tile, as the round-th of its slot.
+  PAGODA_DEVICE void copy_tile(int round) {
+    const Segment& s = cursor_.segment;
+    const int tile   = s.first_tile + i_ * s.tile_step;
+    copies_.copy_tile(args_, s, shared_, group_, round, tile, tile + 2 * s.tile_step);
+  }
   PAGODA_DEVICE void copy_queries() const {
-    if (!copies_here_ || group_ != 0) return;
+    if (!copies_here_ || group_ != 0 || copied()) return;
     if (segments_ > 0) shared_.wait(Barriers::q_empty, segments_ - 1);
     copies_.copy_queries(args_, cursor_.segment, shared_);
   }
@@ -85,10 +113,7 @@ class Scorer {
     const Segment& s = cursor_.segment;
     const int n = tiles_ + i_, tokens_left = s.len - (s.first_tile + i_ * s.tile_step) * tile_tokens;
     float x[32];
-    if (copies_here_) {
-      const int tile = s.first_tile + i_ * s.tile_step;
-      copies_.copy_tile(args_, s, shared_, group_, n / stages, tile, tile + 2 * s.tile_step);
-    }
+    if (copies_here_ && !copied()) copy_tile(n / stages);
     if (i_ < 2) {
       copy_queries();
       shared_.wait(Barriers::q_full, segments_);
@@ -115,7 +140,7 @@ class Scorer {
     if (n > 0) wait_for_last_probabilities(n);
     if (lane_ == 0)
       *flags() = (raised && i_ > 0 ? max_raised : 0) | (i_ == 0 ? first_of_segment : 0) |
-                 (i_ + 1 == count ? last_of_segment : 0);
+                 (i_ + 1 == count ? last_of_segment | (cursor_.paired(args_) ? last_of_pair : 0) : 0);
     if (active_) {
       if (raised && i_ > 0 && stores_row()) {
         corrections()[row_]     = exp2_fast(before[0] - max_[0]);
@@ -153,10 +178,10 @@ class Scorer {
 
   /// Stores rows of 128 bytes with swizzled 16-byte chunks.
   PAGODA_DEVICE void store_probabilities(const std::uint32_t (&p)[16]) const {
-    const int row          = 16 * warp_ + (lane_ & 15);
-    const std::uint32_t to = shared_.address + SharedLayout::probabilities + row * 128;
+    const int row   = 16 * warp_ + (lane_ & 15);
+    const int first = opaque(SharedLayout::probabilities + row * 128 + ((lane_ >> 4 ^ row & 7) << 4));
 #pragma unroll
-    for (int j = 0; j < 8; j += 2) store_matrices(to + (((j + (lane_ >> 4)) ^ (row & 7)) << 4), p + 2 * j);
+    for (int j = 0; j < 8; j += 2) store_matrices(shared_.address + (first ^ j << 4), p + 2 * j);
   }
 
   /// Zeroes the values of the tile that would turn products with probabilities of 0 into NaN: those behind the last
@@ -181,9 +206,8 @@ class Scorer {
     sum_[0] = row_sum(sum_[0]), sum_[1] = row_sum(sum_[1]);
     if (segments_ > 0) shared_.wait(Barriers::states_empty, segments_ - 1);
     if (group_ == 0 && warp_ == 0 && lane_ == 0) {
-      const bool whole                                                      = cursor_.whole();
-      *reinterpret_cast<FinishedSegment*>(memory_ + SharedLayout::finished) = {s.batch, s.head, s.has_first_tile,
-                                                                               whole};
+      const bool paired = cursor_.paired(args_), whole = cursor_.whole() || (paired && args_.num_splits.value == 2);
+      *finished() = {s.batch, s.head, s.has_first_tile, whole, paired};
       if (!whole)
         reinterpret_cast<PendingJoin*>(memory_ + SharedLayout::pending)[s.has_first_tile] = cursor_.pending_join();
     }

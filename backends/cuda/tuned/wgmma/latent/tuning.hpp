@@ -34,7 +34,13 @@ struct SharedLayout {
   static constexpr int finished      = flags + 4 * 4;                                ///< FinishedSegment
   static constexpr int pending       = finished + 4 * 4;                             ///< PendingJoin [2]
   static constexpr int barriers      = pending + 2 * 4 * 4;                          ///< 8 bytes each
+  static constexpr int received      = q;  ///< the other block's results, after the last products with queries
 };
+
+/// What each warp that adds values receives from the other block of a pair. 17 float4 of each lane: the states of two
+/// rows, and a quarter of their dims.
+inline constexpr int exchanged_bytes = (1 + paired_dims / 8) * 32 * 16;
+static_assert(8 * exchanged_bytes <= q_bytes && paired_dims == head_dim_v / 4);
 
 /// Barriers, by index.
 struct Barriers {
@@ -46,7 +52,9 @@ struct Barriers {
   static constexpr int full      = max_ready + 2;  ///< [stages]
   static constexpr int empty     = full + stages;  ///< [stages][quarters]
   static constexpr int quarters  = tile_tokens / 16;
-  static constexpr int count     = empty + stages * quarters;
+  static constexpr int pair_ready = empty + stages * quarters;  ///< the other block has no more use for its queries
+  static constexpr int received   = pair_ready + 1;             ///< [8]: what a warp of the other block sends
+  static constexpr int count      = received + 8;
 };
 
 inline constexpr int shared_bytes = SharedLayout::barriers + 8 * Barriers::count;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/tuned/wgmma/latent/barriers.cuh"
-#include "backends/cuda/tuned/wgmma/output.cuh"
+#include "backends/cuda/tuned/wgmma/join.cuh"
+#include "backends/cuda/tuned/wgmma/latent/pair.cuh"
 #include "backends/cuda/wgmma.cuh"
 
 namespace pagoda::tuned::wgmma::latent {
@@ -48,6 +48,21 @@ PAGODA_DEVICE void merge_states(const float2* states, int row, float2 (&state)[2
   }
 }
 
+/// Stores half of a segment's dims in two quarters, so that the code is short. A pair of blocks has a quarter each.
+template <int BlocksPerHead>
+PAGODA_DEVICE void store_half(const auto& args, const FinishedSegment& segment, float (&o)[2][64],
+                              const float2 (&state)[2], int half, int row, int lane) {
+  int quarter = 2 * half;
+  if (segment.paired) quarter += cluster_rank();
+  for (bool more = !segment.paired;; more = false, ++quarter) {
+    store_segment<BlocksPerHead, 4>(args, segment, reinterpret_cast<const float(&)[1][64]>(o[0]), state, quarter,
+                                    opaque(row), opaque(lane));  // or registers are kept for them in the loop over tiles
+    if (!more) return;
+#pragma unroll
+    for (int e = 0; e < 64; ++e) o[0][e] = o[1][e];
+  }
+}
+
 /// Adds the values of all tiles to half of the output's dims, with one warpgroup. A lane has two rows, eight apart, and
 /// two dims of each eight.
 template <bool Bf16, int BlocksPerHead>
@@ -58,7 +73,9 @@ PAGODA_DEVICE void add_values(const auto& args, SharedMemory shared, char* memor
   const int row                  = 16 * warp + (lane >> 2);
   const bool active              = 16 * warp < block_rows<BlocksPerHead>(args.rows_bound);
 
-  shared.begin();
+  shared.begin(args.pairs);
+  if (args.pairs) cluster_wait();
+  store_empty_sequences<BlocksPerHead, head_dim_v, 2 * 128>(args);  // while the first tiles come
   int segments = 0;
   float o[2][64];
   for (int n = 0;; ++n) {
@@ -77,6 +94,7 @@ PAGODA_DEVICE void add_values(const auto& args, SharedMemory shared, char* memor
         shared.address + SharedLayout::tiles + slot * tile_bytes + half * (head_dim_v / 128) * run_bytes, bytes_of_8,
         run_bytes));
     start_value_products<Bf16>(o, p, tile, !(flags & first_of_segment));
+    if (flags & last_of_pair) allow_pair_to_send(shared, lane);  // before the products it would delay them
     finish_value_products(o, shared, n, lane);
     if (!(flags & last_of_segment)) continue;
 
@@ -85,7 +103,9 @@ PAGODA_DEVICE void add_values(const auto& args, SharedMemory shared, char* memor
     float2 state[2];
     merge_states(states, row, state);
     shared.arrive(Barriers::states_empty, lane);
-    if (active) store_segment<BlocksPerHead, 2>(args, finished, o, state, half, row, lane);
+    if (!active) continue;
+    if (finished.paired) join_pair(o, state, shared, 4 * half + warp, lane);
+    store_half<BlocksPerHead>(args, finished, o, state, half, row, lane);
   }
 }
 
