@@ -322,10 +322,10 @@ PAGODA_DEVICE void barrier_arrive_in_cluster(std::uint32_t barrier) {
 }
 /// Starts to store 16 bytes to a block of the cluster. A barrier of that block counts the bytes.
 PAGODA_DEVICE void store_async4(std::uint32_t to, float4 v, std::uint32_t barrier) {
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
-                   to),
-               "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
-               : "memory");
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      : "memory");
 }
 
 /// Programmatic launches. wait_for_previous_kernel returns when the previous kernel has ended and its writes are

@@ -13,8 +13,8 @@ namespace pagoda::ptx {
 
 /// Descriptor of an operand in shared memory, as tensor maps with 128-byte swizzle write it: runs of 128 bytes of eight
 /// rows (1 KiB), with a stride of `eights` bytes from eight rows to the next eight. Transposed operands, which are
-/// summed over rows, also have a stride of `runs` bytes from one run of 64 elements to the next. In a cluster, addresses
-/// have the block's rank in their upper bits, which are no part of a descriptor.
+/// summed over rows, also have a stride of `runs` bytes from one run of 64 elements to the next. In a cluster,
+/// addresses have the block's rank in their upper bits, which are no part of a descriptor.
 PAGODA_DEVICE std::uint64_t matrix_descriptor(std::uint32_t at, int eights, int runs = 16) {
   return static_cast<std::uint64_t>(at >> 4 & 0x3fff) | static_cast<std::uint64_t>(runs >> 4) << 16 |
          static_cast<std::uint64_t>(eights >> 4) << 32 | std::uint64_t(1) << 62;

@@ -94,8 +94,8 @@ TYPED_TEST(TunedRagged, Layouts) {
 TYPED_TEST(TunedRagged, NumbersOfRows) {
   std::vector<int> uneven(150, 20);
   uneven[0] = 0, uneven[7] = 3000, uneven[8] = 1, uneven[149] = 0;
-  const std::vector<std::vector<int>> batches{{4000, 3900, 4100}, std::vector<int>(70, 70), uneven,
-                                              std::vector<int>(33, 300)};
+  const std::vector<std::vector<int>> batches{
+      {4000, 3900, 4100}, std::vector<int>(70, 70), uneven, std::vector<int>(33, 300)};
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const auto kinds = TestFixture::kinds(batches[i]);
     for (std::size_t k = i; k < kinds.size(); k += 3)

@@ -132,8 +132,8 @@ inline void allow_shared_memory(const void* kernel, int bytes) {
         "shared memory");
 }
 
-/// The blocks of a launch. `per_head` blocks that share the query rows of a kv head, a team, are neighbors. The blocks of
-/// a cluster are of as many teams.
+/// The blocks of a launch. `per_head` blocks that share the query rows of a kv head, a team, are neighbors. The blocks
+/// of a cluster are of as many teams.
 struct LaunchGrid {
   std::int64_t teams;
   int per_head = 1, cluster = 1;
@@ -150,8 +150,8 @@ struct LaunchGrid {
 inline bool launch(const void* kernel, void* args, const LaunchGrid& grid, int threads, int shared, bool programmatic,
                    CUstream_st* stream) {
   cudaLaunchAttribute attributes[3]{};
-  attributes[0].id                                         = cudaLaunchAttributeCooperative;
-  attributes[0].val.cooperative                            = 1;
+  attributes[0].id              = cudaLaunchAttributeCooperative;
+  attributes[0].val.cooperative = 1;
   cudaLaunchConfig_t config{};
   config.gridDim          = grid.extents();
   config.blockDim         = dim3(static_cast<unsigned>(threads));
@@ -159,8 +159,8 @@ inline bool launch(const void* kernel, void* args, const LaunchGrid& grid, int t
   config.stream           = stream;
   config.attrs = attributes, config.numAttrs = 1;
   if (programmatic) {
-    cudaLaunchAttribute& a                        = attributes[config.numAttrs++];
-    a.id                                          = cudaLaunchAttributeProgrammaticStreamSerialization;
+    cudaLaunchAttribute& a                       = attributes[config.numAttrs++];
+    a.id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
     a.val.programmaticStreamSerializationAllowed = 1;
   }
   if (grid.cluster > 1) {

@@ -84,7 +84,7 @@ template <int BlocksPerHead, int DimsV, int Threads>
 PAGODA_DEVICE void join_slice(const auto& args, const PendingJoin& join, bool pairs, char* memory, int warp, int lane) {
   constexpr int warps = Threads / 32, across = block16s_per_16_rows(DimsV);
   const EntryView entry = entry_of(args, join.batch);
-  const int rows = block_rows<BlocksPerHead>(num_rows(args, entry));
+  const int rows        = block_rows<BlocksPerHead>(num_rows(args, entry));
   const int num_blocks = join.num_splits(), num_splits = pairs ? num_blocks / 2 : num_blocks;
   const int count = (rows + 15) / 16 * across;
   const int slice = (count + num_blocks - 1) / num_blocks;

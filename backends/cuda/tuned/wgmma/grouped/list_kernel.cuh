@@ -286,7 +286,7 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
   }
   ListMultiplier<Bf16, D, Warpgroups>(args, shared, warp, lane).run();
   join_pending<1, D, compute_threads(Warpgroups)>(args, shared.pending(), false, memory + Memory::layout.ring, warp,
-                                                   lane);
+                                                  lane);
 }
 
 template <bool Bf16, int D, int Warpgroups>

@@ -20,7 +20,7 @@ PAGODA_DEVICE void allow_pair_to_send(SharedMemory shared, int lane) {
 PAGODA_DEVICE void join_pair(float (&o)[2][64], float2 (&state)[2], SharedMemory shared, int warp, int lane) {
   const int rank            = cluster_rank();
   const std::uint32_t mine  = shared.address + SharedLayout::received + warp * exchanged_bytes + opaque(lane) * 16,
-                      full = shared.barrier(Barriers::received + warp);
+                      full  = shared.barrier(Barriers::received + warp);
   const std::uint32_t other = cluster_address(mine, rank ^ 1), other_full = cluster_address(full, rank ^ 1);
   if (lane == 0) barrier_expect_bytes(full, exchanged_bytes);
   barrier_wait_in_cluster(shared.barrier(Barriers::pair_ready), 0);

@@ -47,11 +47,11 @@ struct Barriers {
   static constexpr int q_full = 0, q_empty = 1;
   static constexpr int p_full      = 2;  ///< probabilities of a tile
   static constexpr int states_full = 3, states_empty = 4;
-  static constexpr int p_empty   = 5;              ///< [2]: after even and after odd tiles
-  static constexpr int max_ready = p_empty + 2;    ///< [2]: the running maximum covers an even, an odd tile
-  static constexpr int full      = max_ready + 2;  ///< [stages]
-  static constexpr int empty     = full + stages;  ///< [stages][quarters]
-  static constexpr int quarters  = tile_tokens / 16;
+  static constexpr int p_empty    = 5;              ///< [2]: after even and after odd tiles
+  static constexpr int max_ready  = p_empty + 2;    ///< [2]: the running maximum covers an even, an odd tile
+  static constexpr int full       = max_ready + 2;  ///< [stages]
+  static constexpr int empty      = full + stages;  ///< [stages][quarters]
+  static constexpr int quarters   = tile_tokens / 16;
   static constexpr int pair_ready = empty + stages * quarters;  ///< the other block has no more use for its queries
   static constexpr int received   = pair_ready + 1;             ///< [8]: what a warp of the other block sends
   static constexpr int count      = received + 8;

@@ -55,8 +55,9 @@ PAGODA_DEVICE void store_half(const auto& args, const FinishedSegment& segment, 
   int quarter = 2 * half;
   if (segment.paired) quarter += cluster_rank();
   for (bool more = !segment.paired;; more = false, ++quarter) {
-    store_segment<BlocksPerHead, 4>(args, segment, reinterpret_cast<const float(&)[1][64]>(o[0]), state, quarter,
-                                    opaque(row), opaque(lane));  // or registers are kept for them in the loop over tiles
+    store_segment<BlocksPerHead, 4>(args, segment, reinterpret_cast<const float (&)[1][64]>(o[0]), state, quarter,
+                                    opaque(row),
+                                    opaque(lane));  // or registers are kept for them in the loop over tiles
     if (!more) return;
 #pragma unroll
     for (int e = 0; e < 64; ++e) o[0][e] = o[1][e];
