@@ -238,7 +238,7 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& actua
 
   const Block block        = block_for(p, shape.warps, d);
   const void* const kernel = find_kernel(p, shape.warps, block.stages, maps);
-  return launch(kernel, &a, blocks_to_launch(batch_heads_of(p), p.batch, shape), shape.warps * 32, block.shared,
+  return launch(kernel, &a, {blocks_to_launch(batch_heads_of(p), p.batch, shape)}, shape.warps * 32, block.shared,
                 a.programmatic, stream);
 }
 
