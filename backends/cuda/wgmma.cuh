@@ -29,11 +29,6 @@ PAGODA_DEVICE std::uint64_t opaque(std::uint64_t descriptor) {
   asm volatile("" : "+l"(descriptor));
   return descriptor;
 }
-/// The same for an integer that other values are computed from.
-PAGODA_DEVICE int opaque(int x) {
-  asm volatile("" : "+r"(x));
-  return x;
-}
 
 /// Orders the warpgroup's writes to registers before products that read them.
 PAGODA_DEVICE void wgmma_fence() {
