@@ -89,8 +89,10 @@ void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* t
         say(card, type, head_dim, count, wgmma::grouped::threads(warpgroups) / 32,
             wgmma::grouped::blocks_per_sm(warpgroups), wgmma::grouped::shared_layout(head_dim, warpgroups).bytes,
             wgmma::grouped::kernel_of<T>(head_dim, warpgroups, ragged));
-      say(card, type, wgmma::latent::head_dim, count, wgmma::latent::threads / 32, wgmma::latent::blocks_per_sm,
-          wgmma::latent::shared_bytes, wgmma::latent::kernel_of<T>(wgmma::latent::blocks_per_head(count), ragged));
+      for (const bool pairs : {false, true})
+        say(card, type, wgmma::latent::head_dim, count, wgmma::latent::threads / 32, wgmma::latent::blocks_per_sm,
+            wgmma::latent::shared_bytes,
+            wgmma::latent::kernel_of<T>(wgmma::latent::blocks_per_head(count), ragged, pairs));
     }
 #endif
 }

@@ -9,13 +9,12 @@ namespace pagoda::tuned::wgmma {
 /// head r % group_size of the group. Bounds hold for all entries. Here, each entry has as many query tokens as the
 /// bound says.
 struct Args : tuned::Args {
-  static constexpr bool ragged = false;
+  static constexpr bool ragged = false, pairs = false;
   CUtensorMap q_map;       ///< latent caches: boxes of eight rows
   Divisor heads;           ///< query heads that share a kv head
   int rows_bound;          ///< query rows of an entry that share a kv head
   int hidden_bound;        ///< newest tokens that the first query token of an entry does not see
   int q_tokens_bound;      ///< query tokens of an entry
-  bool pairs;              ///< latent caches: blocks of even and of odd splits form clusters of two
   float4* wgmma_partials;  ///< [block][2][partial_quads]
   std::int64_t partial_quads;
 };
@@ -23,6 +22,13 @@ struct Args : tuned::Args {
 /// The same where entries have different numbers of query tokens. Each kernel has an instance for either.
 struct RaggedArgs : Args {
   static constexpr bool ragged = true;
+};
+
+/// The same as Base, which is Args or RaggedArgs, where blocks of even and of odd splits form clusters of two. Only the
+/// kernels for latent caches have instances for it.
+template <class Base>
+struct PairedArgs : Base {
+  static constexpr bool pairs = true;
 };
 
 /// The same for a list. Only the grouped kernels have an instance for it.

@@ -146,7 +146,7 @@ PAGODA_DEVICE void join_pending(const auto& args, const PendingJoin* pending, co
 #pragma unroll 1
   for (int place = 0; place < 2; ++place) {
     const PendingJoin join = pending[place];
-    if (join.any()) join_slice<BlocksPerHead, DimsV, Threads>(args, join, pairs, memory, warp, lane);
+    if (join.any()) join_slice<BlocksPerHead, DimsV, Threads>(args, join, args.pairs && pairs, memory, warp, lane);
   }
 }
 

@@ -29,8 +29,10 @@ struct Kernel {
   int threads, shared, blocks_per_head;
   Pace pace;
 };
-/// ragged: the instance for cu_seqlens_q. The instances differ only in the function.
-Kernel kernel_for(const Problem& p, const Device& d, [[maybe_unused]] bool ragged = false) {
+/// ragged: the instance for cu_seqlens_q. pairs: the one for clusters of two. The instances differ only in the
+/// function.
+Kernel kernel_for(const Problem& p, const Device& d, [[maybe_unused]] bool ragged = false,
+                  [[maybe_unused]] bool pairs = false) {
   const auto all_rows              = static_cast<int>(max_rows_of(p));
   [[maybe_unused]] const bool bf16 = p.type == Type::bf16;
   Kernel k{};
@@ -45,8 +47,8 @@ Kernel kernel_for(const Problem& p, const Device& d, [[maybe_unused]] bool ragge
   } else if (is_latent(p)) {
     k = {nullptr, latent::threads, latent::shared_bytes, latent::blocks_per_head(all_rows), latent::pace(d)};
 #if defined(PAGODA_HAS_SM90A)
-    k.function = bf16 ? latent::kernel_of<Type::bf16>(k.blocks_per_head, ragged)
-                      : latent::kernel_of<Type::fp16>(k.blocks_per_head, ragged);
+    k.function = bf16 ? latent::kernel_of<Type::bf16>(k.blocks_per_head, ragged, pairs)
+                      : latent::kernel_of<Type::fp16>(k.blocks_per_head, ragged, pairs);
 #endif
   } else {
     const int warpgroups = grouped::num_warpgroups(all_rows);
@@ -108,10 +110,11 @@ std::size_t workspace_bytes(const Problem& p, const Device& d) {
 }
 
 void prepare(const Problem& p, const Device& d) {
-  for (const bool ragged : {false, true}) {  // a list has one kernel
-    const Kernel kernel = kernel_for(p, d, ragged);
-    allow_shared_memory(kernel.function, kernel.shared);
-  }
+  for (const bool ragged : {false, true})  // a list has one kernel
+    for (const bool pairs : {false, true}) {
+      const Kernel kernel = kernel_for(p, d, ragged, pairs);
+      allow_shared_memory(kernel.function, kernel.shared);
+    }
 }
 
 LaunchShape choose_shape(const Problem& p, const Device& d) {
@@ -139,9 +142,10 @@ bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, vo
 bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
   if (is_list(p)) return decode_list(shape, p, d, workspace, stream);
   const int group_size   = group_size_of(p);
-  const Kernel kernel    = kernel_for(p, d, p.cu_seqlens_q != nullptr);
+  const bool ragged      = p.cu_seqlens_q != nullptr;
+  const Kernel kernel    = kernel_for(p, d, ragged);
   const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
-  RaggedArgs a{};  // kernels of the uniform instance read the part that is Args
+  RaggedArgs a{};  // kernels of the uniform instance read the part that is Args; PairedArgs adds no field
   set_args(p, shape, copy_tokens, a);
   a.q_tokens_bound = p.cu_seqlens_q ? p.max_q_tokens : p.num_q_tokens;
   a.heads = Divisor::of(group_size), a.rows_bound = group_size * a.q_tokens_bound;
@@ -160,10 +164,11 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
   a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel);
   LaunchGrid grid{blocks_to_launch(batch_heads, p.batch, shape), kernel.blocks_per_head};
   // Where clusters of two do not fit, single blocks may.
-  for (a.pairs = is_latent(p) && forms_pairs(shape, grid.teams);; a.pairs = false) {
-    grid.cluster = a.pairs ? 2 : 1;
-    if (launch(kernel.function, &a, grid, kernel.threads, kernel.shared, false, stream)) return true;
-    if (!a.pairs) return false;
+  for (bool pairs = is_latent(p) && forms_pairs(shape, grid.teams);; pairs = false) {
+    grid.cluster               = pairs ? 2 : 1;
+    const void* const function = kernel_for(p, d, ragged, pairs).function;
+    if (launch(function, &a, grid, kernel.threads, kernel.shared, false, stream)) return true;
+    if (!pairs) return false;
   }
 }
 

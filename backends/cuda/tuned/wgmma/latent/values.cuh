@@ -52,9 +52,10 @@ PAGODA_DEVICE void merge_states(const float2* states, int row, float2 (&state)[2
 template <int BlocksPerHead>
 PAGODA_DEVICE void store_half(const auto& args, const FinishedSegment& segment, float (&o)[2][64],
                               const float2 (&state)[2], int half, int row, int lane) {
-  int quarter = 2 * half;
-  if (segment.paired) quarter += cluster_rank();
-  for (bool more = !segment.paired;; more = false, ++quarter) {
+  int quarter       = 2 * half;
+  const bool paired = args.pairs && segment.paired;
+  if (paired) quarter += cluster_rank();
+  for (bool more = !paired;; more = false, ++quarter) {
     store_segment<BlocksPerHead, 4>(args, segment, reinterpret_cast<const float (&)[1][64]>(o[0]), state, quarter,
                                     opaque(row),
                                     opaque(lane));  // or registers are kept for them in the loop over tiles
@@ -95,7 +96,8 @@ PAGODA_DEVICE void add_values(const auto& args, SharedMemory shared, char* memor
         shared.address + SharedLayout::tiles + slot * tile_bytes + half * (head_dim_v / 128) * run_bytes, bytes_of_8,
         run_bytes));
     start_value_products<Bf16>(o, p, tile, !(flags & first_of_segment));
-    if (flags & last_of_pair) allow_pair_to_send(shared, lane);  // before the products it would delay them
+    if (args.pairs && flags & last_of_pair)
+      allow_pair_to_send(shared, lane);  // before the products it would delay them
     finish_value_products(o, shared, n, lane);
     if (!(flags & last_of_segment)) continue;
 
@@ -105,7 +107,7 @@ PAGODA_DEVICE void add_values(const auto& args, SharedMemory shared, char* memor
     merge_states(states, row, state);
     shared.arrive(Barriers::states_empty, lane);
     if (!active) continue;
-    if (finished.paired) join_pair(o, state, shared, 4 * half + warp, lane);
+    if (args.pairs && finished.paired) join_pair(o, state, shared, 4 * half + warp, lane);
     store_half<BlocksPerHead>(args, finished, o, state, half, row, lane);
   }
 }
