@@ -95,6 +95,12 @@ TYPED_TEST(Tuned, Layouts) {
 // Several pages in a tile of 16 tokens, and pages that are no multiple of it. Table entries behind the last page of a
 // sequence are no page ids (Scene).
 TYPED_TEST(Tuned, SmallPages) {
+  if (tuned_token_scales<typename TypeParam::type>) {  // integers
+    const Sample<typename TypeParam::type> sample(TestFixture::taken({.lengths = {40}, .head_dim = 128}));
+    Scene<Kokkos::Cuda, typename TypeParam::type> scene(sample, {.layout = Layout::paged, .page_size = 8});
+    scene.options().backend = "tuned";
+    return expect_refusal([&] { scene.plan(); }, {"page_size is not a multiple of 16, with an integer type"});
+  }
   for (const int page_size : {1, 2, 3, 4, 5, 8, 12, 24, 40})
     for (const Layout layout : {Layout::paged, Layout::csr})
       for (const KVOrder order : {KVOrder::NHD, KVOrder::HND}) {
