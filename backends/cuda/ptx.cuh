@@ -346,17 +346,6 @@ PAGODA_DEVICE void cluster_arrive() {}
 PAGODA_DEVICE void cluster_wait() {}
 PAGODA_DEVICE int cluster_rank() { return 0; }
 PAGODA_DEVICE std::uint32_t cluster_address(std::uint32_t at, int) { return at; }
-/// Waits for arrivals of all blocks of the cluster.
-PAGODA_DEVICE void barrier_wait_in_cluster(std::uint32_t barrier, std::uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
 PAGODA_DEVICE void barrier_wait_in_cluster(std::uint32_t, std::uint32_t) {}
 PAGODA_DEVICE void barrier_arrive_in_cluster(std::uint32_t) {}
 PAGODA_DEVICE void store_async4(std::uint32_t, float4, std::uint32_t) {}
