@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <variant>
+#include <vector>
 
 namespace pagoda::test {
 
@@ -125,5 +126,21 @@ class LateWrites {
     }
   };
 };
+
+/// The hand-tuned kernels, launched programmatically, with each of these numbers of late tokens in turn.
+template <class T>
+void expect_right_with_late_tokens(const Shape& shape, const Placement& placement,
+                                   const std::vector<int>& late_tokens) {
+  const Sample<T> sample(shape);
+  Scene<Kokkos::Cuda, T> scene(sample, placement);
+  scene.options().backend             = "tuned";
+  scene.options().programmatic_launch = true;
+  const auto plan                     = scene.plan();
+  for (const int tokens : late_tokens) {
+    scene.poison_outputs();
+    LateWrites::decode(scene, plan, tokens);
+    EXPECT_TRUE(scene.right()) << describe(shape) << ", " << tokens << " late tokens";
+  }
+}
 
 }  // namespace pagoda::test

@@ -95,12 +95,7 @@ TYPED_TEST(Tuned, Layouts) {
 // Several pages in a tile of 16 tokens, and pages that are no multiple of it. Table entries behind the last page of a
 // sequence are no page ids (Scene).
 TYPED_TEST(Tuned, SmallPages) {
-  if (tuned_token_scales<typename TypeParam::type>) {  // integers
-    const Sample<typename TypeParam::type> sample(TestFixture::taken({.lengths = {40}, .head_dim = 128}));
-    Scene<Kokkos::Cuda, typename TypeParam::type> scene(sample, {.layout = Layout::paged, .page_size = 8});
-    scene.options().backend = "tuned";
-    return expect_refusal([&] { scene.plan(); }, {"page_size is not a multiple of 16, with an integer type"});
-  }
+  if (!TestFixture::takes_small_pages()) GTEST_SKIP() << "refused (TunedIntegers.Refusals)";
   for (const int page_size : {1, 2, 3, 4, 5, 8, 12, 24, 40})
     for (const Layout layout : {Layout::paged, Layout::csr})
       for (const KVOrder order : {KVOrder::NHD, KVOrder::HND}) {
@@ -158,19 +153,9 @@ TYPED_TEST(Tuned, RepeatsBitForBit) {
 // The kernel before lets the decode start at once, and much later writes the queries and the newest 1 to 16 tokens of
 // each sequence, which are NaNs until then. Lengths of every remainder by 16, the tokens of a tile.
 TYPED_TEST(Tuned, ProgrammaticLaunchesReadNothingTooEarly) {
-  using T                       = typename TypeParam::type;
-  const auto expect_right_after = [](const Shape& asked, const std::vector<int>& late_tokens) {
-    const Shape shape = TestFixture::taken(asked);
-    const Sample<T> sample(shape);
-    Scene<Kokkos::Cuda, T> scene(sample, {.layout = Layout::paged, .page_size = 16});
-    scene.options().backend             = "tuned";
-    scene.options().programmatic_launch = true;
-    const auto plan                     = scene.plan();
-    for (const int tokens : late_tokens) {
-      scene.poison_outputs();
-      LateWrites::decode(scene, plan, tokens);
-      EXPECT_TRUE(scene.right()) << describe(shape) << ", " << tokens << " late tokens";
-    }
+  const auto expect_right_after = [](const Shape& shape, const std::vector<int>& late_tokens) {
+    expect_right_with_late_tokens<typename TypeParam::type>(TestFixture::taken(shape),
+                                                            {.layout = Layout::paged, .page_size = 16}, late_tokens);
   };
   std::vector<int> counts(16);
   std::iota(counts.begin(), counts.end(), 1);

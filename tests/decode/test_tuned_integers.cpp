@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer caches in the hand-tuned kernels: scales of every kind, and pairs of kv heads.
+// Integer caches in the hand-tuned kernels: scales of every kind, and two kv heads at once.
 #include "tests/support/scene.hpp"
 #if defined(KOKKOS_ENABLE_CUDA)
 #include "tests/decode/tuned_suite.hpp"
+#include "tests/support/environment.hpp"
 
 #include <cmath>
 #include <limits>
@@ -17,7 +18,7 @@ struct TunedIntegers : Tuned<Param> {
 
   void SetUp() override {
     Tuned<Param>::SetUp();
-    if (!tuned_token_scales<Stored>) GTEST_SKIP() << "not an integer type";
+    if (!is_integer_v<Stored>) GTEST_SKIP() << "not an integer type";
     if (tuned::Device::current().sm < 90) GTEST_SKIP() << "needs sm_90";
   }
   static Shape shape_of(std::vector<int> lengths, int group, int kv_heads, Scales k = Scales::per_token_and_head,
@@ -61,7 +62,7 @@ TYPED_TEST(TunedIntegers, OrdersOfCachesAndScales) {
 }
 
 // Problems so large that a warp reads two kv heads at once, if their rows are adjacent.
-TYPED_TEST(TunedIntegers, PairsOfHeads) {
+TYPED_TEST(TunedIntegers, TwoHeadsAtOnce) {
   using T = typename TypeParam::type;
   for (const int group : {1, 3, 4, 5})
     for (const Scales scales : {Scales::per_head, Scales::per_token_and_head}) {
@@ -123,17 +124,30 @@ TYPED_TEST(TunedIntegers, InfiniteScalesOfValues) {
   }
 }
 
-TYPED_TEST(TunedIntegers, FixedSplits) {
-  using T = typename TypeParam::type;
-  for (const int group : {4, 8}) {
-    const Sample<T> sample(TestFixture::shape_of({5000, 1, 0, 333}, group, 2));
-    Scene<Kokkos::Cuda, T> scene(sample, {.layout = Layout::paged});
-    scene.options().backend   = "tuned";
-    scene.options().exactness = Exactness::batch_invariant;
-    scene.poison_outputs();
-    scene.decode(scene.plan());
-    EXPECT_TRUE(scene.right()) << group;
-  }
+// Each is a problem of the generic kernel.
+TYPED_TEST(TunedIntegers, Refusals) {
+  using T                   = typename TypeParam::type;
+  const auto expect_refused = [](const Shape& shape, const Placement& placement, Exactness exactness,
+                                 const char* reason) {
+    const Sample<T> sample(shape);
+    Scene<Kokkos::Cuda, T> scene(sample, placement);
+    scene.options().exactness = exactness;
+    const Environment environment("PAGODA_BACKEND", "");
+    EXPECT_EQ(scene.plan().backend(), "generic");
+    scene.options().backend = "tuned";
+    expect_refusal([&] { scene.plan(); }, {"does not support this problem: ", reason});
+  };
+  const Shape shape = TestFixture::shape_of({300, 20}, 4, 2);
+  Shape one_or_none = shape, with_sinks = shape;
+  one_or_none.query_lens = {1, 0};
+  with_sinks.sinks       = true;
+  expect_refused(shape, {.layout = Layout::paged, .page_size = 8}, Exactness::fast,
+                 "page_size is not a multiple of 16, with an integer type");
+  expect_refused(one_or_none, {.layout = Layout::paged, .ragged = true}, Exactness::fast,
+                 "cu_seqlens_q, with an integer type");
+  for (const Shape& exact : {shape, with_sinks})
+    expect_refused(exact, {.layout = Layout::paged}, Exactness::batch_invariant,
+                   "an exactness other than fast, with an integer type");
 }
 
 }  // namespace

@@ -15,8 +15,10 @@ namespace {
 
 template <class Param>
 struct TunedOneOrNone : Tuned<Param> {
-  using T = typename Param::type;
-
+  void SetUp() override {
+    Tuned<Param>::SetUp();
+    if (is_integer_v<typename Param::type>) GTEST_SKIP() << "integers are refused (TunedIntegers.Refusals)";
+  }
   /// Groups and dims, without and with score options.
   static std::vector<Shape> shapes(const std::vector<int>& lengths) {
     std::vector<Shape> all{
@@ -145,7 +147,6 @@ TYPED_TEST(TunedOneOrNone, RepeatsBitForBit) {
 
 // As Tuned.ProgrammaticLaunchesReadNothingTooEarly.
 TYPED_TEST(TunedOneOrNone, ProgrammaticLaunchesReadNothingTooEarly) {
-  using T = typename TypeParam::type;
   for (const int first : {1, 33, 288})
     for (const bool sinks : {false, true}) {
       std::vector<int> lengths(16);
@@ -153,16 +154,8 @@ TYPED_TEST(TunedOneOrNone, ProgrammaticLaunchesReadNothingTooEarly) {
       Shape shape = TestFixture::taken(
           {.lengths = lengths, .num_q_heads = 8, .num_kv_heads = 4, .head_dim = 128, .sinks = sinks});
       shape = TestFixture::ragged(shape, 1);
-      const Sample<T> sample(shape);
-      Scene<Kokkos::Cuda, T> scene(sample, TestFixture::given(TestFixture::pages_of_16));
-      scene.options().backend             = "tuned";
-      scene.options().programmatic_launch = true;
-      const auto plan                     = scene.plan();
-      for (const int tokens : {1, 2, 15, 16}) {
-        scene.poison_outputs();
-        LateWrites::decode(scene, plan, tokens);
-        EXPECT_TRUE(scene.right()) << describe(shape) << ", " << tokens << " late tokens";
-      }
+      expect_right_with_late_tokens<typename TypeParam::type>(shape, TestFixture::given(TestFixture::pages_of_16),
+                                                              {1, 2, 15, 16});
     }
 }
 

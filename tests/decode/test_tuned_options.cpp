@@ -47,6 +47,7 @@ TYPED_TEST(TunedOptions, InitialTokensBesideAWindow) {
 
 // Of a tile that is read, only pages with visible tokens exist.
 TYPED_TEST(TunedOptions, WindowsOverSmallPages) {
+  if (!TestFixture::takes_small_pages()) GTEST_SKIP() << "refused (TunedIntegers.Refusals)";
   for (const int page_size : {1, 2, 4, 8, 24})
     for (const int window : {0, 1, 13, 16, 100})
       for (const int initial : {0, 3, 20})
@@ -152,8 +153,10 @@ TYPED_TEST(TunedOptions, RandomCombinations) {
     if (below(2)) shape.num_initial_tokens = below(80);
     if (below(2)) shape.logit_soft_cap = 1 + below(30);
     shape.alibi = below(2), shape.sinks = below(2);
-    TestFixture::expect_right(shape, {.layout    = below(2) ? Layout::paged : Layout::contiguous,
-                                      .page_size = below(2) ? 16 * (1 + below(4)) : 1 + below(40)});
+    const Layout layout = below(2) ? Layout::paged : Layout::contiguous;
+    int page_size       = below(2) ? 16 * (1 + below(4)) : 1 + below(40);
+    if (!TestFixture::takes_small_pages()) page_size = (page_size + 15) / 16 * 16;
+    TestFixture::expect_right(shape, {.layout = layout, .page_size = page_size});
   }
 }
 
@@ -204,7 +207,6 @@ TYPED_TEST(TunedOptions, RepeatsBitForBit) {
 
 // As Tuned.ProgrammaticLaunchesReadNothingTooEarly.
 TYPED_TEST(TunedOptions, ProgrammaticLaunchesReadNothingTooEarly) {
-  using T = typename TypeParam::type;
   for (const int first : {1, 33, 288})
     for (const int window : {0, 14, 15, 16, 40}) {
       std::vector<int> lengths(16);
@@ -216,16 +218,8 @@ TYPED_TEST(TunedOptions, ProgrammaticLaunchesReadNothingTooEarly) {
                                               .window_left        = window,
                                               .num_initial_tokens = 5,
                                               .alibi              = true});
-      const Sample<T> sample(shape);
-      Scene<Kokkos::Cuda, T> scene(sample, {.layout = Layout::paged, .page_size = 16});
-      scene.options().backend             = "tuned";
-      scene.options().programmatic_launch = true;
-      const auto plan                     = scene.plan();
-      for (const int tokens : {1, 2, 15, 16}) {
-        scene.poison_outputs();
-        LateWrites::decode(scene, plan, tokens);
-        EXPECT_TRUE(scene.right()) << describe(shape) << ", " << tokens << " late tokens";
-      }
+      expect_right_with_late_tokens<typename TypeParam::type>(shape, {.layout = Layout::paged, .page_size = 16},
+                                                              {1, 2, 15, 16});
     }
 }
 
@@ -240,6 +234,7 @@ TYPED_TEST(TunedOptions, AreTheDefault) {
 TYPED_TEST(TunedOptions, Refusals) {
   using T = typename TypeParam::type;
   if (tuned::Device::current().sm < 90) GTEST_SKIP() << "needs sm_90";
+  if (is_integer_v<T>) GTEST_SKIP() << "integers have another reason (TunedIntegers.Refusals)";
   const Sample<T> sample(TestFixture::taken(with_all({300, 20})));
   Scene<Kokkos::Cuda, T> scene(sample);
   scene.options().backend   = "tuned";

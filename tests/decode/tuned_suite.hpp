@@ -16,14 +16,13 @@
 /// The common part of the tests of the hand-tuned kernels.
 namespace pagoda::test {
 
+/// Alone of the quantized types, their tokens may have scales of their own in the hand-tuned kernels.
+template <class T>
+inline constexpr bool is_integer_v = std::is_same_v<T, std::int8_t> || std::is_same_v<T, int4x2_t>;
 template <class T>
 inline constexpr bool has_tuned =
     std::is_same_v<T, float> || std::is_same_v<T, half_t> || std::is_same_v<T, bfloat16_t> ||
-    std::is_same_v<T, fp8_e4m3_t> || std::is_same_v<T, fp8_e5m2_t> || std::is_same_v<T, std::int8_t> ||
-    std::is_same_v<T, int4x2_t>;
-/// Quantized caches whose tokens may have scales of their own in hand-tuned kernels.
-template <class T>
-inline constexpr bool tuned_token_scales = std::is_same_v<T, std::int8_t> || std::is_same_v<T, int4x2_t>;
+    std::is_same_v<T, fp8_e4m3_t> || std::is_same_v<T, fp8_e5m2_t> || is_integer_v<T>;
 
 /// The types of a list that have hand-tuned kernels; if there are none, one other type, whose tests are skipped, as
 /// GoogleTest has no empty lists.
@@ -57,6 +56,8 @@ struct Tuned : testing::Test {
     if (!has_tuned<Element>) GTEST_SKIP() << "this build has none of the types that there are hand-tuned kernels for";
   }
 
+  /// Pages that are not of a multiple of 16 tokens.
+  static bool takes_small_pages() { return !is_integer_v<Element>; }
   /// A shape that the kernels support: queries of the cache's type, or fp16 for quantized caches, and scales that all
   /// tokens share except in integer caches.
   static Shape taken(Shape shape) {
@@ -64,7 +65,7 @@ struct Tuned : testing::Test {
       shape.head_dim = 128;
       shape.q_type   = DType::fp16;
       shape.k_scales = Scales::per_head, shape.v_scales = Scales::per_tensor;
-      if (tuned_token_scales<Element>) shape.k_scales = shape.v_scales = Scales::per_token_and_head;
+      if (is_integer_v<Element>) shape.k_scales = shape.v_scales = Scales::per_token_and_head;
     }
     return shape;
   }
