@@ -30,7 +30,7 @@ struct TokenScales {
 struct Args {
   const int *seq_lens, *block_table;
   Divisor num_splits;       ///< splits of each batch head of an even batch
-  Divisor num_kv_heads;     ///< kv heads, or pairs of them that a warp reads at once
+  Divisor num_kv_heads;     ///< kv heads; half as many where a warp reads two at once
   Divisor copies_per_page;  ///< a copy loads up to 16 tokens (warp kernels) or 8 (wgmma kernels) of one page
   int batch;
   int table_row, table_page, last_page;  ///< last_page: last entry of a table row (with page_indptr: of the table)

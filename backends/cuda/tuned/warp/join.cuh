@@ -173,7 +173,7 @@ PAGODA_DEVICE void join_quads(int begin, int end, int num_splits, int warp, int 
 }
 /// The places of blocks, or warps, that have two each. first: first place of that with the first split; step: from one
 /// to the next.
-PAGODA_DEVICE auto places_in_pairs(QuadPartial* first, int num_quads, int step) {
+PAGODA_DEVICE auto places_two_each(QuadPartial* first, int num_quads, int step) {
   // The batch head begins in the share of its first block, which has it in its second place.
   return [=](int split, int quad) { return place_of(first + quad + (split * step + (split == 0 ? num_quads : 0))); };
 }
@@ -186,7 +186,7 @@ PAGODA_DEVICE void join_slice(const Args& a, const PendingJoin& join, int num_qu
   const int slice = num_splits == a.num_splits.value ? a.quads_per_join : (num_quads + num_splits - 1) / num_splits;
   const int begin = (static_cast<int>(blockIdx.x) - join.first_block) * slice, end = min(num_quads, begin + slice);
   join_quads<Warps>(begin, end, num_splits, warp, lane,
-                    places_in_pairs(partials_of(a, join.first_block, false, num_quads), num_quads, 2 * num_quads),
+                    places_two_each(partials_of(a, join.first_block, false, num_quads), num_quads, 2 * num_quads),
                     [&](int i, const QuadState& x) {
                       store_output(a, join.batch, join.head, i / quads_per_row, i % quads_per_row, x);
                     });

@@ -112,19 +112,19 @@ ListLayout list_layout_of(const Problem& p) {
   return list_layout(tile_bytes_of(p).rows, p.head_dim, list_stages(tile_bytes_of(p).rows));
 }
 
+void set_maps(const Problem& p, auto& args) {
+  if (is_integer(p.type)) return;  // copied by lanes (ScaledCopies)
+  args.k_map = make_tensor_map(p, p.k, tile_tokens), args.v_map = make_tensor_map(p, p.v, tile_tokens);
+}
+
 bool decode_list(const LaunchShape& shape, const Problem& p, void* workspace, CUstream_st* stream) {
   if (p.list.num_entries == 0) return true;
   ListArgs a{};
   set_list_args(p, shape, tile_tokens, a);
-  a.k_map = make_tensor_map(p, p.k, tile_tokens), a.v_map = make_tensor_map(p, p.v, tile_tokens);
+  set_maps(p, a);
   a.partials      = static_cast<QuadPartial*>(workspace);
   a.heads_at_once = list_heads_at_once(p.num_kv_heads);
   return launch(find_list_kernel(p), &a, {shape.blocks}, shape.warps * 32, list_layout_of(p).bytes, false, stream);
-}
-
-void set_maps(const Problem& p, Args& a) {
-  if (is_integer(p.type)) return;  // copied by lanes (ScaledCopies)
-  a.k_map = make_tensor_map(p, p.k, tile_tokens), a.v_map = make_tensor_map(p, p.v, tile_tokens);
 }
 
 bool decode_fixed(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
@@ -190,7 +190,7 @@ std::size_t workspace_bytes(const Problem& p, const Device& d) {
     return sizeof(QuadPartial) * 2 * std::size_t(d.num_sms) * list_warps * std::size_t(list_partial_quads(p.head_dim));
   if (p.fixed_splits)
     return fixed_quad_bytes * static_cast<std::size_t>(fixed_split_slots_of(p)) * quads_of_batch_head(p);
-  const int heads = may_read_pairs(p) ? 2 : 1;
+  const int heads = may_read_two_heads(p) ? 2 : 1;
   return sizeof(QuadPartial) * 2 * std::size_t(d.num_sms) * warps_per_sm * heads * quads_of_batch_head(p);
 }
 
@@ -198,10 +198,10 @@ void prepare(const Problem& p, const Device& d) {
   if (is_list(p)) return allow_shared_memory(find_list_kernel(p), d.shared_per_block);
   if (p.fixed_splits) return allow_shared_memory(find_fixed_kernel(p), d.shared_per_block);
   // Only the decode knows the strides and the batch, on which heads_at_once depends.
-  Problem pairs = p;
-  pairs.k.head = pairs.v.head = row_bytes(p.type, p.head_dim);
-  pairs.batch = 1 << 20, pairs.max_seq_len = 1 << 20;
-  for (const Problem& each : {p, pairs})
+  Problem large = p;
+  large.k.head = large.v.head = row_bytes(p.type, p.head_dim);
+  large.batch = 1 << 20, large.max_seq_len = 1 << 20;
+  for (const Problem& each : {p, large})
     for (const Device& device : {d, without_maps(d)})
       for (const int warps : {8, 4, 2, 1})
         if (const void* const kernel =

@@ -135,7 +135,7 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
     const int all        = min(e.num_queries, args.q_tokens_bound) * args.group_size * quads;
     const int slice = (all + num_splits - 1) / num_splits, begin = (start.owner - join.first_block) * slice;
     join_quads<1>(begin, min(all, begin + slice), num_splits, 0, lane,
-                  places_in_pairs(partials(join.first_block, false), num_quads, 2 * start.heads_at_once * num_quads),
+                  places_two_each(partials(join.first_block, false), num_quads, 2 * start.heads_at_once * num_quads),
                   [&](int i, const QuadState& x) {
                     const int r     = i / quads;
                     const int token = list_query(args, e.query_begin + args.heads.divide(r)).token;

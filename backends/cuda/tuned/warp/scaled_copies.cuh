@@ -11,7 +11,7 @@ namespace pagoda::tuned::warp {
 ///
 /// Heads: kv heads whose rows of a token are adjacent, and are copied as one.
 template <class TileShape, int Stages, int Heads = 1>
-class ScaledCopies {
+class ScaledCopies : public CommittedCopies<Stages> {
  public:
   static constexpr bool uses_maps           = false;
   static constexpr bool small_pages         = false;
@@ -52,15 +52,6 @@ class ScaledCopies {
     }
     commit_copies();
   }
-  PAGODA_DEVICE void begin_none() { commit_copies(); }
-  PAGODA_DEVICE void wait(const Ring<Stages>&) const {
-    wait_copies<Stages - 1>();
-    __syncwarp();
-  }
-  PAGODA_DEVICE void drain(Ring<Stages>& used, const Ring<Stages>& issued) const {
-    wait_copies<0>();
-    used = issued;
-  }
   /// The scales of a stage, for each kv head: of 16 keys, then of 16 values.
   PAGODA_DEVICE std::uint32_t scales_of(int slot) const { return ring_ + Stages * 2 * size.rows + slot * size.scales; }
 
@@ -92,8 +83,8 @@ class ScaledCopies {
   std::uint32_t scale_page_, scale_token_, scale_head_;
 };
 
-/// Those of two kv heads at once.
+/// Of two kv heads at once.
 template <class TileShape, int Stages>
-using PairCopies = ScaledCopies<TileShape, Stages, 2>;
+using TwoHeadCopies = ScaledCopies<TileShape, Stages, 2>;
 
 }  // namespace pagoda::tuned::warp

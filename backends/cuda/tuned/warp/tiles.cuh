@@ -79,10 +79,24 @@ class TensorCopies {
   std::uint64_t policy_;
 };
 
+/// The common part of copies by asynchronous copies of the lanes: each tile is one committed group of them.
+template <int Stages>
+struct CommittedCopies {
+  PAGODA_DEVICE void begin_none() { commit_copies(); }
+  PAGODA_DEVICE void wait(const Ring<Stages>&) const {
+    wait_copies<Stages - 1>();
+    __syncwarp();
+  }
+  PAGODA_DEVICE void drain(Ring<Stages>& used, const Ring<Stages>& issued) const {
+    wait_copies<0>();
+    used = issued;
+  }
+};
+
 /// Copies by asynchronous copies of 16 bytes a lane (sm_80 and newer). The same interface, except that a tile may lie
 /// in several small pages.
 template <class TileShape, int Stages>
-class LaneCopies {
+class LaneCopies : public CommittedCopies<Stages> {
  public:
   static constexpr bool uses_maps           = false;
   static constexpr bool small_pages         = true;
@@ -107,15 +121,6 @@ class LaneCopies {
       copy_small_pages(to, owner, from, head, visible());
     }
     commit_copies();
-  }
-  PAGODA_DEVICE void begin_none() { commit_copies(); }
-  PAGODA_DEVICE void wait(const Ring<Stages>&) const {
-    wait_copies<Stages - 1>();
-    __syncwarp();
-  }
-  PAGODA_DEVICE void drain(Ring<Stages>& used, const Ring<Stages>& issued) const {
-    wait_copies<0>();
-    used = issued;
   }
   PAGODA_DEVICE static void order_stores() {}
 

@@ -161,7 +161,7 @@ constexpr LaunchShape choose_shape(std::int64_t batch_heads, std::int64_t tiles,
 }
 
 /// Whether the warps of an integer kernel may read two kv heads at once. More query rows would not fit the registers.
-constexpr bool may_read_pairs(const Problem& p) {
+constexpr bool may_read_two_heads(const Problem& p) {
   return is_integer(p.type) && p.num_kv_heads % 2 == 0 && p.num_q_heads <= 4 * p.num_kv_heads;
 }
 /// They do so where the rows of a token are adjacent: short rows then come in whole lines of the second-level cache.
@@ -169,7 +169,7 @@ constexpr bool may_read_pairs(const Problem& p) {
 constexpr int heads_at_once(const Problem& p) {
   const std::int64_t row = row_bytes(p.type, p.head_dim), tokens = p.batch * p.max_seq_len;
   const bool adjacent = p.k.head == row && p.v.head == row, large = tokens * p.num_kv_heads * 2 * row >= 16'000'000;
-  return may_read_pairs(p) && adjacent && large ? 2 : 1;
+  return may_read_two_heads(p) && adjacent && large ? 2 : 1;
 }
 
 /// Fixed splits: tokens of a split, warps of a block and stages of a warp's ring. They follow from the shape alone. A
