@@ -24,10 +24,11 @@ using pagoda::serve::Options;
 
 constexpr int wrong = 1, unusable = 2;  // exit codes
 
-const std::vector<std::string> type_names{"fp64", "fp32", "fp16", "bf16"};  // in the order of DType
+std::vector<std::string> type_names() { return {"fp64", "fp32", "fp16", "bf16"}; }  // in the order of DType
 
 DType type_named(const std::string& name) {
-  return static_cast<DType>(std::find(type_names.begin(), type_names.end(), name) - type_names.begin());
+  const auto names = type_names();
+  return static_cast<DType>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
 void add_options(CLI::App& app, Options& o) {
@@ -40,7 +41,7 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option_function<std::string>(
          "--type", [&o](const std::string& name) { o.type = type_named(name); },
          "element type of the cache: fp16, bf16, fp32, fp64")
-      ->check(CLI::IsMember(type_names))
+      ->check(CLI::IsMember(type_names()))
       ->type_name("TYPE")
       ->default_str("fp16");
   app.add_option("--memory-gb", o.memory_gb, "memory for the cache of each pool, in 10^9 bytes (before --scale)")

@@ -13,7 +13,10 @@ namespace pagoda::detail {
 
 namespace {
 
-const std::string label = "Pagoda::write_kv";  // made once: a call allocates nothing
+const std::string& label() {
+  static const std::string made = "Pagoda::write_kv";  // once: a call allocates nothing
+  return made;
+}
 
 }  // namespace
 
@@ -46,7 +49,7 @@ void write_kv(const ExecutionSpace& exec, const TensorRef& k_cache, const Tensor
   const RowShape shape{static_cast<int>(k_cache.extent[2]), static_cast<int>(k_cache.extent[3]),
                        static_cast<int>(v_cache.extent[3]), k_cache.extent[0] * k_cache.extent[1]};
   by_plain_type(k_cache.type, [&]<class T>(T*) {
-    write_mapped<T>(label, exec, mapping, shape, {caller_rows(k), caller_rows(v)},
+    write_mapped<T>(label(), exec, mapping, shape, {caller_rows(k), caller_rows(v)},
                     {cache_rows(k_cache), cache_rows(v_cache)});
   });
 }
