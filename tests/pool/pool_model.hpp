@@ -348,8 +348,10 @@ struct PoolsOn<testing::Types<O...>> {
 
 }  // namespace lists
 
-using PagedPools = lists::PoolsOn<SpacesAndTypes>::paged;
-using Pools      = lists::PoolsOn<SpacesAndTypes>::both;
+/// What a pool does with pages and slots does not depend on the type of its rows.
+using PagedPools      = lists::PoolsOn<SpacesAndAnyType>::paged;
+using Pools           = lists::PoolsOn<SpacesAndAnyType>::both;
+using PoolsOfAllTypes = lists::PoolsOn<SpacesAndTypes>::both;
 
 struct PoolNames {
   template <class Pool>

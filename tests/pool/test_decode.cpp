@@ -8,7 +8,7 @@ namespace {
 
 template <class Pool>
 struct PoolDecode : testing::Test {};
-TYPED_TEST_SUITE(PoolDecode, Pools, PoolNames);
+TYPED_TEST_SUITE(PoolDecode, PoolsOfAllTypes, PoolNames);
 
 TYPED_TEST(PoolDecode, FollowsTheSequences) {
   for (const auto order : {KVOrder::NHD, KVOrder::HND}) {

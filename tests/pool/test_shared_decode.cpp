@@ -30,7 +30,7 @@ struct PoolSharedDecode : testing::Test {
     return text ? text : "";
   }
 };
-TYPED_TEST_SUITE(PoolSharedDecode, Pools, PoolNames);
+TYPED_TEST_SUITE(PoolSharedDecode, PoolsOfAllTypes, PoolNames);
 
 TYPED_TEST(PoolSharedDecode, ListsServeUntilTheBatchChanges) {
   using Self = PoolSharedDecode<TypeParam>;

@@ -280,7 +280,7 @@ const std::vector<reference::Row>& Sample<T>::rows() const {
   return rows_;
 }
 
-#define PAGODA_TEST_INSTANTIATE(name, T, ...) template class Sample<T>;
-PAGODA_FOR_EACH_TYPE(PAGODA_TEST_INSTANTIATE)
+#define PAGODA_TEST_INSTANTIATE(name) template class Sample<pagoda::detail::type_##name>;
+PAGODA_TEST_FOR_EACH_TYPE(PAGODA_TEST_INSTANTIATE)
 
 }  // namespace pagoda::test

@@ -73,6 +73,10 @@ using OnSpaces =
 /// For tests that work with any type: fp16 if the build has it.
 using AnyType = lists::Any::type;
 
+/// The types that samples, scenes and comparisons are compiled for: those this build has kernels for, and all plain
+/// ones, so that tests can check the error of one without kernels. X(name).
+#define PAGODA_TEST_FOR_EACH_TYPE(X) X(fp64) X(fp32) X(fp16) X(bf16) PAGODA_FOR_EACH_QUANTIZED_TYPE(X)
+
 /// Whether this build has kernels and, for a type that is not quantized, pools of T.
 #define PAGODA_TEST_IS(name) || std::is_same_v<T, pagoda::detail::type_##name>
 template <class T>
@@ -83,6 +87,7 @@ inline constexpr bool one_space = std::is_same_v<Device, Host>;
 
 using Spaces                    = std::conditional_t<one_space, testing::Types<Host>, testing::Types<Device, Host>>;
 using SpacesAndTypes            = lists::OnSpaces<lists::Plain, Device, Host>;
+using SpacesAndAnyType          = lists::OnSpaces<lists::TypesOn<void, AnyType>, Device, Host>;
 using SpacesAndQuantizedTypes   = lists::OnSpaces<lists::Quantized, Device, Host>;  ///< may be empty, like those below
 using SpacesAndFloatScaledTypes = lists::OnSpaces<lists::FloatScaled, Device, Host>;
 using SpacesAndBlockScaledTypes = lists::OnSpaces<lists::BlockScaled, Device, Host>;
