@@ -11,16 +11,29 @@ skip() {
   exit 77
 }
 
-llvm=21 # when sid drops this version, take the next one and run fix-format
+llvm=21 # that of sid's hipcc; when sid drops it, take the next one and run fix-format
+tidy=22 # from this version on clang-tidy leaves out what system headers declare, which takes a third of the time
 python_tools="python3-dev python3-pip python3-venv python3-nanobind python3-scikit-build-core python3-pathspec python3-numpy python3-ml-dtypes python3-pytest mypy"
-tools="clang-$llvm clang-format-$llvm clang-tidy-$llvm libclang-rt-$llvm-dev libomp-$llvm-dev llvm-$llvm shellcheck hipcc libamdhip64-dev doxygen pkgconf libopenmpi-dev openmpi-bin $python_tools"
+tools="clang-$llvm clang-format-$llvm clang-tidy-$tidy libclang-rt-$llvm-dev libomp-$llvm-dev llvm-$llvm shellcheck hipcc libamdhip64-dev doxygen pkgconf libopenmpi-dev openmpi-bin $python_tools"
 in_root=("$top/ci/sid-root.sh" -p "$tools")
 builds=$sid_build/$key
 
 sources() { find include src backends tests bench -name '*.[hc]' -o -name '*.[hc]pp' -o -name '*.cu' -o -name '*.cuh'; }
 
+# configure PRESET [option...]: with the instruction sets that this processor runs: what would be skipped is not compiled.
+# Builds with sanitizers have no bf16, so avx512_bf16 would be avx512 once more.
+configure() {
+  local isas="" isa flag
+  for isa in avx2:avx2 avx512:avx512vl avx512_bf16:avx512_bf16 amx:amx_int8; do
+    flag=${isa#*:} isa=${isa%:*}
+    [ "$isa" != avx512_bf16 ] || [ "$1" = host-debug ] || continue
+    ! grep -qw "$flag" /proc/cpuinfo || isas+="$isa;"
+  done
+  "${in_root[@]}" cmake --preset "$1" -B "$builds/$1" -DPAGODA_WERROR=ON "-DPAGODA_HOST_ISAS=${isas%;}" "${@:2}"
+}
+
 build_and_test() { # build_and_test PRESET [option...]
-  "${in_root[@]}" cmake --preset "$1" -B "$builds/$1" -DPAGODA_WERROR=ON "${@:2}"
+  configure "$@"
   "${in_root[@]}" cmake --build "$builds/$1"
   in_env=("${in_root[@]}")
   run_ctest "$builds/$1" -LE install
@@ -32,7 +45,10 @@ need_proc() { "${in_root[@]}" test -e /proc/self || { echo "no /proc in the sid 
 check_root() { "${in_root[@]}" true; }
 check_host-debug() { build_and_test host-debug; }
 # All types are instances of the same templates, so a plain and a quantized type find the same errors in less time.
-check_asan-ubsan() { need_proc && build_and_test asan-ubsan -DPAGODA_BOUNDS_CHECK=ON "-DPAGODA_TYPES=fp16;int4"; }
+# The parts asan-ubsan and fuzz use one build.
+asan_options=("-DCMAKE_CXX_COMPILER=clang++-$llvm" "-DCMAKE_C_COMPILER=clang-$llvm" -DPAGODA_FUZZ=ON -DPAGODA_BOUNDS_CHECK=ON
+  "-DPAGODA_TYPES=fp16;nvfp4")
+check_asan-ubsan() { need_proc && build_and_test asan-ubsan "${asan_options[@]}"; }
 check_tsan() { need_proc && build_and_test tsan -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_TYPES=fp16; }
 # The parts tests, install and mpi use one build, with Pagoda::mpi where there is an MPI. Installation scripts have not run
 # in the root, so MPI's programs have their full names only.
@@ -50,12 +66,11 @@ test_host() { # test_host [arguments of ctest]
 # Without PAGODA_FUZZ_SECONDS the runs and their numbers are the same each time. Inputs that fail stay in the build folder.
 check_fuzz() {
   need_proc
-  local build=$builds/fuzz runs seconds=${PAGODA_FUZZ_SECONDS:-} name pid options
-  "${in_root[@]}" cmake --preset asan-ubsan -B "$build" -DPAGODA_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++-$llvm \
-    -DPAGODA_WERROR=ON -DPAGODA_BOUNDS_CHECK=ON "-DPAGODA_TYPES=fp32;nvfp4"
-  "${in_root[@]}" cmake --build "$build"
+  local build=$builds/asan-ubsan runs seconds=${PAGODA_FUZZ_SECONDS:-} name pid options
+  configure asan-ubsan "${asan_options[@]}"
+  "${in_root[@]}" cmake --build "$build" --target pagoda_fuzz_problems pagoda_fuzz_pools pagoda_fuzz_c_boundary
   local pids=() failed=0
-  for name in problems:250 pools:2000 c_boundary:20000; do
+  for name in problems:250 pools:8000 c_boundary:60000; do
     runs=${name#*:} name=${name%:*}
     options=(-max_len=1000 -len_control=0 -print_final_stats=1 -verbosity=0 "-artifact_prefix=$build/$name-")
     if [ -n "$seconds" ]; then options+=("-max_total_time=$seconds"); else options+=("-runs=$runs" -seed=1); fi
@@ -96,35 +111,50 @@ check_scripts() {
   "${in_root[@]}" python3 -B ci/type_table.py --check README.md
 }
 
-check_format() { sources | "${in_root[@]}" xargs clang-format-$llvm --dry-run -Werror; }
+check_format() { sources | "${in_root[@]}" xargs -n 40 -P "$CMAKE_BUILD_PARALLEL_LEVEL" clang-format-$llvm --dry-run -Werror; }
 check_fix-format() { sources | "${in_root[@]}" xargs clang-format-$llvm -i; }
 
 # Every source of the library and the programs once; of sources compiled per data type, the fp32 instance. Tests would
-# take several times as long. Configured for clang, as flags of other compilers omit clang's defaults.
+# take several times as long. Configured for clang, as flags of other compilers omit clang's defaults. omp.h is that of
+# clang $llvm: the packages of two versions conflict.
 check_tidy() {
   "${in_root[@]}" cmake --preset host-debug -B "$builds/tidy" -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_BUILD_BENCH=ON \
     -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
-  "${in_root[@]}" run-clang-tidy-$llvm -quiet -j "$CMAKE_BUILD_PARALLEL_LEVEL" -p "$builds/tidy" \
+  "${in_root[@]}" run-clang-tidy-$tidy -quiet -j "$CMAKE_BUILD_PARALLEL_LEVEL" -p "$builds/tidy" \
+    "-config-file=$top/.clang-tidy" "-extra-arg=-idirafter/usr/lib/llvm-$llvm/lib/clang/$llvm/include" \
     "^$top/(src|backends|bench)/.*\.cpp$|_fp32\.cpp$"
 }
 
-# compile_cuda FILE OBJECT: for every card of `need` that the unit is for.
+# Whether a unit of warp kernels is compiled for A100 and A40 too: all kernels of fp16, and the plain ones of the types
+# whose products differ. The rest are instances of the same code. PAGODA_CUDA_ALL=1: all units.
+is_for_all_cards() {
+  case $1 in
+    *_fp16.cu) true ;;
+    *kernels_bf16.cu | *kernels_fp8_e5m2.cu | */option_kernels_* | */ragged_kernels_*) [ -n "${PAGODA_CUDA_ALL:-}" ] ;;
+    *) true ;;
+  esac
+}
+
+# compile_cuda FILE OBJECT
 compile_cuda() {
   local flags=(-std=c++20 -O3 -Werror all-warnings -I. -Iinclude)
   echo "nvcc $1"
   case $1 in
     */wgmma/*/kernels_*) flags+=("${sm90a[@]}") ;; # wgmma needs sm_90a
     bench/*) flags+=("${gencode[@]}" -Xptxas "-warn-spills,-Werror") ;;
-    *) flags+=("${gencode[@]}" -DPAGODA_HAS_SM90A) ;;
+    *)
+      flags+=(-DPAGODA_HAS_SM90A)
+      if is_for_all_cards "$1"; then flags+=("${gencode[@]}"); else flags+=("${sm90[@]}"); fi
+      ;;
   esac
   tests/tuned/keep_usage.sh "$nvcc" "${flags[@]}" -c -o "$2" "$1"
 }
 
 check_cuda() {
-  local need=(80 86 90) arch file
+  local need=(80 86 90) arch file object sm90_only=()
   nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc) ||
     skip "there is no nvcc, neither in PATH nor in /usr/local/cuda/bin (any CUDA 13 toolkit will do, no GPU is needed)"
-  gencode=() sm90a=(-gencode "arch=compute_90a,code=sm_90a")
+  gencode=() sm90=(-gencode "arch=compute_90,code=sm_90") sm90a=(-gencode "arch=compute_90a,code=sm_90a")
   for arch in "${need[@]}"; do
     gencode+=(-gencode "arch=compute_$arch,code=sm_$arch")
   done
@@ -137,9 +167,12 @@ check_cuda() {
       wait -n || failed=1
       running=$((running - 1))
     fi
-    compile_cuda "$file" "$made/${file//\//_}.o" &
+    object=$made/${file//\//_}.o
+    is_for_all_cards "$file" || sm90_only+=("$object")
+    compile_cuda "$file" "$object" &
     running=$((running + 1))
-  done < <(find backends/cuda/tuned bench -name '*.cu' -o -path 'backends/cuda/tuned/*.cpp' -o -path 'bench/tune/*.cpp' ! -name rates.cpp)
+  done < <(find backends/cuda/tuned bench -name '*.cu' -o -path 'backends/cuda/tuned/*.cpp' -o -path 'bench/tune/*.cpp' ! -name rates.cpp |
+    awk '{ print /_fp32/ ? 0 : /ragged_/ ? 1 : /option_/ ? 2 : 3, $0 }' | sort | cut -d" " -f2) # the longest first
   while [ "$running" != 0 ]; do
     wait -n || failed=1
     running=$((running - 1))
@@ -149,7 +182,8 @@ check_cuda() {
   local kernels=("$made"/backends_*.o)
   "$nvcc" -std=c++20 -O3 -I. -Iinclude "${gencode[@]}" -DPAGODA_HAS_SM90A -o "$made/planned" tests/tuned/planned.cpp \
     "${kernels[@]}"
-  python3 -B tests/tuned/check_resources.py "$made/planned" --objects "${kernels[@]}" --need "${need[@]}"
+  python3 -B tests/tuned/check_resources.py "$made/planned" --objects "${kernels[@]}" --need "${need[@]}" \
+    --sm90-only "${sm90_only[@]}"
 }
 
 # Inspects the kernels of MatrixFragment, compiled without Kokkos, for MI250, MI300 and RX 7900. Then compiles all of the

@@ -2,8 +2,7 @@
 # each source. The first call, for pagoda_test_main, compiles them; the targets of later calls must have the same flags.
 # CMAKE_DISABLE_PRECOMPILE_HEADERS=ON turns this off.
 function(pagoda_precompile_headers name)
-  # GPU compilers read a header once for each machine. ThreadSanitizer's build includes a header of its own before Kokkos.
-  if(PAGODA_HAS_CUDA OR PAGODA_HAS_HIP OR PAGODA_SANITIZE MATCHES thread)
+  if(PAGODA_HAS_CUDA OR PAGODA_HAS_HIP) # GPU compilers read a header once for each machine
     return()
   endif()
   if(name STREQUAL pagoda_test_main)

@@ -9,6 +9,3 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
   Kokkos::initialize();
   return 0;
 }
-
-// LLVM's OpenMP runtime keeps 104 bytes for each program.
-extern "C" const char* __lsan_default_suppressions() { return "leak:libomp"; }
