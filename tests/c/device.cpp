@@ -49,9 +49,7 @@ double store_dim(pagoda_type type, void* row, int d, double x) {
 }
 
 double load_dim(pagoda_type type, const void* row, int d) {
-  return with_type(type, [&]<class T>(T*) {
-    return static_cast<double>(pagoda::detail::stored_dim(static_cast<const T*>(row), d, 1));
-  });
+  return with_type(type, [&]<class T>(T*) { return pagoda::test::load_dim(static_cast<const T*>(row), d); });
 }
 
 double block_scale_of(pagoda_type type, unsigned char byte) {
