@@ -123,8 +123,9 @@ struct CudaMachine::Choose<float> {
 };
 
 // Matrix instructions of fp16 and bf16, which every GPU has from Ampere on. Quantized elements become fp16 first.
+// Rows with a format of their own take the portable fragments.
 template <class T>
-  requires(size_of(dtype_v<T>) <= 2)
+  requires(size_of(dtype_v<T>) <= 2 && !has_row_format_v<T>)
 struct CudaMachine::Choose<T> {
   template <int DimTile>
   using AnyAlignment = MmaFragment<T, DimTile, false, true>;

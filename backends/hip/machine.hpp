@@ -49,7 +49,7 @@ struct HipMachine : SimtMachine<Kokkos::HIP, HipMachine>, hip::Lanes {
 // Matrix instructions of 16-bit numbers: CDNA 2 and 3, RDNA 3. Quantized elements become fp16 first. The fragments are
 // rows of hip::matrix_tunings.
 template <class T>
-  requires(size_of(dtype_v<T>) <= 2)
+  requires(size_of(dtype_v<T>) <= 2 && !has_row_format_v<T>)
 struct HipMachine::Choose<T> {
 #if defined(KOKKOS_ARCH_AMD_GFX1100)
   template <int DimTile>

@@ -21,7 +21,8 @@ inline constexpr HostIsa last_host_isa = HostIsa::amx;
 
 /// Whether tile registers multiply caches of T: the same types as PAGODA_AMX_TYPES (cmake/PagodaHostIsas.cmake).
 template <class T>
-inline constexpr bool has_amx_code = std::is_same_v<T, bfloat16_t> || (is_quantized_v<T> && block_dims_v<T> == 0);
+inline constexpr bool has_amx_code =
+    std::is_same_v<T, bfloat16_t> || (is_quantized_v<T> && block_dims_v<T> == 0 && !has_row_format_v<T>);
 
 const char* name_of(HostIsa isa);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/row_formats.hpp>
 #include <pagoda/types.hpp>
 
 #include "backends/host/simd_rows.hpp"
@@ -86,7 +87,12 @@ class SimdProducts final : public SimdRows<T, R> {
     }
     if constexpr (paired)
       if (pairs_) head_dim_ % (2 * width) == 0 ? score_tile<true, false>() : score_tile<true, true>();
-    if (!pairs_) head_dim_ % width == 0 ? score_tile<false, false>() : score_tile<false, true>();
+    if constexpr (has_row_format_v<T>) {
+      static_assert(RowPlaces<T>::block_dims % width == 0, "a vector has dims of one scale alone, and fills rows");
+      score_tile<false, false>();
+    } else {
+      if (!pairs_) head_dim_ % width == 0 ? score_tile<false, false>() : score_tile<false, true>();
+    }
     if constexpr (scaled)
       if (args_.k_scale.per_token()) weigh(k_scale_);
     for (int i = count_ * R; i < vectors() * score_width; ++i) s_[i] = -infinity;
@@ -230,16 +236,30 @@ class SimdProducts final : public SimdRows<T, R> {
     constexpr int dims  = Pairs ? 2 * width : width;
     constexpr int first = unit_rows < vector_rows ? 0 : Unit * unit_tokens;
     // Prefetches into the first-level cache: otherwise the latency of the second level would be exposed.
-    if constexpr (first > 0 || Unit == 0)
-      if (d % line_dims == 0)
-        for (int t = 0; t < unit_tokens; ++t) prefetch_near(of.near[first + t] + d / per_element);
+    [[maybe_unused]] int line = 0;
+    if constexpr (has_row_format_v<T>) line = Base::line_beside(d);
+    if constexpr (first > 0 || Unit == 0) {
+      if constexpr (has_row_format_v<T>) {
+        for (int t = 0; t < unit_tokens && line >= 0; ++t) prefetch_near(of.near[first + t] + line);
+      } else {
+        if (d % line_dims == 0)
+          for (int t = 0; t < unit_tokens; ++t) prefetch_near(of.near[first + t] + d / per_element);
+      }
+    }
     // Each unit of a vector issues its part of the vector's prefetches.
-    for (int t = vector_tokens * Unit / units; t < vector_tokens * (Unit + 1) / units; ++t)
-      Base::template prefetch_dims<dims>(of.key[tile_tokens + t] + d / per_element, d);
+    for (int t = vector_tokens * Unit / units; t < vector_tokens * (Unit + 1) / units; ++t) {
+      if constexpr (has_row_format_v<T>) {
+        if (line >= 0) prefetch_line(of.key[tile_tokens + t] + line);
+      } else {
+        Base::template prefetch_dims<dims>(of.key[tile_tokens + t] + d / per_element, d);
+      }
+    }
     Vec x[unit_tokens];
     for_constants<unit_tokens>([&](auto t) PAGODA_ISA_CODE {
-      const T* const key = of.key[first + t] + d / per_element;
-      if constexpr (Part && Pairs) {
+      [[maybe_unused]] const T* const key = of.key[first + t] + d / per_element;
+      if constexpr (has_row_format_v<T>) {
+        x[t] = Vec::load_from_row(of.key[first + t], d);
+      } else if constexpr (Part && Pairs) {
         x[t] = Vec::load_bits_of_part(key, std::min(head_dim_ - d, dims));
       } else if constexpr (Part) {
         x[t] = Vec::load_part(key, std::min(head_dim_ - d, dims));
@@ -293,12 +313,18 @@ class SimdProducts final : public SimdRows<T, R> {
     Vec sum[R * B];
     for_constants<R * B>([&](auto i) PAGODA_ISA_CODE { sum[i] = Vec::all(0); });
     for (int n = 0; n < count; ++n, ++row) {
-      const int at = d / per_element;
-      Base::template prefetch_dims<B * width>(row[tile_tokens] + at, d);
+      [[maybe_unused]] const int at = d / per_element;
       Vec x[B];
-      constexpr int whole = Part ? B - 1 : B;
-      for_constants<whole>([&](auto b) PAGODA_ISA_CODE { x[b] = Vec::load(*row + at + b * width / per_element); });
-      if constexpr (Part)
+      // Rows with a format of their own are whole vectors, and multiply_keys has prefetched them.
+      constexpr bool part = Part && !has_row_format_v<T>;
+      constexpr int whole = part ? B - 1 : B;
+      if constexpr (has_row_format_v<T>) {
+        for_constants<B>([&](auto b) PAGODA_ISA_CODE { x[b] = Vec::load_from_row(*row, d + b * width); });
+      } else {
+        Base::template prefetch_dims<B * width>(row[tile_tokens] + at, d);
+        for_constants<whole>([&](auto b) PAGODA_ISA_CODE { x[b] = Vec::load(*row + at + b * width / per_element); });
+      }
+      if constexpr (part)
         x[whole] =
             Vec::load_part(*row + at + whole * width / per_element, std::min(head_dim_v_ - d - whole * width, width));
       if constexpr (block_dims > 0) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/row_formats.hpp>
 #include <pagoda/types.hpp>
 
 #include "backends/host/simd_output.hpp"
@@ -166,6 +167,15 @@ class SimdRows : public SimdTile<T, R> {
     } else {
       if (d % line_dims == 0) prefetch_line(row);
     }
+  }
+
+  /// For rows with a format of their own: the byte of a row whose cache line is prefetched beside dim d; -1: none. The
+  /// bytes behind the scaled dims are more than a line.
+  static int line_beside(int d) {
+    constexpr int scaled_dims = RowPlaces<T>::scaled_dims, bytes = row_format_of(dtype_v<T>).bytes;
+    if (d < scaled_dims) return d % line_dims == 0 ? d : -1;
+    const int at = scaled_dims + 4 * (d - scaled_dims);
+    return at % line_dims == 0 && at < bytes ? at : -1;
   }
 
   /// Converts the block scales of the tile's tokens, for the selected head, to floats. Rows behind the last token

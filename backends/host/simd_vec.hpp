@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/row_formats.hpp>
 #include <pagoda/types.hpp>
 
 #include "backends/host/simd_quantized.hpp"
@@ -120,6 +121,18 @@ struct SimdVec {
     SimdVec r;
     std::memcpy(&r.v, part, sizeof(r.v));
     return r;
+  }
+  /// W dims from dim d on of a row with a format of its own, at any address, scaled.
+  template <class T>
+  static SimdVec load_from_row(const T* row, int d) {
+    using Places      = RowPlaces<T>;
+    const T* const at = row + Places::number(d);
+    if (d >= Places::scaled_dims) return load(reinterpret_cast<const bfloat16_t*>(at));
+    float scale;
+    std::memcpy(&scale, row + Places::scale(d), sizeof(scale));
+    SimdVec x = load(reinterpret_cast<const fp8_e4m3_t*>(at));
+    x.multiply(all(scale));
+    return x;
   }
   void store(Acc* to) const { std::memcpy(to, &v, sizeof(v)); }
   /// Stores W numbers of another type, each rounded to nearest even.

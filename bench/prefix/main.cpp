@@ -34,7 +34,8 @@ struct Session {
 
 /// Whether this benchmark has caches of a type: the plain ones, and those of 8 bits, which have one scale.
 template <class T>
-inline constexpr bool is_measured = !is_quantized_v<T> || (dims_per_element_v<T> == 1 && block_dims_v<T> == 0);
+inline constexpr bool is_measured =
+    !is_quantized_v<T> || (dims_per_element_v<T> == 1 && block_dims_v<T> == 0 && !has_row_format_v<T>);
 
 /// Adds medians of host times, of batches in other orders: planning_us, of a new plan; holds_us, of finding that it
 /// still holds; update_us, of a new plan and the copy of its list to the device, with the wait for it.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pagoda/row_formats.hpp>
 #include <pagoda/types.hpp>
 
 #include <Kokkos_Core.hpp>
@@ -88,10 +89,16 @@ struct CacheRef {
   int page_size() const { return static_cast<int>(k.extent[1]); }
   /// Heads of keys and values.
   int num_kv_heads() const { return static_cast<int>(k.extent[2]); }
-  /// Dims of a key. An element of an int4 cache holds two.
-  int head_dim() const { return static_cast<int>(k.extent[3]) * dims_per_element(k.type); }
+  /// Dims of a key. An element of an int4 cache holds two; a row format says its own.
+  int head_dim() const {
+    return has_row_format(k.type) ? row_format_of(k.type).head_dim
+                                  : static_cast<int>(k.extent[3]) * dims_per_element(k.type);
+  }
   /// Dims of a value.
-  int head_dim_v() const { return static_cast<int>(v.extent[3]) * dims_per_element(v.type); }
+  int head_dim_v() const {
+    return has_row_format(v.type) ? row_format_of(v.type).head_dim_v
+                                  : static_cast<int>(v.extent[3]) * dims_per_element(v.type);
+  }
 };
 
 }  // namespace pagoda

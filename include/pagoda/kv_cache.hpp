@@ -5,6 +5,7 @@
 #include <pagoda/detail/execution_space.hpp>
 #include <pagoda/error.hpp>
 #include <pagoda/export.hpp>
+#include <pagoda/row_formats.hpp>
 #include <pagoda/types.hpp>
 
 #include <Kokkos_Core.hpp>
@@ -115,6 +116,16 @@ KVCache<T, typename ExecutionSpace::memory_space> make_cache(const ExecutionSpac
                           cache_bytes(call, shape.num_pages, shape.page_size, shape.num_kv_heads,
                                       std::size_t(dims / per_element) * sizeof(T)));
   };
+  if constexpr (has_row_format_v<T>) {
+    constexpr RowFormat format = row_format_of(dtype_v<T>);
+    require(shape.head_dim == format.head_dim && head_dim_v == format.head_dim_v && shape.num_kv_heads == 1, call,
+            ": head_dim is ", shape.head_dim, ", head_dim_v ", head_dim_v, " and num_kv_heads ", shape.num_kv_heads,
+            "; allowed: ", format.head_dim, ", ", format.head_dim_v, " and 1 for rows of ", name_of(dtype_v<T>));
+    const typename Cache::Memory rows = memory_for("Pagoda::cache::k", format.bytes);
+    const typename Cache::Rows view(reinterpret_cast<T*>(first_row_of(rows.data())), shape.num_pages,
+                                    nhd ? shape.page_size : 1, nhd ? 1 : shape.page_size, format.bytes);
+    return Cache(view, view, shape.order, rows, rows);
+  }
   const auto rows_in = [&](const typename Cache::Memory& memory, int dims) {
     return typename Cache::Rows(reinterpret_cast<T*>(first_row_of(memory.data())), shape.num_pages,
                                 nhd ? shape.page_size : shape.num_kv_heads, nhd ? shape.num_kv_heads : shape.page_size,
@@ -129,6 +140,8 @@ KVCache<T, typename ExecutionSpace::memory_space> make_cache(const ExecutionSpac
 
 /// Allocates the pages of a PagedKV with elements of type T, in the memory space of exec. The memory is zeroed by a
 /// kernel on exec.
+///
+/// Of a type with a row format (row_formats.hpp), keys and values are the same rows.
 ///
 /// Throws InvalidArgument if a size of the shape is not allowed, and what Kokkos throws if there is not enough memory
 /// (std::bad_alloc or std::runtime_error, which depends on its version).

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pagoda/error.hpp>
+#include <pagoda/row_formats.hpp>
 #include <pagoda/types.hpp>
 
 #include <cstdint>
@@ -13,7 +14,8 @@
 namespace pagoda {
 
 /// Bytes of one token in a cache: a key and a value for each kv head, without the scales of a quantized cache.
-/// head_dim_v: 0 selects head_dim. Throws InvalidArgument for negative sizes, and for 2^60 dims or more.
+/// head_dim_v: 0 selects head_dim. Throws InvalidArgument for negative sizes, for 2^60 dims or more, and for types with
+/// a row format, which have no values apart (latent_bytes_per_token).
 constexpr std::int64_t bytes_per_token(int num_kv_heads, int head_dim, DType type, int head_dim_v = 0) {
   const std::int64_t dims = std::int64_t(head_dim) + (head_dim_v > 0 ? head_dim_v : head_dim);
   if (num_kv_heads < 0 || head_dim < 0 || head_dim_v < 0 ||
@@ -21,16 +23,29 @@ constexpr std::int64_t bytes_per_token(int num_kv_heads, int head_dim, DType typ
     throw InvalidArgument(detail::concat("pagoda::bytes_per_token: num_kv_heads is ", num_kv_heads, ", head_dim ",
                                          head_dim, ", head_dim_v ", head_dim_v,
                                          "; allowed: 0 or more each, and fewer than 2^60 dims of a token"));
+  if (has_row_format(type))
+    throw InvalidArgument(detail::concat("pagoda::bytes_per_token: type is ", name_of(type),
+                                         "; allowed: types of caches with values apart from the keys"));
   return num_kv_heads * dims * size_of(type) / dims_per_element(type);
 }
 
 /// Bytes of one token in a latent cache (multi-head latent attention): one row of kv_lora_rank + rope_dim elements that
-/// all heads read. Its first kv_lora_rank elements are also the value. Throws InvalidArgument for negative sizes.
-/// Source: DeepSeek-V2, section 2.1 (low-rank key-value joint compression, decoupled rotary key).
+/// all heads read. Its first kv_lora_rank elements are also the value. Throws InvalidArgument for negative sizes, and
+/// for sizes that the type's row format does not have. Source: DeepSeek-V2, section 2.1 (low-rank key-value joint
+/// compression, decoupled rotary key).
 constexpr std::int64_t latent_bytes_per_token(int kv_lora_rank, int rope_dim, DType type) {
   if (kv_lora_rank < 0 || rope_dim < 0)
     throw InvalidArgument(detail::concat("pagoda::latent_bytes_per_token: kv_lora_rank is ", kv_lora_rank,
                                          ", rope_dim ", rope_dim, "; allowed: 0 or more each"));
+  if (has_row_format(type)) {
+    const RowFormat format = row_format_of(type);
+    const int rank = format.head_dim_v, rope = format.head_dim - format.head_dim_v;
+    if (kv_lora_rank != rank || rope_dim != rope)
+      throw InvalidArgument(detail::concat("pagoda::latent_bytes_per_token: kv_lora_rank is ", kv_lora_rank,
+                                           ", rope_dim ", rope_dim, "; allowed: ", rank, " and ", rope, " for ",
+                                           name_of(type)));
+    return format.bytes;
+  }
   return (std::int64_t(kv_lora_rank) + rope_dim) * size_of(type) / dims_per_element(type);
 }
 

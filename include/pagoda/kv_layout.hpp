@@ -2,8 +2,10 @@
 #pragma once
 
 #include <pagoda/cache_ref.hpp>
+#include <pagoda/detail/check_row_format.hpp>
 #include <pagoda/error.hpp>
 #include <pagoda/kv_scales.hpp>
+#include <pagoda/row_formats.hpp>
 #include <pagoda/types.hpp>
 
 #include <Kokkos_Core.hpp>
@@ -20,7 +22,9 @@
 /// scales: keep these Views as long as the layout is in use.
 ///
 /// Elements are those of detail/type_table.hpp. Where an element holds two dims, the last extent is head_dim / 2.
-/// with_scales gives a quantized cache its scales (kv_scales.hpp).
+/// with_scales gives a quantized cache its scales (kv_scales.hpp). Elements may also be the bytes of rows that have
+/// their scales in them; the last extent is then the bytes of a row, and keys and values are the same View
+/// (row_formats.hpp).
 ///
 /// Source: Heidari et al., "Efficient Decode Attention: Flash-Decoding with Paged KV Caches", section III.B
 /// (one kernel over accessor types); Kwon et al., PagedAttention (block tables).
@@ -72,6 +76,7 @@ void check_cache_views(const char* who, const K& k, const V& v) {
   require(k.extent(1) >= 1 && k.extent(2) >= 1 && k.extent(3) >= 1 && v.extent(3) >= 1, who,
           ": k and v need at least one token, one kv head and one dim; k is (", k.extent(0), ", ", k.extent(1), ", ",
           k.extent(2), ", ", k.extent(3), "), v has head_dim ", v.extent(3));
+  check_row_format(who, tensor_ref(k), tensor_ref(v));
 }
 
 /// Lengths and ids as int counts them, and memory for the ids.
@@ -88,7 +93,7 @@ void check_sequences(const char* who, const View& seq_lens, const View& sequence
 template <class KV, class Scales>
 KV with_scales(const char* who, const KV& kv, const Scales& scales) {
   using T = typename KV::value_type;
-  static_assert(facts_of(dtype_v<T>).scales != ScaleUse::none && block_dims_v<T> == 0,
+  static_assert(facts_of(dtype_v<T>).scales != ScaleUse::none && block_dims_v<T> == 0 && !has_row_format_v<T>,
                 "these scales are for caches of quantized elements without block scales");
   KV scaled      = kv;
   scaled.k_scale = scale_ref(who, "k", scales.k, kv.k);
@@ -111,9 +116,11 @@ template <class T>
 using NumberOf = std::conditional_t<is_quantized_v<T>, float, const T&>;
 
 template <class T, class MemorySpace>
-KOKKOS_FUNCTION NumberOf<T> number_of(const CacheView<T, MemorySpace>& cache, const ScaleRef& scale, std::size_t page,
-                                      int token, int head, int d) {
-  if constexpr (is_quantized_v<T>) {
+KOKKOS_FUNCTION NumberOf<T> number_of(const CacheView<T, MemorySpace>& cache, [[maybe_unused]] const ScaleRef& scale,
+                                      std::size_t page, int token, int head, int d) {
+  if constexpr (has_row_format_v<T>) {
+    return number_in_row(&cache(page, token, head, 0), d);
+  } else if constexpr (is_quantized_v<T>) {
     constexpr int n = dims_per_element_v<T>;
     const T element = cache(page, token, head, d / n);
     const auto at   = static_cast<std::int64_t>(page);

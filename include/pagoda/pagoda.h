@@ -109,17 +109,18 @@ PAGODA_C_EXPORT pagoda_status pagoda_exec_fence(const pagoda_exec* exec);
 typedef int32_t pagoda_type;
 /** Values of pagoda_type. Two dims of PAGODA_INT4, PAGODA_MXFP4 and PAGODA_NVFP4 make one element of a byte. */
 enum pagoda_type_code {
-  PAGODA_FP64     = 1,  /**< double */
-  PAGODA_FP32     = 2,  /**< float */
-  PAGODA_FP16     = 3,  /**< IEEE binary16 */
-  PAGODA_BF16     = 4,  /**< the upper half of a float */
-  PAGODA_FP8_E4M3 = 5,  /**< OCP E4M3; also block scales of PAGODA_NVFP4 */
-  PAGODA_FP8_E5M2 = 6,  /**< OCP E5M2 */
-  PAGODA_INT8     = 7,  /**< int8_t, with scales */
-  PAGODA_INT4     = 8,  /**< two dims in a byte, the even one in the lower half, with scales */
-  PAGODA_MXFP4    = 9,  /**< two dims in a byte, with a block scale of PAGODA_E8M0 for 32 dims */
-  PAGODA_NVFP4    = 10, /**< two dims in a byte, with block scales of PAGODA_FP8_E4M3 for 16 dims, and a scale */
-  PAGODA_E8M0     = 100 /**< a power of two in a byte; only for block scales */
+  PAGODA_FP64       = 1,  /**< double */
+  PAGODA_FP32       = 2,  /**< float */
+  PAGODA_FP16       = 3,  /**< IEEE binary16 */
+  PAGODA_BF16       = 4,  /**< the upper half of a float */
+  PAGODA_FP8_E4M3   = 5,  /**< OCP E4M3; also block scales of PAGODA_NVFP4 */
+  PAGODA_FP8_E5M2   = 6,  /**< OCP E5M2 */
+  PAGODA_INT8       = 7,  /**< int8_t, with scales */
+  PAGODA_INT4       = 8,  /**< two dims in a byte, the even one in the lower half, with scales */
+  PAGODA_MXFP4      = 9,  /**< two dims in a byte, with a block scale of PAGODA_E8M0 for 32 dims */
+  PAGODA_NVFP4      = 10, /**< two dims in a byte, with block scales of PAGODA_FP8_E4M3 for 16 dims, and a scale */
+  PAGODA_FP8_DS_MLA = 11, /**< a byte of a row of 656, a token of a latent cache with its scales (row_formats.hpp) */
+  PAGODA_E8M0       = 100 /**< a power of two in a byte; only for block scales */
 };
 /** The short name of a type, such as "fp16", or "unknown type". */
 PAGODA_C_EXPORT const char* pagoda_type_name(pagoda_type type);
@@ -185,7 +186,8 @@ typedef struct pagoda_cache {
   pagoda_order order;   /**< of k and v; default: PAGODA_NHD */
   pagoda_tensor k; /**< (page or sequence, token, kv head, head_dim) in PAGODA_NHD, any strides. The last extent counts
                         elements: head_dim / 2 where an element holds two dims */
-  pagoda_tensor v; /**< the same axes with head_dim_v. It may be a prefix of k in the same memory (latent caches) */
+  pagoda_tensor v; /**< the same axes with head_dim_v. It may be a prefix of k in the same memory (latent caches). With
+                        PAGODA_FP8_DS_MLA, v is k, of extents (page or sequence, token, 1, 656): 576 and 512 dims */
 
   const int32_t* seq_lens; /**< [num_sequences] tokens that each sequence holds */
   int32_t num_sequences;   /**< entries of seq_lens; contiguous: k.extent[0] */

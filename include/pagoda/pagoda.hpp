@@ -24,5 +24,6 @@
 #include <pagoda/prefix_index.hpp>
 #include <pagoda/quantized_types.hpp>
 #include <pagoda/reference.hpp>
+#include <pagoda/row_formats.hpp>
 #include <pagoda/types.hpp>
 #include <pagoda/version.hpp>

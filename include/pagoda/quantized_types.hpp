@@ -153,8 +153,14 @@ struct int4x2_t {
   KOKKOS_INLINE_FUNCTION static constexpr int clamped(int x) { return x < -8 ? -8 : x > 7 ? 7 : x; }
 };
 
+/// One byte of a row of fp8_ds_mla. A number is not a function of one byte: row_formats.hpp has the format of a row.
+struct fp8_ds_mla_t {
+  std::uint8_t bits;  ///< as stored
+};
+
 static_assert(sizeof(fp8_e4m3_t) == 1 && std::is_trivially_copyable_v<fp8_e4m3_t>);
 static_assert(sizeof(fp8_e5m2_t) == 1 && std::is_trivially_copyable_v<fp8_e5m2_t>);
+static_assert(sizeof(fp8_ds_mla_t) == 1 && std::is_trivially_copyable_v<fp8_ds_mla_t>);
 static_assert(sizeof(int4x2_t) == 1 && std::is_trivially_copyable_v<int4x2_t>);
 
 }  // namespace pagoda

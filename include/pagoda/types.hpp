@@ -23,7 +23,8 @@
 /// Element types of caches, queries and outputs.
 ///
 /// Kokkos has no 16-bit floating type on the host, so the two storage types here are plain bits with native conversions
-/// where the machine has them. Element types of quantized caches: quantized_types.hpp and block_scaled_types.hpp.
+/// where the machine has them. Element types of quantized caches: quantized_types.hpp, block_scaled_types.hpp
+/// and row_formats.hpp.
 namespace pagoda {
 
 namespace detail {
@@ -146,7 +147,8 @@ enum class DType : std::int32_t {
 enum class ScaleUse {
   none,      ///< a plain type
   optional,  ///< scales default to 1
-  required   ///< numbers have no meaning without them
+  required,  ///< numbers have no meaning without them
+  in_rows    ///< rows have a format of their own, with their scales in it (row_formats.hpp)
 };
 
 /// A type's row of the table.
@@ -184,6 +186,9 @@ KOKKOS_INLINE_FUNCTION constexpr int dims_per_element(DType type) { return facts
 KOKKOS_INLINE_FUNCTION constexpr bool is_quantized(DType type) {
   return facts_of(type).scales != ScaleUse::none || facts_of(type).block_dims > 0;
 }
+/// Types whose elements are the bytes of rows with a format of their own (row_formats.hpp): the last extent of a cache
+/// is the bytes of a row.
+KOKKOS_INLINE_FUNCTION constexpr bool has_row_format(DType type) { return facts_of(type).scales == ScaleUse::in_rows; }
 /// The field's short name: "fp16".
 constexpr const char* name_of(DType type) { return facts_of(type).name; }
 /// Unit roundoff: half the distance from 1 to the next number.
@@ -251,6 +256,9 @@ concept Element = requires { dtype_of<std::remove_cv_t<T>>::value; };
 /// T is an element of quantized caches.
 template <class T>
 inline constexpr bool is_quantized_v = is_quantized(dtype_v<T>);
+/// T is a byte of rows with a format of their own.
+template <class T>
+inline constexpr bool has_row_format_v = has_row_format(dtype_v<T>);
 /// Dims that one element of type T holds.
 template <class T>
 inline constexpr int dims_per_element_v = dims_per_element(dtype_v<T>);

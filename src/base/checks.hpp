@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pagoda/cache_ref.hpp>
+#include <pagoda/detail/check_row_format.hpp>
 #include <pagoda/detail/problem.hpp>
 #include <pagoda/error.hpp>
 #include <pagoda/types.hpp>
@@ -78,11 +79,12 @@ inline void require_plain(const char* who, const char* what, DType type) {
 /// must have some, and strides fit 32 bits.
 inline void require_scales(const char* who, const CacheRef& kv) {
   const auto check = [&](const char* name, const TensorRef& t, const ScaleRef& scale) {
-    const ScaleUse use = facts_of(t.type).scales;
-    if (scale.data && use == ScaleUse::none)
+    const ScaleUse use    = facts_of(t.type).scales;
+    const auto has_arrays = [](ScaleUse uses) { return uses == ScaleUse::optional || uses == ScaleUse::required; };
+    if (scale.data && !has_arrays(use))
       throw InvalidArgument(
           concat(who, ": ", name, " has scales and elements of ", name_of(t.type), "; allowed: scales of ",
-                 types_that([](DType type) { return facts_of(type).scales != ScaleUse::none; }), " caches"));
+                 types_that([&](DType type) { return has_arrays(facts_of(type).scales); }), " caches"));
     require(scale.data || use != ScaleUse::required, who, ": ", name, " has elements of ", name_of(t.type),
             " and no scales; allowed: with scales (with_scales of the cache)");
     const int block = facts_of(t.type).block_dims;

@@ -65,10 +65,6 @@ struct Cache {
 };
 static_assert(KVLayout<Cache>);
 
-inline void check_extents(const char* who, const Array<4>& k, const Array<4>& v) {
-  detail::check_cache_views(who, k, v);
-}
-
 template <class Space>
 void write_kv(const Space& exec, const TensorRef& k_cache, const TensorRef& v_cache, const std::int64_t* slot_mapping,
               std::int64_t num_tokens, const TensorRef& k, const TensorRef& v) {
@@ -122,6 +118,14 @@ template <>
 inline TensorRef tensor_ref(const c::Array<4>& view) {
   return view.ref;
 }
+
+namespace c {
+
+inline void check_extents(const char* who, const Array<4>& k, const Array<4>& v) {
+  detail::check_cache_views(who, k, v);
+}
+
+}  // namespace c
 
 }  // namespace pagoda
 

@@ -26,7 +26,7 @@ void with_element(pagoda::DType type, F&& f) {
 pagoda::DType type_of(const char* who, const char* name, pagoda_type code) {
   const pagoda::DType* const type = find_type(code);
   require(type != nullptr, who, ": ", name, " is ", code, "; allowed: a value of pagoda_type_code, ", PAGODA_FP64,
-          " to ", PAGODA_NVFP4);
+          " to ", PAGODA_FP8_DS_MLA);
   return *type;
 }
 

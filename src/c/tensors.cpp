@@ -18,8 +18,9 @@ static_assert(PAGODA_FP64 == int(DType::fp64) + 1 && PAGODA_FP32 == int(DType::f
               PAGODA_FP16 == int(DType::fp16) + 1 && PAGODA_BF16 == int(DType::bf16) + 1 &&
               PAGODA_FP8_E4M3 == int(DType::fp8_e4m3) + 1 && PAGODA_FP8_E5M2 == int(DType::fp8_e5m2) + 1 &&
               PAGODA_INT8 == int(DType::int8) + 1 && PAGODA_INT4 == int(DType::int4) + 1 &&
-              PAGODA_MXFP4 == int(DType::mxfp4) + 1 && PAGODA_NVFP4 == int(DType::nvfp4) + 1);
-static_assert(all_types.size() == PAGODA_NVFP4, "a type of detail/type_table.hpp is missing in pagoda_type_code");
+              PAGODA_MXFP4 == int(DType::mxfp4) + 1 && PAGODA_NVFP4 == int(DType::nvfp4) + 1 &&
+              PAGODA_FP8_DS_MLA == int(DType::fp8_ds_mla) + 1);
+static_assert(all_types.size() == PAGODA_FP8_DS_MLA, "a type of detail/type_table.hpp is missing in pagoda_type_code");
 
 /// The code of the block scales of a type; 0: it has none.
 pagoda_type block_scale_code(DType type) {

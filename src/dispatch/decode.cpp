@@ -33,6 +33,7 @@ void check_cache(const char* who, const Schedule& s, const Problem& p) {
   const CacheRef& kv = p.kv;
   require(kv.k.type == s.shape.kv_type && kv.v.type == s.shape.kv_type, who, ": the cache holds ", name_of(kv.k.type),
           " keys and ", name_of(kv.v.type), " values; the plan was made for ", name_of(s.shape.kv_type));
+  check_row_format(who, kv.k, kv.v);
   require_scales(who, kv);
   require_plain(who, "q holds", p.q.type);
   require_plain(who, "out holds", p.out.type);

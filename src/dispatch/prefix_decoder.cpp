@@ -27,6 +27,7 @@ constexpr const char* plan_name = "pagoda::PrefixDecoder::plan";
 /// Memory that a decode reads for each token and kv head, with the scales of tokens.
 double bytes_of_token(const CacheRef& kv) {
   const DType type = kv.k.type;
+  if (has_row_format(type)) return row_format_of(type).bytes;
   const int key = kv.head_dim(), value = values_in_keys(kv) ? 0 : kv.head_dim_v();
   double bytes = double(key + value) * size_of(type) / dims_per_element(type);
   for (const ScaleRef& scale : {kv.k_scale, kv.v_scale})

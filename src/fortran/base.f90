@@ -11,7 +11,7 @@ module pagoda_base
   integer(c_int32_t), parameter, public :: PAGODA_SPACE_DEFAULT = 0, PAGODA_SPACE_HOST = 1
   integer(c_int32_t), parameter, public :: PAGODA_FP64 = 1, PAGODA_FP32 = 2, PAGODA_FP16 = 3, PAGODA_BF16 = 4, &
       PAGODA_FP8_E4M3 = 5, PAGODA_FP8_E5M2 = 6, PAGODA_INT8 = 7, PAGODA_INT4 = 8, PAGODA_MXFP4 = 9, PAGODA_NVFP4 = 10, &
-      PAGODA_E8M0 = 100
+      PAGODA_FP8_DS_MLA = 11, PAGODA_E8M0 = 100
   integer(c_int32_t), parameter, public :: PAGODA_MEMORY_UNSPECIFIED = 0, PAGODA_MEMORY_HOST = 1, &
       PAGODA_MEMORY_DEVICE = 2, PAGODA_MEMORY_SHARED = 3
   integer(c_int32_t), parameter, public :: PAGODA_NHD = 0, PAGODA_HND = 1

@@ -3,6 +3,7 @@
 
 #include "src/kernel/pack.hpp"
 
+#include <pagoda/row_formats.hpp>
 #include <pagoda/types.hpp>
 
 #include <Kokkos_Core.hpp>
@@ -29,6 +30,16 @@ struct ArrayVec {
     const auto pack = *reinterpret_cast<const Pack<T, W / dims_per_element_v<T>>*>(from);
     ArrayVec v;
     for (int j = 0; j < W; ++j) v.at[j] = static_cast<Acc>(stored_dim(pack.at, j, 1));
+    return v;
+  }
+  /// Dims d .. d + W of a row with a format of its own, scaled. The row and d are as load requires.
+  template <class T>
+  KOKKOS_FUNCTION static ArrayVec load_from_row(const T* row, int d) {
+    using Places      = RowPlaces<T>;
+    const T* const at = row + Places::number(d);
+    if (d >= Places::scaled_dims) return load(reinterpret_cast<const bfloat16_t*>(at));
+    ArrayVec v = load(reinterpret_cast<const fp8_e4m3_t*>(at));
+    v.multiply(all(*reinterpret_cast<const float*>(row + Places::scale(d))));
     return v;
   }
   KOKKOS_FUNCTION void store(Acc* to) const {

@@ -3,6 +3,8 @@
 
 #include <pagoda/types.hpp>
 
+#include "src/kernel/kernel_args.hpp"
+
 #include <Kokkos_Macros.hpp>
 
 #include <concepts>
@@ -19,7 +21,7 @@ struct FragmentShape;
 template <class T>
 struct FragmentDefaults {
   /// The cache has scales, and scales of blocks of dims: the kernel takes more arguments.
-  static constexpr bool scaled    = is_quantized_v<T>;
+  static constexpr bool scaled    = has_scale_arrays_v<T>;
   static constexpr int block_dims = block_dims_v<T>;
   /// Type of queries that the instance without options takes as they are.
   static constexpr DType query_type = dtype_v<T>;

@@ -295,12 +295,16 @@ struct BlockScaledKernelArgs : ScaledKernelArgs {
 /// Arguments for any type.
 using AllKernelArgs = BlockScaledKernelArgs;
 
+/// Whether caches of T have scales beside their rows.
+template <class T>
+inline constexpr bool has_scale_arrays_v = is_quantized_v<T> && !has_row_format_v<T>;
+
 /// The smallest arguments that suffice. scaled: the cache has scales; blocks: it has block scales.
 template <bool scaled, bool blocks>
 using KernelArgsWith =
     std::conditional_t<blocks, BlockScaledKernelArgs, std::conditional_t<scaled, ScaledKernelArgs, KernelArgs>>;
 template <class T>
-using KernelArgsOf = KernelArgsWith<is_quantized_v<T>, (block_dims_v<T> > 0)>;
+using KernelArgsOf = KernelArgsWith<has_scale_arrays_v<T>, (block_dims_v<T> > 0)>;
 
 template <class Fragment>
 using KernelArgsFor = KernelArgsWith<Fragment::scaled, (Fragment::block_dims > 0)>;

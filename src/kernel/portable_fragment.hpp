@@ -6,6 +6,7 @@
 #include "src/kernel/join.hpp"
 #include "src/kernel/rows.hpp"
 
+#include <pagoda/row_formats.hpp>
 #include <pagoda/types.hpp>
 
 #include <Kokkos_Core.hpp>
@@ -17,10 +18,14 @@
 namespace pagoda::detail {
 
 /// Loads dims d .. d + W of a row. Wide: rows are dense and aligned, and head_dim is a multiple of W. Otherwise loads
-/// element by element, with zeros past head_dim.
+/// element by element, with zeros past head_dim. Rows with a format of their own are always dense and aligned.
 template <class Vec, int W, bool Wide, class T>
-KOKKOS_INLINE_FUNCTION Vec load_dims(const T* row, int d, std::int64_t dim_stride, int head_dim) {
-  if constexpr (Wide) {
+KOKKOS_INLINE_FUNCTION Vec load_dims(const T* row, int d, [[maybe_unused]] std::int64_t dim_stride,
+                                     [[maybe_unused]] int head_dim) {
+  if constexpr (has_row_format_v<T>) {
+    static_assert(RowPlaces<T>::block_dims % W == 0, "a vector has dims of one scale alone");
+    return Vec::load_from_row(row, d);
+  } else if constexpr (Wide) {
     return Vec::load(row + d / dims_per_element_v<T>);
   } else {
     auto v = Vec::all(0);
@@ -134,8 +139,12 @@ class PortableFragment : public FragmentDefaults<T> {
         if constexpr (Wide && Machine::prefetch_distance > 0) {
           if (n + Machine::prefetch_distance < count) {
             const TokenRow next = where.row(where.place(u + n + Machine::prefetch_distance));
-            Machine::prefetch(k + next.k, dims / dims_per_element_v<T>);
-            Machine::prefetch(v + next.v, head_dim_v_ / dims_per_element_v<T>);
+            if constexpr (has_row_format_v<T>) {
+              Machine::prefetch(k + next.k, row_format_of(dtype_v<T>).bytes);
+            } else {
+              Machine::prefetch(k + next.k, dims / dims_per_element_v<T>);
+              Machine::prefetch(v + next.v, head_dim_v_ / dims_per_element_v<T>);
+            }
           }
         }
         const PagePlace place = where.place(u + n);

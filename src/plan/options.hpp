@@ -19,6 +19,7 @@ namespace pagoda::detail {
 /// The shape of the problem, checked.
 template <class MemorySpace>
 ProblemShape problem_shape(const DecodeOptions<MemorySpace>& o, const CacheRef& kv) {
+  check_row_format("pagoda::plan", kv.k, kv.v);
   const ProblemShape s{kv.k.type, o.num_q_heads, kv.num_kv_heads(), kv.head_dim(), kv.head_dim_v()};
   require(o.num_q_heads > 0 && o.num_q_heads % s.num_kv_heads == 0, "pagoda::plan: num_q_heads is ", o.num_q_heads,
           "; allowed: a positive multiple of num_kv_heads = ", s.num_kv_heads);

@@ -45,6 +45,78 @@ static void test_types_and_layouts(void) {
   CHECK(tried > 0);
 }
 
+/* Rows of 656 bytes with their scales, of a latent cache: k and v are the same tensor. */
+static void test_rows_with_scales(void) {
+  enum { sequences = 2, tokens = 40, heads = 3, row = 656, dim = 576, dim_v = 512 };
+  static unsigned char rows[sequences * tokens * row];
+  static float q[sequences * heads * dim], out[sequences * heads * dim_v];
+  static double query[sequences * heads * dim];
+  const int32_t lengths[sequences] = {37, 5};
+  Scene s;
+  pagoda_plan* plan = NULL;
+  if (!pagoda_type_is_enabled(PAGODA_FP8_DS_MLA)) return;
+  memset(&s, 0, sizeof s);
+  for (int t = 0; t < sequences * tokens; ++t) {
+    for (int block = 0; block < 4; ++block) {
+      const float scale = (float)(0.02 * (1 + block) * (1.5 + random_number()));
+      memcpy(rows + t * row + 512 + 4 * block, &scale, sizeof scale);
+    }
+    for (int d = 0; d < dim; ++d) store_dim(PAGODA_FP8_DS_MLA, rows + t * row, d, random_number());
+  }
+  for (int i = 0; i < sequences * heads * dim; ++i) q[i] = (float)random_number(), query[i] = q[i];
+
+  pagoda_cache kv;
+  memset(&kv, 0, sizeof kv);
+  kv.struct_size = sizeof kv, kv.num_sequences = sequences;
+  kv.k        = pagoda_dense(scene_upload(&s, rows, sizeof rows), PAGODA_FP8_DS_MLA, 4, sequences, tokens, 1, row);
+  kv.v        = kv.k;
+  kv.seq_lens = scene_upload(&s, lengths, sizeof lengths);
+  pagoda_decode_options options;
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options, options.num_q_heads = heads;
+  void* const there        = scene_upload(&s, out, sizeof out);
+  const pagoda_tensor from = pagoda_dense(scene_upload(&s, q, sizeof q), PAGODA_FP32, 3, sequences, heads, dim, 0);
+  const pagoda_tensor to   = pagoda_dense(there, PAGODA_FP32, 3, sequences, heads, dim_v, 0);
+  CHECK_OK(pagoda_plan_create(NULL, &kv, &options, &plan));
+  CHECK(strcmp(pagoda_plan_backend(plan), "generic") == 0);
+  CHECK_OK(pagoda_decode(NULL, plan, &from, &kv, &to, NULL));
+  CHECK_OK(pagoda_exec_fence(NULL));
+  copy_to_host(out, there, sizeof out);
+  for (int r = 0; r < sequences * heads; ++r) {
+    const unsigned char* const first = rows + r / heads * tokens * row;
+    static double right[dim_v];
+    double sum = 0, worst = 0;
+    memset(right, 0, sizeof right);
+    for (int t = 0; t < lengths[r / heads]; ++t) {
+      double score = 0;
+      for (int d = 0; d < dim; ++d)
+        score += query[r * dim + d] * load_dim(PAGODA_FP8_DS_MLA, first + t * row, d) / sqrt(dim);
+      sum += exp(score);
+      for (int d = 0; d < dim_v; ++d) right[d] += exp(score) * load_dim(PAGODA_FP8_DS_MLA, first + t * row, d);
+    }
+    for (int d = 0; d < dim_v; ++d) worst = fmax(worst, fabs(out[r * dim_v + d] - right[d] / sum));
+    CHECK(worst < 2e-5);
+  }
+  pagoda_plan_destroy(plan);
+
+  pagoda_cache wrong = kv;
+  wrong.k_scale      = pagoda_dense(there, PAGODA_FP32, 0, 0, 0, 0, 0);
+  CHECK_INVALID(pagoda_plan_create(NULL, &wrong, &options, &plan),
+                "k has scales and elements of fp8_ds_mla; allowed: scales of fp8_e4m3, fp8_e5m2, int8, int4 or nvfp4");
+  wrong = kv, wrong.v_block_scale = pagoda_dense(there, PAGODA_E8M0, 4, sequences, tokens, 1, 16);
+  CHECK_INVALID(pagoda_plan_create(NULL, &wrong, &options, &plan),
+                "kv.v_block_scale is given, and kv.v holds fp8_ds_mla; allowed: no block scales for this type");
+  wrong = kv, wrong.k.extent[3] = wrong.v.extent[3] = 576;
+  CHECK_INVALID(pagoda_plan_create(NULL, &wrong, &options, &plan), "axis 3 of k has extent 576; allowed: 656");
+  wrong = kv, wrong.k.extent[1] = wrong.v.extent[1] = tokens / 2, wrong.k.extent[2] = wrong.v.extent[2] = 2;
+  CHECK_INVALID(pagoda_plan_create(NULL, &wrong, &options, &plan), "k has 2 kv heads; allowed: 1");
+  wrong = kv, wrong.v.data = (char*)wrong.v.data + row;
+  CHECK_INVALID(pagoda_plan_create(NULL, &wrong, &options, &plan), "v is not the rows of k");
+  wrong = kv, wrong.v.type = PAGODA_FP8_E4M3;
+  CHECK_INVALID(pagoda_plan_create(NULL, &wrong, &options, &plan), "v is not the rows of k");
+  scene_free(&s);
+}
+
 static void test_scales_of_tokens_in_pages(void) {
   if (!pagoda_type_is_enabled(PAGODA_INT8)) return;
   Scene s      = scene(PAGODA_INT8, PAGODA_PAGED, PAGODA_NHD);
@@ -258,6 +330,7 @@ static void test_write_kv(void) {
 int main(void) {
   CHECK_OK(pagoda_initialize());
   test_types_and_layouts();
+  test_rows_with_scales();
   test_scales_of_tokens_in_pages();
   test_options();
   test_instance_and_workspace();

@@ -39,7 +39,7 @@ static void test_names_and_versions(void) {
   CHECK(strcmp(pagoda_status_name(-7), "unknown status") == 0);
   CHECK(strcmp(pagoda_type_name(PAGODA_FP64), "fp64") == 0 && strcmp(pagoda_type_name(PAGODA_NVFP4), "nvfp4") == 0);
   CHECK(strcmp(pagoda_type_name(PAGODA_E8M0), "e8m0") == 0 && strcmp(pagoda_type_name(0), "unknown type") == 0);
-  CHECK(pagoda_type_size(PAGODA_FP64) == 8 && pagoda_type_size(PAGODA_BF16) == 2 && pagoda_type_size(11) == 0);
+  CHECK(pagoda_type_size(PAGODA_FP64) == 8 && pagoda_type_size(PAGODA_BF16) == 2 && pagoda_type_size(12) == 0);
   CHECK(pagoda_type_size(PAGODA_INT4) == 1 && !pagoda_type_is_enabled(PAGODA_E8M0) && !pagoda_type_is_enabled(-1));
 }
 
@@ -80,7 +80,7 @@ static void test_tensors(void) {
   t = s.q, t.data = (char*)t.data + 1;
   CHECK_INVALID(decode(&t, &s.kv, &s.out, NULL), "multiples of");
   t = s.q, t.type = 0;
-  CHECK_INVALID(decode(&t, &s.kv, &s.out, NULL), "q.type is 0; allowed: a value of pagoda_type_code, 1 to 10");
+  CHECK_INVALID(decode(&t, &s.kv, &s.out, NULL), "q.type is 0; allowed: a value of pagoda_type_code, 1 to 11");
   t = s.q, t.type = PAGODA_E8M0;
   CHECK_INVALID(decode(&t, &s.kv, &s.out, NULL), "q.type is 100");
   t = s.q, t.type = PAGODA_INT8;

@@ -77,13 +77,20 @@ static void test_errors(void) {
   s = good, s.layout = 3;
   CHECK_INVALID(CREATE(), "shape.layout is 3");
   s = good, s.type = PAGODA_E8M0;
-  CHECK_INVALID(CREATE(), "shape.type is 100; allowed: a value of pagoda_type_code, 1 to 10");
+  CHECK_INVALID(CREATE(), "shape.type is 100; allowed: a value of pagoda_type_code, 1 to 11");
   s = good, s.order = 2;
   CHECK_INVALID(CREATE(), "shape.order is 2");
   s = good, s.num_pages = 0;
   CHECK_INVALID(CREATE(), "make_paged_cache: num_pages is 0; allowed: 1 or more");
   s = good, s.page_size = -1, s.layout = PAGODA_CONTIGUOUS;
   CHECK_INVALID(CREATE(), "make_contiguous_cache: max_seq_len is -1; allowed: 1 or more");
+  s = good, s.type = PAGODA_FP8_DS_MLA;
+  CHECK_INVALID(CREATE(),
+                "head_dim is 64, head_dim_v 32 and num_kv_heads 2; allowed: 576, 512 and 1 for rows of fp8_ds_mla");
+  s.head_dim = 576, s.head_dim_v = 512, s.num_kv_heads = 1;
+  CHECK_OK(CREATE());
+  CHECK(k.extent[3] == 656 && k.data == v.data && v.extent[3] == 656 && k.type == PAGODA_FP8_DS_MLA);
+  pagoda_cache_memory_destroy(memory), memory = NULL;
   s = good, s.head_dim = 63;
   CHECK_INVALID(CREATE(), "head_dim is 63 and head_dim_v 32; allowed: multiples of 2");
   CHECK(memory == NULL);
@@ -105,7 +112,7 @@ static void test_capacity(void) {
   CHECK_OK(pagoda_sequences_that_fit(1 << 20, 16, 100, 16, &n));
   CHECK(n == (1 << 20) / (16 * 16) / 7);
   CHECK_INVALID(pagoda_bytes_per_token(-1, 128, 0, PAGODA_FP16, &n), "num_kv_heads is -1; allowed: 0 or more");
-  CHECK_INVALID(pagoda_bytes_per_token(1, 128, 0, 11, &n), "pagoda_bytes_per_token: type is 11");
+  CHECK_INVALID(pagoda_bytes_per_token(1, 128, 0, 12, &n), "pagoda_bytes_per_token: type is 12");
   CHECK_INVALID(pagoda_bytes_per_token(1, 128, 0, PAGODA_FP16, NULL), "bytes is NULL");
   CHECK_INVALID(pagoda_latent_bytes_per_token(512, -1, PAGODA_BF16, &n), "rope_dim is -1");
   CHECK_INVALID(pagoda_latent_bytes_per_token(INT32_MAX, 1, PAGODA_BF16, &n), "a sum below 2^31");

@@ -99,7 +99,7 @@ class Descriptors {
     kv.struct_size   = below(40) == 0 ? static_cast<std::size_t>(below(600)) : sizeof kv;
     kv.layout        = below(20) == 0 ? small_number() : below(3);
     kv.order         = below(20) == 0 ? small_number() : below(2);
-    const auto type  = static_cast<pagoda_type>(1 + below(10));
+    const auto type  = static_cast<pagoda_type>(1 + below(11));
     kv.k = tensor(4, type), kv.v = tensor(4, type);
     if (below(8) > 0)
       for (int axis = 0; axis < (below(2) == 0 ? 3 : 4); ++axis) kv.v.extent[axis] = kv.k.extent[axis];

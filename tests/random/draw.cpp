@@ -53,7 +53,7 @@ class Draw {
   }
 
   void draw_heads() {
-    if (random_.chance(0.06)) return make_latent(random_.pick({1, 5, 8, 16, 20, 64}));
+    if (has_row_format(problem_.type) || random_.chance(0.06)) return make_latent(random_.pick({1, 5, 8, 16, 20, 64}));
     if (random_.chance(0.2)) {  // few and narrow heads leave time for long rows
       shape_.num_kv_heads = 1, shape_.num_q_heads = random_.integer(1, 2);
       shape_.head_dim = random_.pick({8, 16, 32});
@@ -108,7 +108,7 @@ class Draw {
     placement_.with_lse = random_.chance(0.85);
     if (random_.chance(0.25)) placement_.lse_type = DType::fp64;
     if (!quantized()) return;
-    if (facts_of(problem_.type).block_dims > 0) return;
+    if (facts_of(problem_.type).block_dims > 0 || has_row_format(problem_.type)) return;
     std::vector<Scales> allowed{Scales::per_tensor, Scales::per_head};
     if (facts_of(problem_.type).scales != ScaleUse::required) allowed.push_back(Scales::none);
     if (!problem_.for_tuned) allowed.insert(allowed.end(), {Scales::per_token, Scales::per_token_and_head});
@@ -169,6 +169,15 @@ class Draw {
     if (random_.chance(0.3)) a.first = tuned ? 16 * random_.integer(1, 4) : random_.integer(1, 17);
     return a;
   }
+  /// Of rows with a format of their own: dense, on multiples of 16 bytes.
+  Arrangement draw_row_arrangement() {
+    Arrangement a;
+    for (int i = 2; i > 0; --i) std::swap(a.order[i], a.order[random_.integer(0, i)]);
+    for (int& gap : a.gap)
+      if (random_.chance(0.4)) gap = 16 * random_.integer(1, 3);
+    if (random_.chance(0.3)) a.first = 16 * random_.integer(1, 4);
+    return a;
+  }
   /// Strides of an array of rank 3 or less, whose last axis is the dims.
   Arrangement draw_io_arrangement(int rank) {
     Arrangement a = draw_arrangement();
@@ -183,7 +192,7 @@ class Draw {
   void draw_placement() {
     Placement& p = placement_;
     p.order      = random_.pick({KVOrder::NHD, KVOrder::HND});
-    p.strides    = draw_arrangement();
+    p.strides    = has_row_format(problem_.type) ? draw_row_arrangement() : draw_arrangement();
     if (random_.chance(0.3) && !shape_.values_in_keys) p.v_strides = draw_arrangement();
     p.io = draw_io_arrangement(3);
     if (random_.chance(0.3)) p.out_strides = draw_io_arrangement(3);

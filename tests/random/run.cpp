@@ -82,7 +82,11 @@ void plant_nan(Sample<T>& sample, const Plant& plant) {
       (key ? sample.key_scale(b, t, h) : sample.value_scale(b, t, h)) = nan_of<float>(plant.payload);
     } else {
       T* const row = key ? sample.key(b, t, h) : sample.value(b, t, h);
-      std::fill_n(row, key ? shape.head_dim : sample.head_dim_v(), nan_of<T>(plant.payload));
+      if constexpr (has_row_format_v<T>) {  // numbers and scales
+        std::memset(static_cast<void*>(row), 0xff, Sample<T>::elements(shape.head_dim));
+      } else {
+        std::fill_n(row, key ? shape.head_dim : sample.head_dim_v(), nan_of<T>(plant.payload));
+      }
     }
   }
 }

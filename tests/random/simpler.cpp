@@ -73,14 +73,15 @@ class Simpler {
         propose([&](Problem& q) { set_heads(q, s.num_kv_heads, s.num_kv_heads); });
         propose([&](Problem& q) { set_heads(q, s.num_kv_heads * (group / 2), s.num_kv_heads); });
       }
+      const bool fixed = has_row_format(problem_.type);  // their dims
       for (const int dims : {8, 16, 64})
-        if (s.head_dim > dims)
+        if (s.head_dim > dims && !fixed)
           every([&](Step& step) {
             step.shape.head_dim = dims;
             if (step.shape.values_in_keys) step.shape.head_dim_v = std::min(step.shape.head_dim_v, dims);
           });
       if (!s.values_in_keys) every([](Step& step) { step.shape.head_dim_v = 0; });
-      every([](Step& step) { step.shape.values_in_keys = false; });
+      if (!fixed) every([](Step& step) { step.shape.values_in_keys = false; });
       every([](Step& step) { step.shape.query_lens.clear(), step.placement.ragged = false; });
       every([](Step& step) {
         for (int& n : step.shape.query_lens) n = std::min(n, 1);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <type_traits>
 
 /// Elements whose type is known only when the test runs, and dims of quantized rows.
@@ -49,10 +50,42 @@ inline void store(std::byte* at, DType type, double x) {
   with_type(type, [&]<class T>(T*) { *reinterpret_cast<T*>(at) = to_element<T>(x); });
 }
 
-/// Stores x as dim d of a row, rounded to nearest and saturated.
+/// A row of fp8_ds_mla in bytes: 512 numbers of fp8_e4m3, 4 floats that scale 128 of them each, 64 numbers of bf16.
+struct DsMlaRow {
+  static constexpr int scaled_dims = 512, scales = 512, rope = 528;
+
+  static float scale(const fp8_ds_mla_t* row, int d) {
+    float x;
+    std::memcpy(&x, row + scales + d / 128 * 4, sizeof(x));
+    return x;
+  }
+  static void set_scale(fp8_ds_mla_t* row, int block, float x) { std::memcpy(row + scales + 4 * block, &x, sizeof(x)); }
+  static void store(fp8_ds_mla_t* row, int d, double x) {
+    if (d >= scaled_dims) {
+      const bfloat16_t number(x);
+      std::memcpy(row + rope + 2 * (d - scaled_dims), &number, sizeof(number));
+    } else {
+      row[d].bits = fp8_e4m3_t(x / scale(row, d)).bits;
+    }
+  }
+  static double load(const fp8_ds_mla_t* row, int d) {
+    if (d >= scaled_dims) {
+      bfloat16_t number;
+      std::memcpy(&number, row + rope + 2 * (d - scaled_dims), sizeof(number));
+      return static_cast<double>(number);
+    }
+    fp8_e4m3_t number;
+    number.bits = row[d].bits;
+    return static_cast<double>(number) * scale(row, d);
+  }
+};
+
+/// Stores x as dim d of a row, rounded to nearest and saturated. Scales in a row must be there already.
 template <class T>
 void store_dim(T* row, int d, double x) {
-  if constexpr (dims_per_element_v<T> == 2) {
+  if constexpr (has_row_format_v<T>) {
+    DsMlaRow::store(row, d, x);
+  } else if constexpr (dims_per_element_v<T> == 2) {
     T& two            = row[d / 2];
     using Number      = std::remove_cvref_t<decltype(two[0])>;
     const Number kept = two[1 - d % 2], number = to_number<Number>(x, 7);
@@ -62,10 +95,14 @@ void store_dim(T* row, int d, double x) {
   }
 }
 
-/// Dim d of a row as it is stored, without a scale.
+/// Dim d of a row as it is stored, without a scale besides those in the row.
 template <class T>
 double load_dim(const T* row, int d) {
-  return static_cast<double>(detail::stored_dim(row, d, 1));
+  if constexpr (has_row_format_v<T>) {
+    return DsMlaRow::load(row, d);
+  } else {
+    return static_cast<double>(detail::stored_dim(row, d, 1));
+  }
 }
 
 /// The value of x after storing.

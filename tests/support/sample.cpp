@@ -98,6 +98,7 @@ Sample<T>::Sample(const Shape& shape) : shape_(shape), query_begin_{0} {
   if constexpr (in_blocks)  // besides, they have a per-tensor float or nothing
     shape_.k_scales = shape_.v_scales =
         facts_of(dtype_v<T>).scales == ScaleUse::required ? Scales::per_tensor : Scales::none;
+  if constexpr (has_row_format_v<T>) shape_.k_scales = shape_.v_scales = Scales::none;
 
   // Large, and exact in every type. The keys' part is rounded, and equal for all tokens.
   const double shift_q = 32, shift_k = shape_.score_shift / (softmax_scale() * shift_q);
@@ -111,7 +112,7 @@ Sample<T>::Sample(const Shape& shape) : shape_(shape), query_begin_{0} {
   // Quantized numbers are first drawn for a common scale; then each token gets its own scale.
   constexpr double range = facts_of(dtype_v<T>).deviation;
   const auto unit        = [&](Scales scales, double size) {
-    return !is_quantized_v<T> ? size : scales == Scales::none && !in_blocks ? 1 : range;
+    return !is_quantized_v<T> || has_row_format_v<T> ? size : scales == Scales::none && !in_blocks ? 1 : range;
   };
   const double key_unit = unit(shape_.k_scales, shape_.key_size), value_unit = unit(shape_.v_scales, 1);
   std::size_t tokens = 0;
@@ -154,8 +155,19 @@ Sample<T>::Sample(const Shape& shape) : shape_(shape), query_begin_{0} {
                 shape_.seed + 2000 + 2 * b);
     make_blocks(v_blocks_[b], rows * blocks(head_dim_v()), shape_.v_scales, shape_.value_size,
                 shape_.seed + 2001 + 2 * b);
-    for (int i = 0, n = static_cast<int>(rows) * shape_.head_dim; i < n; ++i)
-      store_dim(k_[b].data(), i, key_unit * keys());
+    if constexpr (has_row_format_v<T>) {  // each token and block has another scale
+      Normal spread(shape_.seed + 3000 + b);
+      for (std::size_t i = 0; i < rows; ++i) {
+        T* const row = k_[b].data() + i * elements(shape_.head_dim);
+        for (int block = 0; block < 4; ++block)
+          DsMlaRow::set_scale(row, block,
+                              static_cast<float>(shape_.key_size / range * std::exp2(2 * std::tanh(spread()))));
+        for (int d = 0; d < shape_.head_dim; ++d) store_dim(row, d, key_unit * keys());
+      }
+    } else {
+      for (int i = 0, n = static_cast<int>(rows) * shape_.head_dim; i < n; ++i)
+        store_dim(k_[b].data(), i, key_unit * keys());
+    }
     if (shape_.score_shift != 0)
       for (std::size_t i = 0; i < rows; ++i) store_dim(k_[b].data() + i * elements(shape_.head_dim), last, shift_k);
     if (shape_.values_in_keys) continue;

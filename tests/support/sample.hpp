@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pagoda/reference.hpp>
+#include <pagoda/row_formats.hpp>
 #include <pagoda/types.hpp>
 
 #include <cstdint>
@@ -97,8 +98,10 @@ class Sample {
     return shape_.values_in_keys ? key(b, t, head) : v_[source(b)].data() + row(t, head) * elements(head_dim_v());
   }
   /// Elements of a row.
-  static int elements(int dims) { return dims / dims_per_element_v<T>; }
-  /// Scales of a token's key and value; 1 unless the cache is quantized.
+  static int elements(int dims) {
+    return has_row_format_v<T> ? row_format_of(dtype_v<T>).bytes : dims / dims_per_element_v<T>;
+  }
+  /// Scales of a token's key and value; 1 unless the cache is quantized with scales beside its rows.
   float& key_scale(int b, int t, int head) { return k_scale_[scale_of(shape_.k_scales, b, t, head)]; }
   float& value_scale(int b, int t, int head) { return v_scale_[scale_of(shape_.v_scales, b, t, head)]; }
   float key_scale(int b, int t, int head) const { return const_cast<Sample*>(this)->key_scale(b, t, head); }

@@ -266,7 +266,7 @@ auto Scene<Space, T>::make_cache() -> Cache {
                                                   v_blocks_.template view<const S, 4>(), placement_.scale_order);
       in_blocks.per_tensor = {scales(k_scale_, sample_.shape().k_scales), scales(v_scale_, sample_.shape().v_scales)};
       return kv.with_scales(in_blocks);
-    } else if constexpr (is_quantized_v<T>) {
+    } else if constexpr (is_quantized_v<T> && !has_row_format_v<T>) {
       return kv.with_scales({scales(k_scale_, sample_.shape().k_scales), scales(v_scale_, sample_.shape().v_scales)});
     } else {
       return kv;

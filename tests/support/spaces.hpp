@@ -12,7 +12,7 @@
 #include <type_traits>
 
 /// The lists that typed tests run over: the execution spaces of this build, and the element types it has kernels for:
-/// the plain ones, and apart from them those of quantized caches.
+/// the plain ones, and apart from them those of quantized caches and those with a row format.
 namespace pagoda::test {
 
 using Device = Kokkos::DefaultExecutionSpace;
@@ -47,9 +47,9 @@ struct HalfOr {
   using type = std::conditional_t<(std::is_same_v<half_t, Rest> || ...), half_t, First>;
 };
 
-/// All quantized types of the table, whether or not the build has kernels for them.
+/// All quantized types of the table without a row format, whether or not the build has kernels for them.
 #define PAGODA_TEST_IF_QUANTIZED(name, T, ...) \
-  , std::conditional_t<is_quantized_v<T>, testing::Types<T>, testing::Types<>>
+  , std::conditional_t<is_quantized_v<T> && !has_row_format_v<T>, testing::Types<T>, testing::Types<>>
 template <class, class... Lists>
 using Joined       = typename Join<testing::Types<>, Lists...>::type;
 using AllQuantized = Joined<void PAGODA_FOR_EACH_TYPE(PAGODA_TEST_IF_QUANTIZED)>;
@@ -60,6 +60,7 @@ using Plain       = TypesOn<void PAGODA_FOR_EACH_PLAIN_TYPE(PAGODA_TEST_TYPE)>;
 using Quantized   = TypesOn<void PAGODA_FOR_EACH_QUANTIZED_TYPE(PAGODA_TEST_TYPE)>;
 using FloatScaled = TypesOn<void PAGODA_FOR_EACH_FLOAT_SCALED_TYPE(PAGODA_TEST_TYPE)>;
 using BlockScaled = TypesOn<void PAGODA_FOR_EACH_BLOCK_SCALED_TYPE(PAGODA_TEST_TYPE)>;
+using RowFormats  = TypesOn<void PAGODA_FOR_EACH_ROW_FORMAT_TYPE(PAGODA_TEST_TYPE)>;
 using Any         = HalfOr<void PAGODA_FOR_EACH_PLAIN_TYPE(PAGODA_TEST_TYPE)>;
 #undef PAGODA_TEST_TYPE
 
@@ -75,7 +76,8 @@ using AnyType = lists::Any::type;
 
 /// The types that samples, scenes and comparisons are compiled for: those this build has kernels for, and all plain
 /// ones, so that tests can check the error of one without kernels. X(name).
-#define PAGODA_TEST_FOR_EACH_TYPE(X) X(fp64) X(fp32) X(fp16) X(bf16) PAGODA_FOR_EACH_QUANTIZED_TYPE(X)
+#define PAGODA_TEST_FOR_EACH_TYPE(X) \
+  X(fp64) X(fp32) X(fp16) X(bf16) PAGODA_FOR_EACH_QUANTIZED_TYPE(X) PAGODA_FOR_EACH_ROW_FORMAT_TYPE(X)
 
 /// Whether this build has kernels and, for a type that is not quantized, pools of T.
 #define PAGODA_TEST_IS(name) || std::is_same_v<T, pagoda::detail::type_##name>
@@ -91,6 +93,7 @@ using SpacesAndAnyType          = lists::OnSpaces<lists::TypesOn<void, AnyType>,
 using SpacesAndQuantizedTypes   = lists::OnSpaces<lists::Quantized, Device, Host>;  ///< may be empty, like those below
 using SpacesAndFloatScaledTypes = lists::OnSpaces<lists::FloatScaled, Device, Host>;
 using SpacesAndBlockScaledTypes = lists::OnSpaces<lists::BlockScaled, Device, Host>;
+using SpacesAndRowFormatTypes   = lists::OnSpaces<lists::RowFormats, Device, Host>;
 
 /// Names of typed tests: decode.Shapes/OpenMP_fp16.StudyGrid.
 struct Names {

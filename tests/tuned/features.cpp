@@ -62,8 +62,10 @@ Kokkos::View<const T*, Host::memory_space> some(int entries) {
 constexpr int batch = 4, pages_each = 64;
 
 TensorRef rows_of(const Ask& a, int dims) {
-  const std::int64_t elements = dims / dims_per_element(a.type), heads = a.num_kv_heads;
-  const std::int64_t row    = (a.latent ? a.head_dim / dims_per_element(a.type) : elements) * (a.dense ? 1 : 2);
+  const int row_bytes         = row_format_of(a.type).bytes;
+  const std::int64_t elements = row_bytes > 0 ? row_bytes : dims / dims_per_element(a.type), heads = a.num_kv_heads;
+  const std::int64_t all    = a.latent && row_bytes == 0 ? a.head_dim / dims_per_element(a.type) : elements;
+  const std::int64_t row    = all * (a.dense ? 1 : 2);
   const std::int64_t tokens = a.page_size > 0 ? a.page_size : 1024;
   const bool nhd            = a.order == KVOrder::NHD;
   return {somewhere<void>(),
@@ -121,6 +123,7 @@ const std::vector<Row> rows{
     {"head_dim 256", [](Ask& a) { a.head_dim = a.head_dim_v = 256; }},
     {"values of 64 dims", [](Ask& a) { a.head_dim_v = 64; }},
     {"latent cache 576/512, 16 heads", make_latent},
+    {"latent cache of fp8_ds_mla, 16 heads", [](Ask& a) { make_latent(a), a.type = DType::fp8_ds_mla; }},
     {"16 query heads to a KV head", [](Ask& a) { a.num_kv_heads = 2; }},
     {"16 query heads to a KV head, fp32", [](Ask& a) { a.num_kv_heads = 2, a.type = DType::fp32; }},
     {"4 query tokens", [](Ask& a) { a.options.max_query_len = 4; }},

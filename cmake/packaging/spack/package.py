@@ -15,7 +15,7 @@ class Pagoda(CMakePackage, CudaPackage, ROCmPackage):
 
     version("0.1.0")
 
-    types = ("fp64", "fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "mxfp4", "nvfp4")
+    types = ("fp64", "fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "mxfp4", "nvfp4", "fp8_ds_mla")
     variant("types", values=auto_or_any_combination_of(*types), description="Element types of caches; auto: all")
     variant("openmp", default=True, description="Kokkos with OpenMP on the host")
     variant("shared", default=False, description="Build a shared library")

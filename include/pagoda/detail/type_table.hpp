@@ -11,7 +11,8 @@
 ///   dims       numbers in an element
 ///   roundoff   half the distance from 1 to the next number
 ///   nan        whether there is a NaN
-///   scales     of floats: none (a plain type), optional or required; those of blocks of dims do not count
+///   scales     of floats: none (a plain type), optional or required; those of blocks of dims do not count. in_rows:
+///              rows have a format of their own, with their scales in it; an element is a byte (row_formats.hpp)
 ///   block      dims of a row that share a block scale; 0: there are no block scales. They are required.
 ///   S          the C++ type of a block scale; void: there are none
 ///   deviation  of the numbers that tests and benchmarks store: most of the range is used
@@ -27,5 +28,6 @@
   X(int8,     std::int8_t,  8, 1, 0.5,     false, required, 0, void, 40.0f, "-128 to 127") \
   X(int4,     int4x2_t,     4, 2, 0.5,     false, required, 0, void, 2.5f,  "two dims, -8 to 7, the even one in the lower half") \
   X(mxfp4,    mxfp4x2_t,    4, 2, 0.25,    false, none,    32, e8m0_t, 2.0f, "two dims of OCP E2M1, up to 6, the even one in the lower half") \
-  X(nvfp4,    nvfp4x2_t,    4, 2, 0.25,    false, required, 16, fp8_e4m3_t, 2.0f, "two dims of OCP E2M1, up to 6, the even one in the lower half")
+  X(nvfp4,    nvfp4x2_t,    4, 2, 0.25,    false, required, 16, fp8_e4m3_t, 2.0f, "two dims of OCP E2M1, up to 6, the even one in the lower half") \
+  X(fp8_ds_mla, fp8_ds_mla_t, 8, 1, 0x1p-4, true, in_rows, 0, void, 16.0f, "a byte of a row of 656 bytes, a latent token: 512 dims of OCP E4M3, a float for 128 of them each, 64 dims of bf16")
 // clang-format on
