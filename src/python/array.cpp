@@ -52,8 +52,8 @@ std::string name_of(dlpack::DataType type) {
 
 bool same(dlpack::DataType a, dlpack::DataType b) { return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes; }
 
-/// The type of caches, queries and outputs with these elements; 0: none. Bytes of int4, mxfp4 and nvfp4 have no name of
-/// their own in DLPack: they are uint8, or float4_e2m1fnx2.
+/// The type of caches, queries and outputs with these elements; 0: none. Bytes of int4, mxfp4, nvfp4 and fp8_ds_mla
+/// have no name of their own in DLPack: they are uint8, or float4_e2m1fnx2.
 pagoda_type element_type(dlpack::DataType type) {
   for (const pagoda_type known :
        {PAGODA_FP64, PAGODA_FP32, PAGODA_FP16, PAGODA_BF16, PAGODA_FP8_E4M3, PAGODA_FP8_E5M2, PAGODA_INT8, PAGODA_E8M0})
@@ -292,7 +292,7 @@ void Array::require_on(const char* who, const char* name, Device device, const c
 
 pagoda_type type_by_name(const char* who, const char* argument, const std::string& name) {
   std::string all;
-  for (pagoda_type type = PAGODA_FP64; type <= PAGODA_NVFP4; ++type) {
+  for (pagoda_type type = PAGODA_FP64; type <= PAGODA_FP8_DS_MLA; ++type) {
     if (name == pagoda_type_name(type)) return type;
     all += std::string(type == PAGODA_FP64 ? "" : ", ") + pagoda_type_name(type);
   }

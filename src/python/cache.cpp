@@ -16,7 +16,8 @@ pagoda_order order_by_name(const char* who, const char* argument, const std::str
   refuse(who, ": ", argument, " is \"", name, "\"; allowed: \"NHD\" or \"HND\"");
 }
 
-int Cache::dims(const pagoda_tensor& t) {
+int Cache::dims(const pagoda_tensor& t, bool values) {
+  if (t.type == PAGODA_FP8_DS_MLA) return values ? 512 : 576;
   const bool pairs = t.type == PAGODA_INT4 || t.type == PAGODA_MXFP4 || t.type == PAGODA_NVFP4;
   return static_cast<int>(t.extent[3]) * (pairs ? 2 : 1);
 }

@@ -33,13 +33,13 @@ class Cache {
   int batch() const { return kv_.sequence_ids ? kv_.batch : kv_.num_sequences; }
   int num_kv_heads() const { return static_cast<int>(kv_.k.extent[kv_.order == PAGODA_NHD ? 2 : 1]); }
   int page_size() const { return static_cast<int>(kv_.k.extent[kv_.order == PAGODA_NHD ? 1 : 2]); }
-  int head_dim() const { return dims(kv_.k); }
-  int head_dim_v() const { return dims(kv_.v); }
+  int head_dim() const { return dims(kv_.k, false); }
+  int head_dim_v() const { return dims(kv_.v, true); }
   std::string kv_type() const { return pagoda_type_name(kv_.k.type); }
   bool paged() const { return kv_.layout != PAGODA_CONTIGUOUS; }
 
  private:
-  static int dims(const pagoda_tensor& t);
+  static int dims(const pagoda_tensor& t, bool values);
   const Array& keep(const char* name, nb::handle object, std::uintptr_t stream);
 
   const char* who_;

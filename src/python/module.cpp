@@ -19,7 +19,7 @@ NB_MODULE(_core, m) {
   m.def("configuration", [] { return std::string(pagoda_configuration()); });
   m.def("types", [] {
     nb::list names;
-    for (pagoda_type type = PAGODA_FP64; type <= PAGODA_NVFP4; ++type)
+    for (pagoda_type type = PAGODA_FP64; type <= PAGODA_FP8_DS_MLA; ++type)
       if (pagoda_type_is_enabled(type)) names.append(pagoda_type_name(type));
     return names;
   });

@@ -204,3 +204,35 @@ def test_ragged_prompts():
     offsets[1] = 15  # 15 query tokens of sequence 0
     with pytest.raises(ValueError, match="cu_seqlens_q"):
         pagoda.check(cache, plan, q)
+
+
+def test_rows_with_scales(need):
+    """fp8_ds_mla: 512 numbers of e4m3, a float for 128 of them each, 64 numbers of bf16, in 656 bytes."""
+    need("fp8_ds_mla")
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    rng = np.random.default_rng(3)
+    pages, size, heads, lengths = 6, 16, 4, np.array([37, 20], np.int32)
+    scales = rng.uniform(0.01, 0.1, (pages, size, 4)).astype(np.float32)
+    latent = (16 * rng.standard_normal((pages, size, 512))).astype(ml_dtypes.float8_e4m3fn)
+    rope = rng.standard_normal((pages, size, 64)).astype(ml_dtypes.bfloat16)
+    rows = np.concatenate([latent.view(np.uint8), scales.view(np.uint8), rope.view(np.uint8)], axis=2)[:, :, None, :]
+    table = rng.permutation(pages).astype(np.int32).reshape(2, 3)
+    q = rng.standard_normal((2, heads, 576)).astype(np.float32)
+    cache = pagoda.PagedCache(rows, rows, table, lengths, kv_type="fp8_ds_mla")
+    assert (cache.kv_type, cache.head_dim, cache.head_dim_v, cache.num_kv_heads) == ("fp8_ds_mla", 576, 512, 1)
+    out = pagoda.plan(cache, num_q_heads=heads).decode(q, cache)
+    assert out.shape == (2, heads, 512)
+    values = latent.astype(np.float64) * scales.astype(np.float64).repeat(128, axis=2)
+    keys = np.concatenate([values, rope.astype(np.float64)], axis=2)
+    for b in range(2):
+        k, v = (a[table[b]].reshape(3 * size, -1)[: lengths[b]] for a in (keys, values))
+        scores = q[b].astype(np.float64) @ k.T / 24
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        close(out[b], weights / weights.sum(axis=1, keepdims=True) @ v, TOLERANCE["fp32"])
+    with pytest.raises(ValueError, match="k has scales and elements of fp8_ds_mla"):
+        pagoda.plan(
+            pagoda.PagedCache(rows, rows, table, lengths, kv_type="fp8_ds_mla", k_scale=1.0, v_scale=1.0), num_q_heads=heads
+        )
+    with pytest.raises(ValueError, match="axis 3 of k has extent 512; allowed: 656"):
+        part = np.ascontiguousarray(rows[..., :512])
+        pagoda.plan(pagoda.PagedCache(part, part, table, lengths, kv_type="fp8_ds_mla"), num_q_heads=heads)

@@ -35,7 +35,9 @@ class PagedCache(Cache):
     k_scale, v_scale: scales of a quantized cache: a float, or float32 of rank 0, 1 (KV head) or 3 (page, token, KV head),
         of extent 1 where one scale serves all; the latter with axes in scale_order.
     k_block_scale, v_block_scale: block scales of mxfp4 and nvfp4: (page, token, KV head, block), bytes.
-    kv_type: the type of elements that k and v hold as bytes: "int4", "mxfp4", "nvfp4", "fp8_e4m3", ...
+    kv_type: the type of elements that k and v hold as bytes: "int4", "mxfp4", "nvfp4", "fp8_e4m3", ... With "fp8_ds_mla"
+        (latent caches of DeepSeek-V3.2 as vLLM stores them), k is uint8 (page, token, 1, 656), v is the same array, and
+        there are no scales: each row has its own. Queries have 576 dims, outputs 512.
     """
 
     def __init__(

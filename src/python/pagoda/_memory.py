@@ -25,8 +25,8 @@ def make_paged_cache(
     """Allocates the pages of a PagedCache, zeroed and aligned for the fastest decodes. `k` and `v` of the result are
     DLPack arrays in the given order, which keep the memory alive.
 
-    dtype: any type of a cache ("fp16", "int4", numpy.float32). Bytes of int4, mxfp4 and nvfp4 are uint8: pass kv_type to
-        PagedCache.
+    dtype: any type of a cache ("fp16", "int4", numpy.float32). Bytes of int4, mxfp4, nvfp4 and fp8_ds_mla are uint8: pass
+        kv_type to PagedCache. `k` and `v` of fp8_ds_mla are the same rows.
     """
     device_type, device_id = device_numbers("pagoda.make_paged_cache", device)
     return CacheMemory(

@@ -139,5 +139,5 @@ def _(
     **__: Any,
 ) -> Tuple[Tensor, Tensor]:
     rows, heads, _dim = q.shape
-    head_dim_v = v.shape[3] * (2 if kv_type in _TWO_DIMS else 1)
+    head_dim_v = 512 if kv_type == "fp8_ds_mla" else v.shape[3] * (2 if kv_type in _TWO_DIMS else 1)
     return q.new_empty((rows, heads, head_dim_v)), q.new_empty((rows, heads), dtype=torch.float32)
