@@ -2,6 +2,7 @@
 # takes the best one that the processor has. In the order of HostIsa (backends/host/isa.hpp).
 set(PAGODA_ALL_HOST_ISAS plain avx2 avx512 avx512_bf16 amx)
 set(PAGODA_AMX_TYPES bf16 fp8_e4m3 fp8_e5m2 int8 int4) # has_amx_code of backends/host/isa.hpp
+set(PAGODA_PAIR_TYPES bf16 fp8_e4m3 fp8_e5m2 int8 int4) # has_pair_code of backends/host/isa.hpp
 set(default "")
 if(NOT PAGODA_HAS_CUDA AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(default avx2 avx512 avx512_bf16 amx)
@@ -15,7 +16,7 @@ foreach(isa IN LISTS PAGODA_HOST_ISAS)
 endforeach()
 foreach(isa IN ITEMS avx512_bf16 amx)
   if(${isa} IN_LIST PAGODA_HOST_ISAS AND NOT avx512 IN_LIST PAGODA_HOST_ISAS)
-    message(FATAL_ERROR "PAGODA_HOST_ISAS names ${isa} without avx512, whose code types other than bf16 use")
+    message(FATAL_ERROR "PAGODA_HOST_ISAS names ${isa} without avx512, whose code other types use")
   endif()
 endforeach()
 set(PAGODA_COMPILED_ISAS "")

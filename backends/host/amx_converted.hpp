@@ -28,9 +28,7 @@ struct ConvertedOperands {
   static constexpr int block_dims = 16;                     ///< dims of values in a tile register
 
   /// Pairs of dims of a chunk of a query, from its first and its last 16 dims.
-  static __m512i pair_up(__m256i low, __m256i high) {
-    return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
-  }
+  static __m512i pair_up(__m256i low, __m256i high) { return pairs_of(low, high); }
   /// Where pair_up puts dim d of a chunk: the pair, and which of the pair.
   static int pair_of(int d) { return d % 16; }
   static int side_of(int d) { return d / 16; }
@@ -39,12 +37,7 @@ struct ConvertedOperands {
   [[gnu::always_inline]] static __m512 load(const T* row, int d) { return load_quantized(row + d / Tile::per_element); }
   /// Stores pairs of a and b, which bfloat16 holds exactly.
   [[gnu::always_inline]] static void store_pairs(__m512 a, __m512 b, bfloat16_t* to) {
-    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-    _mm512_store_si512(to, join(_mm512_castps_si512(a), _mm512_castps_si512(b), upper));
-  }
-  /// The upper halves of x and of y: (x >> 16) | (y & upper).
-  [[gnu::always_inline]] static __m512i join(__m512i x, __m512i y, __m512i upper) {
-    return _mm512_ternarylogic_epi32(_mm512_srli_epi32(x, 16), y, upper, 0xf8);
+    _mm512_store_si512(to, upper_halves(_mm512_castps_si512(a), _mm512_castps_si512(b)));
   }
 
   static bfloat16_t* buffer(const Tile& t, int h) {
@@ -145,8 +138,8 @@ struct ConvertedOperands {
       }
       const __m512i x = Two ? _mm512_load_si512(kept + c * 16) : p[c], y = Two ? p[c] : _mm512_setzero_si512();
       std::uint32_t* const row = t.weights + (c / R * 2 * R + c % R) * 16;
-      _mm512_store_si512(row, join(x, y, upper));
-      _mm512_store_si512(row + R * 16, join(rest(x), Two ? rest(y) : y, upper));
+      _mm512_store_si512(row, upper_halves(x, y));
+      _mm512_store_si512(row + R * 16, upper_halves(rest(x), Two ? rest(y) : y));
     }
   }
   /// The probability of token n in row r of the set's h-th head.

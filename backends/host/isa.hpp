@@ -14,7 +14,7 @@ enum class HostIsa : int {
   plain,        ///< what the compiler's flags allow
   avx2,         ///< AVX2, FMA, F16C
   avx512,       ///< AVX-512 F, BW, VL, DQ
-  avx512_bf16,  ///< AVX-512 BF16: products of bfloat16 pairs
+  avx512_bf16,  ///< AVX-512 BF16 and VNNI: products of bfloat16 pairs and of bytes
   amx,          ///< AVX-512 (without pairs), and tile registers of bfloat16: AMX
 };
 inline constexpr HostIsa last_host_isa = HostIsa::amx;
@@ -22,6 +22,12 @@ inline constexpr HostIsa last_host_isa = HostIsa::amx;
 /// Whether tile registers multiply caches of T: the same types as PAGODA_AMX_TYPES (cmake/PagodaHostIsas.cmake).
 template <class T>
 inline constexpr bool has_amx_code =
+    std::is_same_v<T, bfloat16_t> || (is_quantized_v<T> && block_dims_v<T> == 0 && !has_row_format_v<T>);
+
+/// Whether avx512_bf16 has code of its own for caches of T, which multiplies pairs of bfloat16 or bytes: the same types
+/// as PAGODA_PAIR_TYPES (cmake/PagodaHostIsas.cmake).
+template <class T>
+inline constexpr bool has_pair_code =
     std::is_same_v<T, bfloat16_t> || (is_quantized_v<T> && block_dims_v<T> == 0 && !has_row_format_v<T>);
 
 const char* name_of(HostIsa isa);

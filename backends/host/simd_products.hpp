@@ -4,7 +4,7 @@
 #include <pagoda/row_formats.hpp>
 #include <pagoda/types.hpp>
 
-#include "backends/host/simd_rows.hpp"
+#include "backends/host/simd_byte_keys.hpp"
 #include "backends/host/simd_score_trees.hpp"
 #include "backends/host/simd_vec.hpp"
 
@@ -24,10 +24,11 @@ namespace pagoda::detail::PAGODA_ISA {
 ///     products alone saturate the multiply-add units, and a tree alone leaves them idle.
 ///   - Values: the outputs of all rows for a few vectors of dims stay in registers for all tokens of a tile.
 template <class T, int R>
-class SimdProducts final : public SimdRows<T, R> {
-  using Base = SimdRows<T, R>;
+class SimdProducts final : public SimdByteKeys<T, R> {
+  using Base = SimdByteKeys<T, R>;
   using Base::args_;
   using Base::blocks_stride;
+  using Base::by_bytes;
   using Base::convert_blocks;
   using Base::correction_;
   using Base::count_;
@@ -85,14 +86,9 @@ class SimdProducts final : public SimdRows<T, R> {
       convert_blocks(args_.k_blocks, k_scale_at_, head_dim_, k_blocks_);
       convert_blocks(args_.v_blocks, v_scale_at_, head_dim_v_, v_blocks_);
     }
-    if constexpr (paired)
-      if (pairs_) head_dim_ % (2 * width) == 0 ? score_tile<true, false>() : score_tile<true, true>();
-    if constexpr (has_row_format_v<T>) {
-      static_assert(RowPlaces<T>::block_dims % width == 0, "a vector has dims of one scale alone, and fills rows");
-      score_tile<false, false>();
-    } else {
-      if (!pairs_) head_dim_ % width == 0 ? score_tile<false, false>() : score_tile<false, true>();
-    }
+    bool scored = false;
+    if constexpr (by_bytes) scored = Base::score_as_bytes();
+    if (!scored) score_tile();
     if constexpr (scaled)
       if (args_.k_scale.per_token()) weigh(k_scale_);
     for (int i = count_ * R; i < vectors() * score_width; ++i) s_[i] = -infinity;
@@ -124,6 +120,8 @@ class SimdProducts final : public SimdRows<T, R> {
   void multiply_values(bool hides) override {
     if constexpr (scaled)
       if (args_.v_scale.per_token()) weigh(v_scale_);  // after the softmax has summed the probabilities
+    if constexpr (by_bytes)
+      if (!hides && Base::add_values_as_bytes()) return;
     if (!hides) return values_from<value_block>(0);
     for (int d = 0; d < head_dim_v_; d += width) value_block_at<1, true, true>(d);
   }
@@ -168,8 +166,19 @@ class SimdProducts final : public SimdRows<T, R> {
     }
   }
 
+  void score_tile() {
+    if constexpr (paired)
+      if (pairs_) return head_dim_ % (2 * width) == 0 ? score_tile<true, false>() : score_tile<true, true>();
+    if constexpr (has_row_format_v<T>) {
+      static_assert(RowPlaces<T>::block_dims % width == 0, "a vector has dims of one scale alone, and fills rows");
+      score_tile<false, false>();
+    } else {
+      head_dim_ % width == 0 ? score_tile<false, false>() : score_tile<false, true>();
+    }
+  }
+
   template <bool Pairs>
-  using Trees = ScoreTrees<Acc, width, units, unit_rows, vector_rows, Pairs>;
+  using Trees = ScoreTrees<Acc, width, units, unit_rows(Pairs), vector_rows, Pairs>;
 
   /// Part: the dims do not fill the last vector.
   template <bool Pairs, bool Part>
@@ -191,7 +200,7 @@ class SimdProducts final : public SimdRows<T, R> {
     constexpr int dims        = Pairs ? 2 * width : width;
     const T* const* const key = rows_->key + n;
     const UnitRows of{key, key + (n + vector_tokens < count_ ? vector_tokens : 0),
-                      q_ + (r + (unit_rows < vector_rows ? Unit * unit_rows : 0)) * width,
+                      q_ + (r + (unit_rows(Pairs) < vector_rows ? Unit * unit_rows(Pairs) : 0)) * width,
                       k_blocks_ + n * blocks_stride(head_dim_)};
     Vec sum[unit];
     for_constants<unit>([&](auto i) PAGODA_ISA_CODE { sum[i] = Vec::all(0); });
@@ -233,17 +242,18 @@ class SimdProducts final : public SimdRows<T, R> {
   /// Part: there may be fewer dims than a vector has.
   template <int Unit, bool Pairs, bool Part>
   void add_products(const UnitRows& of, int d, Vec* sum) {
-    constexpr int dims  = Pairs ? 2 * width : width;
-    constexpr int first = unit_rows < vector_rows ? 0 : Unit * unit_tokens;
+    constexpr int dims     = Pairs ? 2 * width : width;
+    constexpr int own_rows = unit_rows(Pairs), own_tokens = unit_tokens(Pairs);
+    constexpr int first = own_rows < vector_rows ? 0 : Unit * own_tokens;
     // Prefetches into the first-level cache: otherwise the latency of the second level would be exposed.
     [[maybe_unused]] int line = 0;
     if constexpr (has_row_format_v<T>) line = Base::line_beside(d);
     if constexpr (first > 0 || Unit == 0) {
       if constexpr (has_row_format_v<T>) {
-        for (int t = 0; t < unit_tokens && line >= 0; ++t) prefetch_near(of.near[first + t] + line);
+        for (int t = 0; t < own_tokens && line >= 0; ++t) prefetch_near(of.near[first + t] + line);
       } else {
         if (d % line_dims == 0)
-          for (int t = 0; t < unit_tokens; ++t) prefetch_near(of.near[first + t] + d / per_element);
+          for (int t = 0; t < own_tokens; ++t) prefetch_near(of.near[first + t] + d / per_element);
       }
     }
     // Each unit of a vector issues its part of the vector's prefetches.
@@ -254,17 +264,17 @@ class SimdProducts final : public SimdRows<T, R> {
         Base::template prefetch_dims<dims>(of.key[tile_tokens + t] + d / per_element, d);
       }
     }
-    Vec x[unit_tokens];
-    for_constants<unit_tokens>([&](auto t) PAGODA_ISA_CODE {
+    Vec x[own_tokens];
+    for_constants<own_tokens>([&](auto t) PAGODA_ISA_CODE {
       [[maybe_unused]] const T* const key = of.key[first + t] + d / per_element;
       if constexpr (has_row_format_v<T>) {
         x[t] = Vec::load_from_row(of.key[first + t], d);
       } else if constexpr (Part && Pairs) {
-        x[t] = Vec::load_bits_of_part(key, std::min(head_dim_ - d, dims));
+        x[t] = Vec::load_pairs_of_part(key, std::min(head_dim_ - d, dims));
       } else if constexpr (Part) {
         x[t] = Vec::load_part(key, std::min(head_dim_ - d, dims));
       } else if constexpr (Pairs) {
-        x[t] = Vec::load(reinterpret_cast<const Acc*>(key));
+        x[t] = Vec::load_pairs(key);
       } else {
         x[t] = Vec::load(key);
       }
@@ -272,11 +282,11 @@ class SimdProducts final : public SimdRows<T, R> {
         x[t].multiply(Vec::all(of.blocks[(first + t) * blocks_stride(head_dim_) + d / block_dims]));
       x[t].keep();
     });
-    for_constants<unit_rows>([&](auto r) PAGODA_ISA_CODE {
+    for_constants<own_rows>([&](auto r) PAGODA_ISA_CODE {
       auto y = Vec::load(of.q + (d / dims * R + r) * width);
       y.keep();
-      for_constants<unit_tokens>([&](auto t) PAGODA_ISA_CODE {
-        Vec& s = sum[t * unit_rows + r];
+      for_constants<own_tokens>([&](auto t) PAGODA_ISA_CODE {
+        Vec& s = sum[t * own_rows + r];
         if constexpr (Pairs) {
           s.add_pairs(x[t], y);
         } else {

@@ -56,6 +56,18 @@ inline __m512 load_quantized(const E2M1x2* from) {
   return load_from_table(from, _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6));
 }
 
+/// The upper halves of x and of y: pairs of bfloat16, from floats that it holds exactly.
+inline __m512i upper_halves(__m512i x, __m512i y) {
+  constexpr int upper = static_cast<int>(0xffff0000u), either = 0xf8;
+  return _mm512_ternarylogic_epi32(_mm512_maskz_srli_epi32(0xffff, x, 16), y, _mm512_set1_epi32(upper), either);
+}
+
+/// Pairs of 16 bits: element j of low and element j of high.
+inline __m512i pairs_of(__m256i low, __m256i high) {
+  const __m512i x = _mm512_maskz_cvtepu16_epi32(0xffff, low), y = _mm512_maskz_cvtepu16_epi32(0xffff, high);
+  return _mm512_or_si512(x, _mm512_maskz_slli_epi32(0xffff, y, 16));
+}
+
 }  // namespace pagoda::detail::PAGODA_ISA
 PAGODA_ISA_END
 

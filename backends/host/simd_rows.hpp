@@ -4,6 +4,7 @@
 #include <pagoda/row_formats.hpp>
 #include <pagoda/types.hpp>
 
+#include "backends/host/isa.hpp"
 #include "backends/host/simd_output.hpp"
 #include "backends/host/simd_tile.hpp"
 #include "backends/host/simd_vec.hpp"
@@ -51,7 +52,7 @@ class SimdRows : public SimdTile<T, R> {
             for (int i = 0; i < count; ++i)
               x[i] = static_cast<const bfloat16_t*>(row.data)[row.at + (d + i) * row.stride];
           }
-          std::memcpy(static_cast<void*>(q_ + (d / length * R + r) * width), x, sizeof(x));
+          store_pairs(x, q_ + (d / length * R + r) * width);
         }
         return;
       }
@@ -113,17 +114,20 @@ class SimdRows : public SimdTile<T, R> {
   static constexpr int vector_rows   = R < width ? R : width;
   static constexpr int vector_tokens = width / vector_rows;
   /// Units of partial sums in a vector of scores.
-  static constexpr int units       = simd_registers >= 32 && width >= 8 ? 2 : 1;
-  static constexpr int unit        = width / units;
-  static constexpr int unit_rows   = std::min(vector_rows, units > 1 ? 4 : width);
-  static constexpr int unit_tokens = unit / unit_rows;
-  static constexpr int line_dims   = 64 / int(sizeof(T)) * per_element;  ///< dims in a cache line
+  static constexpr int units = simd_registers >= 32 && width >= 8 ? 2 : 1;
+  static constexpr int unit  = width / units;
+  /// Rows and tokens of a unit. The dims of a token are converted once for each unit that has it.
+  static constexpr int unit_rows(bool pairs) {
+    return std::min(vector_rows, units == 1 ? width : pairs && is_quantized_v<T> ? 8 : 4);
+  }
+  static constexpr int unit_tokens(bool pairs) { return unit / unit_rows(pairs); }
+  static constexpr int line_dims = 64 / int(sizeof(T)) * per_element;  ///< dims in a cache line
   static_assert(tile_tokens % vector_tokens == 0, "a tile is whole vectors of scores");
   static_assert(block_dims % width == 0, "a vector has dims of one block alone");
   /// Keys and queries are multiplied by pairs of bfloat16. These queries are stored unscaled, and the scores are
   /// scaled.
-#if defined(PAGODA_ISA_BF16)
-  static constexpr bool paired = std::is_same_v<T, bfloat16_t> && std::is_same_v<Acc, float>;
+#if defined(PAGODA_ISA_PAIRS)
+  static constexpr bool paired = std::is_same_v<T, bfloat16_t> || (has_pair_code<T> && R > 1 && !Base::by_bytes);
 #else
   static constexpr bool paired = false;
 #endif
@@ -197,6 +201,18 @@ class SimdRows : public SimdTile<T, R> {
   }
 
  private:
+  /// Stores a vector of queries in the order of SimdVec::load_pairs.
+  static void store_pairs([[maybe_unused]] const bfloat16_t (&x)[2 * width], [[maybe_unused]] Acc* to) {
+#if defined(PAGODA_ISA_PAIRS)
+    if constexpr (std::is_same_v<T, bfloat16_t>) {
+      std::memcpy(static_cast<void*>(to), x, sizeof(x));
+    } else {
+      const auto* const halves = reinterpret_cast<const __m256i*>(x);
+      const __m512i pairs      = pairs_of(_mm256_loadu_si256(halves), _mm256_loadu_si256(halves + 1));
+      std::memcpy(static_cast<void*>(to), &pairs, sizeof(pairs));
+    }
+#endif
+  }
   template <class Q>
   void convert_query(int r, const Q* from, Acc scale) {
     const auto factor = Vec::all(scale);

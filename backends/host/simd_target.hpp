@@ -28,8 +28,8 @@
     defined(__AVX512DQ__)
 #define PAGODA_ISA_AVX512
 #endif
-#if defined(PAGODA_ISA_AVX512) && defined(__AVX512BF16__)
-#define PAGODA_ISA_BF16
+#if defined(PAGODA_ISA_AVX512) && defined(__AVX512BF16__) && defined(__AVX512VNNI__)
+#define PAGODA_ISA_PAIRS
 #endif
 
 #else
@@ -46,14 +46,14 @@
 #define PAGODA_ISA_TARGET "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq"
 #elif PAGODA_ISA_LEVEL == 3
 #define PAGODA_ISA avx512_bf16
-#define PAGODA_ISA_TARGET "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16"
+#define PAGODA_ISA_TARGET "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vnni"
 #endif
 #define PAGODA_ISA_AVX2
 #if PAGODA_ISA_LEVEL >= 2
 #define PAGODA_ISA_AVX512
 #endif
 #if PAGODA_ISA_LEVEL == 3
-#define PAGODA_ISA_BF16
+#define PAGODA_ISA_PAIRS
 #endif
 
 #define PAGODA_ISA_PRAGMA(...) _Pragma(#__VA_ARGS__)

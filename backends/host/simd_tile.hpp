@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace pagoda::detail {
 
@@ -48,10 +49,12 @@ class SimdTile : public FragmentDefaults<T> {
 
   static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int heads) {
     const int elements        = R * (padded(head_dim, max_width) + padded(head_dim_v, max_width));
-    const std::size_t head    = sizeof(Acc) * (elements + 2 * max_score_width + 2 * R + 2 * scale_tokens);
+    const int digits          = query_digits(head_dim);
+    const std::size_t head    = sizeof(Acc) * (elements + 2 * max_score_width + 2 * R + 2 * scale_tokens + digits);
     const std::size_t offsets = sizeof(Rows) + sizeof(std::int64_t) * (scaled ? 8 : 4) * tile_tokens;
     const std::size_t blocks  = sizeof(Acc) * tile_tokens * (blocks_stride(head_dim) + blocks_stride(head_dim_v));
-    return (heads * head + sizeof(Acc) * (R * tile_tokens + max_score_width) + offsets + blocks + 63) / 64 * 64;
+    const std::size_t bytes   = operand_bytes(head_dim, head_dim_v) + sizeof(Acc) * probability_digits;
+    return (heads * head + sizeof(Acc) * (R * tile_tokens + max_score_width) + offsets + blocks + bytes + 63) / 64 * 64;
   }
 
   /// memory: scratch_bytes.
@@ -65,12 +68,15 @@ class SimdTile : public FragmentDefaults<T> {
         v_head_(args.v_head),
         base_(reinterpret_cast<Acc*>(memory)),
         key_stride_(padded(args.head_dim, max_width)),
-        head_elements_(R * (key_stride_ + value_stride_) + 2 * max_score_width + 2 * scale_tokens) {
+        head_elements_(R * (key_stride_ + value_stride_) + 2 * max_score_width + 2 * scale_tokens +
+                       query_digits(args.head_dim)) {
     s_          = base_ + heads_ * head_elements_;
     correction_ = s_ + R * tile_tokens;
     k_blocks_   = correction_ + max_score_width;
     v_blocks_   = k_blocks_ + tile_tokens * blocks_stride(head_dim_);
-    rows_       = reinterpret_cast<Rows*>(v_blocks_ + tile_tokens * blocks_stride(head_dim_v_));
+    bytes_      = reinterpret_cast<std::int8_t*>(v_blocks_ + tile_tokens * blocks_stride(head_dim_v_));
+    digits_     = reinterpret_cast<std::uint32_t*>(bytes_ + operand_bytes(head_dim_, head_dim_v_));
+    rows_       = reinterpret_cast<Rows*>(digits_ + probability_digits);
     k_offset_   = reinterpret_cast<std::int64_t*>(rows_ + 1);
     v_offset_   = k_offset_ + 2 * tile_tokens;
     k_scale_at_ = v_offset_ + 2 * tile_tokens;
@@ -93,6 +99,7 @@ class SimdTile : public FragmentDefaults<T> {
     sum_     = max_ + max_score_width;
     k_first_ = head * k_head_, v_first_ = head * v_head_;
     k_scale_ = sum_ + max_score_width, v_scale_ = k_scale_ + scale_tokens;
+    q_digits_ = reinterpret_cast<std::int32_t*>(v_scale_ + scale_tokens);
   }
 
   /// A whole tile of 32 tokens is processed in a permuted order without repeating strides. With a regular stride
@@ -162,6 +169,17 @@ class SimdTile : public FragmentDefaults<T> {
     return block_dims > 0 ? padded(blocks_of(dtype_v<T>, dims), max_width) : 0;
   }
 
+  /// Keys and values may be multiplied as bytes: SimdBytes. One row is faster without.
+  static constexpr bool by_bytes = R > 1 && (std::is_same_v<T, std::int8_t> || std::is_same_v<T, int4x2_t>);
+  static constexpr int byte_stride(int dims) { return by_bytes ? padded(dims, 64) : 0; }
+  static constexpr int operand_bytes(int head_dim, int head_dim_v) {
+    return tile_tokens * byte_stride(head_dim > head_dim_v ? head_dim : head_dim_v);
+  }
+  static constexpr int query_digits(int head_dim) {
+    return by_bytes ? 3 * R * byte_stride(head_dim) / 4 + padded(4 * R, 16) : 0;
+  }
+  static constexpr int probability_digits = by_bytes ? R * tile_tokens / 2 + 16 : 0;
+
   /// The rows of the tile for the selected head, then the rows to prefetch while the head is processed.
   struct Rows {
     const T *key[2 * tile_tokens], *value[2 * tile_tokens];
@@ -226,6 +244,9 @@ class SimdTile : public FragmentDefaults<T> {
   Acc* s_;                     ///< [tile_tokens][R]
   Acc* correction_;            ///< [max_score_width]
   Acc *k_blocks_, *v_blocks_;  ///< [tile_tokens][blocks_stride], of the selected head; only with block scales
+  std::int8_t* bytes_;         ///< [operand_bytes]: keys, then values, of the selected head
+  std::uint32_t* digits_;      ///< [probability_digits]
+  std::int32_t* q_digits_;     ///< [query_digits], of the selected head
   Rows* rows_;
   std::int64_t *k_offset_, *v_offset_;      ///< [2][tile_tokens]: this tile, then the next
   std::int64_t *k_scale_at_, *v_scale_at_;  ///< offsets of scales in the same order; quantized types only

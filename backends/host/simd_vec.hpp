@@ -113,15 +113,29 @@ struct SimdVec {
     copy_part(from, count / dims_per_element_v<T>, part);
     return load(part);
   }
-  /// Loads the bits of the first `count` elements, at most a full register, and sets the rest to zero.
+#if defined(PAGODA_ISA_PAIRS)
+  /// W pairs of bfloat16 numbers, from 2 W dims of a type whose elements these hold exactly. The pairs of bfloat16_t
+  /// are neighbours; those of quantized types are dims j and j + W.
   template <class T>
-  static SimdVec load_bits_of_part(const T* from, int count) {
-    T part[sizeof(Register) / sizeof(T)];
-    copy_part(from, count, part);
-    SimdVec r;
-    std::memcpy(&r.v, part, sizeof(r.v));
-    return r;
+  static SimdVec load_pairs(const T* from) {
+    if constexpr (std::is_same_v<T, bfloat16_t>) {
+      return load(reinterpret_cast<const Acc*>(from));
+    } else {
+      const __m512 low = load_quantized(from), high = load_quantized(from + W / dims_per_element_v<T>);
+      const __m512i pairs = upper_halves(_mm512_castps_si512(low), _mm512_castps_si512(high));
+      SimdVec r;
+      std::memcpy(&r.v, &pairs, sizeof(pairs));
+      return r;
+    }
   }
+  /// The same of the first `count` (1 to 2 W) dims, and zeros.
+  template <class T>
+  static SimdVec load_pairs_of_part(const T* from, int count) {
+    T part[2 * W / dims_per_element_v<T>];
+    copy_part(from, count / dims_per_element_v<T>, part);
+    return load_pairs(part);
+  }
+#endif
   /// W dims from dim d on of a row with a format of its own, at any address, scaled.
   template <class T>
   static SimdVec load_from_row(const T* row, int d) {
@@ -184,7 +198,7 @@ struct SimdVec {
     v += *x * y.v;
   }
   void multiply(const SimdVec& x) { v *= x.v; }
-#if defined(PAGODA_ISA_BF16)
+#if defined(PAGODA_ISA_PAIRS)
   /// x and y hold pairs of bfloat16 numbers. Adds the exact products of each pair to one lane.
   void add_pairs(const SimdVec& x, const SimdVec& y) {
     Register sum = v;
