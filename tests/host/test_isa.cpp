@@ -62,11 +62,9 @@ using Lists = InEachIsa<typename lists::Join<lists::Plain::of<Host>, lists::Quan
 TYPED_TEST_SUITE(Isa, Lists, IsaNames);
 
 /// Decodes the sample in the instruction set and expects right results.
-template <class Param>
-void expect_right_in(const Shape& shape, const Placement& placement) {
-  using T = typename Param::type;
+template <class Param, class T>
+void expect_right_in(const Sample<T>& sample, const Placement& placement) {
   const Environment environment(variable, name_of(Param::isa));
-  const Sample<T> sample(shape);
   Scene<Host, T> scene(sample, placement);
   const auto plan = scene.plan();
 #if !defined(KOKKOS_ENABLE_CUDA)  // there nvcc compiles the host's kernels
@@ -75,6 +73,11 @@ void expect_right_in(const Shape& shape, const Placement& placement) {
 #endif
   scene.decode(plan);
   EXPECT_TRUE(scene.right()) << describe(sample.shape()) << "; " << describe(placement);
+}
+
+template <class Param>
+void expect_right_in(const Shape& shape, const Placement& placement) {
+  expect_right_in<Param>(Sample<typename Param::type>(shape), placement);
 }
 
 template <class T>
@@ -109,6 +112,63 @@ TYPED_TEST(Isa, QueriesOfAnyType) {
   for (const DType type : {DType::fp64, DType::fp32, DType::fp16, DType::bf16})
     for (const Strides io : {Strides::dense, Strides::left})
       expect_right_in<TypeParam>({.lengths = {90}, .num_q_heads = 8, .head_dim = 72, .q_type = type}, {.io = io});
+}
+
+TYPED_TEST(Isa, QueriesAndOutputsOf16Bits) {
+  using T = typename TypeParam::type;
+  for (const auto& [q, out] : {std::pair(DType::bf16, DType::bf16), std::pair(DType::fp16, DType::fp16)})
+    for (const int group : {1, 2, 4, 8, 16})
+      for (const int dim : {7, 34, 64, 100, 128, 200})
+        expect_right_in<TypeParam>({.lengths     = {300, 0, 5, 33},
+                                    .num_q_heads = 2 * group,
+                                    .head_dim    = whole<T>(dim),
+                                    .head_dim_v  = whole<T>(dim == 100 ? 34 : dim),
+                                    .q_type      = q},
+                                   {.layout = Layout::paged, .page_size = 16, .out_type = out});
+}
+
+TYPED_TEST(Isa, HiddenTokensAndOutputsOf16Bits) {
+  using T = typename TypeParam::type;
+  for (const int group : {1, 4})
+    expect_right_in<TypeParam>({.lengths            = {200, 17, 64},
+                                .num_q_heads        = 2 * group,
+                                .head_dim           = whole<T>(64),
+                                .query_lens         = {3, 1, 2},
+                                .window_left        = 40,
+                                .num_initial_tokens = 4,
+                                .q_type             = DType::bf16},
+                               {.layout = Layout::paged, .out_type = DType::fp16});
+}
+
+/// Scales of values that a probability in fixed point cannot hold: very small and large ones, negative ones, NaN.
+TYPED_TEST(Isa, ScalesOfValues) {
+  using T = typename TypeParam::type;
+  if constexpr (is_quantized_v<T> && block_dims_v<T> == 0)
+    for (const int group : {1, 4, 8})
+      for (const float scale : {0.0f, -1.0f, 1e-3f, -1e-3f, 1e-35f, 40.0f, std::numeric_limits<float>::quiet_NaN()})
+        for (const bool all : {false, true}) {
+          const Shape shape{.lengths = {71, 40}, .num_q_heads = 2 * group, .head_dim = 64, .q_type = DType::bf16};
+          Sample<T> sample(shape);
+          for (int t = 0; t < 71; ++t)
+            if (all || t == 37) sample.value_scale(0, t, 1) = scale;
+          expect_right_in<TypeParam>(sample, {.layout = Layout::paged, .page_size = 16, .out_type = DType::bf16});
+        }
+}
+
+/// Queries that integers of 24 bits cannot hold.
+TYPED_TEST(Isa, QueriesOfAnySize) {
+  using T = typename TypeParam::type;
+  if constexpr (is_quantized_v<T>)
+    for (const int group : {1, 4, 8})
+      for (const float size :
+           {1e-35f, 1e-3f, 1e30f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
+        for (const bool all : {false, true}) {
+          Sample<T> sample({.lengths = {40, 20}, .num_q_heads = 2 * group, .head_dim = 64});
+          for (int d = 0; d < 64; ++d)
+            if (all ? std::isfinite(size) : d == 5)
+              sample.query(0, group - 1)[d] = double(float(size * (d % 3 - 1.0f)));
+          expect_right_in<TypeParam>(sample, {.layout = Layout::paged, .page_size = 16});
+        }
 }
 
 /// Decodes the sample with tile registers and expects right results.
