@@ -52,8 +52,7 @@ bool supported(HostIsa isa) {
       return supported(HostIsa::avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     case HostIsa::avx512_bf16:
-      return supported(HostIsa::avx512) && __builtin_cpu_supports("avx512bf16") &&
-             __builtin_cpu_supports("avx512vnni");
+      return supported(HostIsa::avx512) && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
     case HostIsa::amx: {
       static const bool tiles = supported(HostIsa::avx512) && may_use_tiles();
       return tiles;

@@ -17,7 +17,8 @@
 ///
 ///     bytes      numbers
 ///     0 .. 511   dims 0 to 511 of the key, which are also the value: OCP E4M3
-///     512 .. 527 4 floats: the scales of dims 0 to 127, 128 to 255, 256 to 383 and 384 to 511
+///     512 .. 527 4 floats: the scales of dims 0 to 127, 128 to 255, 256 to 383 and 384 to 511.
+///                A number is the stored one times its scale.
 ///     528 .. 655 dims 512 to 575 of the key (the rotary part): bf16, without a scale
 ///
 /// A number of the first 512 dims is the stored one times its scale.
@@ -32,7 +33,8 @@
 /// the first row, are multiples of 16. Another cache throws InvalidArgument with the extent, stride or address that is
 /// not allowed. There are no scales besides those of the rows: with_scales does not compile, and the C interface
 /// refuses k_scale and v_scale. Queries and outputs have 576 and 512 dims, of any plain type. The generic backend
-/// decodes these caches; the hand-tuned kernels do not. Pools and write_kv do not write them.
+/// decodes these caches, on GPUs without matrix instructions (Plan::describe says that this is slow); the hand-tuned
+/// kernels do not. Pools and write_kv do not write them.
 ///
 /// Source: DeepSeek's FlashMLA, README, "FP8 KV cache" (DeepSeek-V3.2); vLLM, kv_cache_dtype "fp8_ds_mla".
 namespace pagoda {

@@ -2,6 +2,7 @@
 #include "src/plan/kernel_choice.hpp"
 
 #include <pagoda/error.hpp>
+#include <pagoda/row_formats.hpp>
 
 #include "src/plan/bounds.hpp"
 #include "src/plan/cache_rows.hpp"
@@ -27,6 +28,8 @@ KernelChoice choose_kernel(const FragmentChoice& choice, const ProblemShape& sha
   require(kernel.fragment >= 0, "pagoda::plan: head_dim is ", shape.head_dim, " and head_dim_v ", shape.head_dim_v,
           "; allowed: what fits the ", choice.machine.scratch_limit, " bytes of scratch of a team on this device");
   kernel.general = of_lists(bounds) || bounds.max_query_len > 1 || ragged(bounds) || options.changes_scores();
+  if (has_row_format(shape.kv_type) && choice.machine.multiprocessors > 0)
+    kernel.slow_because = "on GPUs no kernel with matrix instructions reads rows of this type";
   if (kernel.row_alignment > 0) return kernel;
   kernel.slow_because =
       row_layout(kv).dense_dims

@@ -13,6 +13,7 @@
 #include <limits>
 #include <optional>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 /// Caches whose rows have a format of their own (fp8_ds_mla), against float64. Samples give each token and block
@@ -53,6 +54,7 @@ TYPED_TEST(RowFormats, Heads) {
     EXPECT_EQ(plan.schedule().shape.head_dim, 576);
     EXPECT_EQ(plan.schedule().shape.head_dim_v, 512);
     EXPECT_NE(plan.schedule().kernel.row_alignment, 0) << "rows are read in vectors";
+    EXPECT_EQ(plan.schedule().kernel.slow_because == nullptr, (std::is_same_v<typename TestFixture::Space, Host>));
     scene.decode(plan);
     EXPECT_TRUE(scene.right()) << heads << " heads";
   }
