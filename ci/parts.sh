@@ -90,7 +90,7 @@ check_python() {
   local made=$builds/python offline=(--use-deprecated=legacy-certs) # the root has no file of certificates
   rm -rf "${made:?}/wheel" "$made/env" # CMake's build folder stays
   "${in_root[@]}" python3 -m pip "${offline[@]}" wheel . --no-deps --no-build-isolation --no-index -w "$made/wheel" \
-    -C build-dir="$made/build" -C "cmake.define.PAGODA_TYPES=fp32;fp16" -C cmake.define.PAGODA_WERROR=ON
+    -C build-dir="$made/build" -C "cmake.define.PAGODA_TYPES=fp32;fp16;fp8_ds_mla" -C cmake.define.PAGODA_WERROR=ON
   "${in_root[@]}" python3 -m venv --without-pip --system-site-packages "$made/env"
   "${in_root[@]}" bash -c "python3 -m pip ${offline[*]} --python '$made/env/bin/python' install --no-deps --no-index '$made'/wheel/*.whl"
   # Installation scripts have not run in the root, so NumPy does not find BLAS by itself.

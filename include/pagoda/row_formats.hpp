@@ -17,13 +17,12 @@
 ///
 ///     bytes      numbers
 ///     0 .. 511   dims 0 to 511 of the key, which are also the value: OCP E4M3
-///     512 .. 527 4 floats: the scales of dims 0 to 127, 128 to 255, 256 to 383 and 384 to 511.
-///                A number is the stored one times its scale.
+///     512 .. 527 4 floats: the scales of dims 0 to 127, 128 to 255, 256 to 383 and 384 to 511
 ///     528 .. 655 dims 512 to 575 of the key (the rotary part): bf16, without a scale
 ///
-/// A number of the first 512 dims is the stored one times its scale.
-/// So head_dim is 576, head_dim_v is 512, and there is one KV head. Keys are a View of fp8_ds_mla_t with axes
-/// (page, token, 1, 656) or (sequence, token, 1, 656), and values are the same View:
+/// A number of the first 512 dims is the stored one times its scale. So head_dim is 576, head_dim_v is 512, and there
+/// is one KV head. Keys are a View of fp8_ds_mla_t with axes (page, token, 1, 656) or (sequence, token, 1, 656), and
+/// values are the same View:
 ///
 ///     Kokkos::View<pagoda::fp8_ds_mla_t****, Kokkos::LayoutRight> rows("rows", pages, 64, 1, 656);
 ///     const pagoda::PagedKV kv{rows, rows, block_table, seq_lens};
