@@ -68,7 +68,7 @@ class SimdByteKeys : public SimdByteValues<T, R> {
   /// Splits query row r into bytes: [columns][R][digits][4 dims]. Its unit is 2^-22 of the power of two that is its
   /// largest element, or below it. Refuses a row with an element that is not finite, without an element from 2^-100 on,
   /// or whose largest element is more than 0.75 sqrt(head_dim) times the mean of their sizes: the rounding of the
-  /// others would come near to the tolerance of a float's.
+  /// others would come near to the tolerance of a float's. Refuses rows so long that sums of 32 bits could overflow.
   void split_query(int r) {
     const int dims     = this->head_dim_;
     const auto element = [&](int d) PAGODA_ISA_CODE { return _mm512_loadu_ps(this->q_ + d * R + r * 16); };
@@ -80,8 +80,9 @@ class SimdByteKeys : public SimdByteValues<T, R> {
     }
     const float largest = _mm512_reduce_max_ps(most), sum_of_sizes = _mm512_reduce_add_ps(total);
     const bool is_zero = sum_of_sizes == 0;
-    if (!is_zero && !(largest >= 0x1p-100f && largest * std::sqrt(float(dims)) <= 0.75f * sum_of_sizes &&
-                      sum_of_sizes < std::numeric_limits<float>::infinity())) {
+    if (dims > 1 << 15 ||
+        (!is_zero && !(largest >= 0x1p-100f && largest * std::sqrt(float(dims)) <= 0.75f * sum_of_sizes &&
+                       sum_of_sizes < std::numeric_limits<float>::infinity()))) {
       query_units()[r] = std::numeric_limits<float>::quiet_NaN();
       return;
     }

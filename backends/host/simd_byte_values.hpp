@@ -16,8 +16,8 @@ namespace pagoda::detail::PAGODA_ISA {
 /// The weighted values of integer caches, multiplied as bytes (vpdpbusd): one instruction multiplies four tokens for
 /// each of 16 dims.
 ///   - Probabilities are the first operand. They become integers of 16 bits, in a unit for each row and tile, and each
-///   of
-///     the two bytes has products of its own. Outputs of 16 bits lose nothing by that; others are summed from floats.
+///     of the two bytes has products of its own. Outputs of 16 bits lose nothing by that; others are summed from
+///     floats.
 ///   - Values are the second operand. The bytes of four tokens are interleaved, without conversion.
 /// Sums of a tile are exact. Elements are finite, so a token of probability 0 adds nothing.
 template <class T, int R>
