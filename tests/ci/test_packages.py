@@ -13,6 +13,7 @@ import types
 import unittest
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 TOP = Path(__file__).resolve().parents[2]
 PACKAGING = TOP / "cmake" / "packaging"
@@ -38,13 +39,14 @@ class Spec:
         return self.on[text[1:]] == (text[0] == "+")
 
     def __getitem__(self, name: str) -> Any:
-        return types.SimpleNamespace(hipcc="hipcc", kokkos_cxx="nvcc_wrapper")
+        return types.SimpleNamespace(hipcc="hipcc", kokkos_cxx="nvcc_wrapper", prefix=mock.MagicMock())
 
 
 class Base:
     cuda_arch_values = ("80", "90")
     amdgpu_targets = ("gfx942",)
     run_tests = True
+    prefix = "prefix"
 
     def define(self, name: str, value: Any) -> str:
         return f"-D{name}={value}"
@@ -129,6 +131,21 @@ class Spack(unittest.TestCase):
         for shared in (False, True):
             package.spec = Spec({v: v == "shared" and shared for v in (*self.variants, "cuda", "rocm")})
             self.assertIn(f"-DPAGODA_BUILD_TESTS={not shared}", package.cmake_args())
+
+    def test_programs_for_hip_are_built_by_hipcc(self) -> None:
+        for rocm in (False, True):
+            package = self.cls()
+            package.spec = Spec({v: v == "rocm" and rocm for v in (*self.variants, "cuda", "rocm")})
+            ran: list[Any] = []
+            names = {
+                "Executable": lambda _: lambda *args: ran.extend(args),
+                "install_test_root": lambda _: "root",
+                "join_path": lambda *parts: "/".join(parts),
+            }
+            with mock.patch.dict(package.test_consumer.__globals__, names):
+                package.test_consumer()
+            for args in (ran, package.cmake_args()):
+                self.assertEqual("-DCMAKE_CXX_COMPILER=hipcc" in args, rocm, args)
 
     def test_consumers_exist(self) -> None:
         self.assertTrue((TOP / "tests" / "install" / "find_package" / "CMakeLists.txt").is_file())

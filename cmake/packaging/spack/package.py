@@ -70,9 +70,11 @@ class Pagoda(CMakePackage, CudaPackage, ROCmPackage):
         if self.spec.satisfies("+cuda"):
             args.append(self.define("CMAKE_CUDA_ARCHITECTURES", self.spec.variants["cuda_arch"].value))
             args.append(self.define("CMAKE_CXX_COMPILER", self.cuda_compiler()))
-        elif self.spec.satisfies("+rocm"):
-            args.append(self.define("CMAKE_CXX_COMPILER", self.spec["hip"].hipcc))
-        return args
+        return args + self.hip_compiler()
+
+    def hip_compiler(self):
+        """For programs that use the package, too: Kokkos passes them options that only hipcc knows."""
+        return [self.define("CMAKE_CXX_COMPILER", self.spec["hip"].hipcc)] if self.spec.satisfies("+rocm") else []
 
     def cuda_compiler(self):
         """The wrapper of Kokkos' dependency kokkos-nvcc-wrapper. An external Kokkos has no dependencies: its own wrapper."""
@@ -102,6 +104,7 @@ class Pagoda(CMakePackage, CudaPackage, ROCmPackage):
             self.define("CONSUMER_IN_C", self.spec.satisfies("+c")),
             self.define("CONSUMER_IN_FORTRAN", self.spec.satisfies("+fortran")),
             self.define("CONSUMER_WITH_MPI", self.spec.satisfies("+mpi")),
+            *self.hip_compiler(),
         ]
         cmake = Executable(self.spec["cmake"].prefix.bin.cmake)
         cmake("-S", source, "-B", "consumer", *options)
