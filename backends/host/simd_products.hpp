@@ -32,6 +32,7 @@ class SimdProducts final : public SimdByteKeys<T, R> {
   using Base::convert_blocks;
   using Base::correction_;
   using Base::count_;
+  using Base::factor_;
   using Base::head_dim_;
   using Base::head_dim_v_;
   using Base::head_elements_;
@@ -51,7 +52,6 @@ class SimdProducts final : public SimdByteKeys<T, R> {
   using Base::q_;
   using Base::rows_;
   using Base::s_;
-  using Base::scale_;
   using Base::score_width;
   using Base::states_;
   using Base::sum_;
@@ -184,7 +184,7 @@ class SimdProducts final : public SimdByteKeys<T, R> {
   template <bool Pairs, bool Part>
   [[gnu::noinline, gnu::flatten]] void score_tile() {
     Trees<Pairs> trees;
-    trees.scale = Vec::all(scale_), trees.first = Vec::all(0), trees.to = s_;
+    trees.scale = Vec::all(*factor_), trees.first = Vec::all(0), trees.to = s_;
     for_constants<unit>([&](auto i) PAGODA_ISA_CODE { trees.sum[i] = Vec::all(0); });
     for (int n = 0; n < count_; n += vector_tokens)
       for (int r = 0; r < R; r += vector_rows) {

@@ -39,7 +39,7 @@ class SimdRows : public SimdTile<T, R> {
   }
 
   void load_query(int r, const QueryRow& row, Acc scale) override {
-    scale_ = scale;
+    *factor_ = scale;
     if constexpr (paired) {
       if (pairs_) {
         constexpr int length = 2 * width;  // dims in a vector of queries
@@ -90,6 +90,7 @@ class SimdRows : public SimdTile<T, R> {
   using Base::coming_head_;
   using Base::coming_token_;
   using Base::count_;
+  using Base::factor_;
   using Base::head_;
   using Base::head_dim_;
   using Base::head_dim_v_;
@@ -104,7 +105,6 @@ class SimdRows : public SimdTile<T, R> {
   using Base::place_in_turn;
   using Base::q_;
   using Base::rows_;
-  using Base::scale_;
   using Base::v_first_;
   using Base::v_head_;
   using Base::v_offset_;

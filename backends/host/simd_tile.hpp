@@ -48,9 +48,10 @@ class SimdTile : public FragmentDefaults<T> {
   virtual void store_row(const StateArray<Acc>& from, int n, int r, Acc factor, const OutputRow& to) const = 0;
 
   static constexpr std::size_t scratch_bytes(int head_dim, int head_dim_v, int heads) {
-    const int elements        = R * (padded(head_dim, max_width) + padded(head_dim_v, max_width));
-    const int digits          = query_digits(head_dim);
-    const std::size_t head    = sizeof(Acc) * (elements + 2 * max_score_width + 2 * R + 2 * scale_tokens + digits);
+    const int elements = R * (padded(head_dim, max_width) + padded(head_dim_v, max_width));
+    const int digits   = query_digits(head_dim);
+    const std::size_t head =
+        sizeof(Acc) * (elements + 2 * max_score_width + 2 * R + max_width + 2 * scale_tokens + digits);
     const std::size_t offsets = sizeof(Rows) + sizeof(std::int64_t) * (scaled ? 8 : 4) * tile_tokens;
     const std::size_t blocks  = sizeof(Acc) * tile_tokens * (blocks_stride(head_dim) + blocks_stride(head_dim_v));
     const std::size_t bytes   = operand_bytes(head_dim, head_dim_v) + sizeof(Acc) * probability_digits;
@@ -68,7 +69,7 @@ class SimdTile : public FragmentDefaults<T> {
         v_head_(args.v_head),
         base_(reinterpret_cast<Acc*>(memory)),
         key_stride_(padded(args.head_dim, max_width)),
-        head_elements_(R * (key_stride_ + value_stride_) + 2 * max_score_width + 2 * scale_tokens +
+        head_elements_(R * (key_stride_ + value_stride_) + 2 * max_score_width + max_width + 2 * scale_tokens +
                        query_digits(args.head_dim)) {
     s_          = base_ + heads_ * head_elements_;
     correction_ = s_ + R * tile_tokens;
@@ -98,7 +99,8 @@ class SimdTile : public FragmentDefaults<T> {
     max_     = o_ + R * value_stride_;
     sum_     = max_ + max_score_width;
     k_first_ = head * k_head_, v_first_ = head * v_head_;
-    k_scale_ = sum_ + max_score_width, v_scale_ = k_scale_ + scale_tokens;
+    factor_  = sum_ + max_score_width;
+    k_scale_ = factor_ + max_width, v_scale_ = k_scale_ + scale_tokens;
     q_digits_ = reinterpret_cast<std::int32_t*>(v_scale_ + scale_tokens);
   }
 
@@ -148,7 +150,7 @@ class SimdTile : public FragmentDefaults<T> {
       k_offset_[n] = k_offset_[count - 1], v_offset_[n] = v_offset_[count - 1];  // read, but not used
     }
     if constexpr (scaled) {
-      const int first = R * (key_stride_ + value_stride_) + 2 * max_score_width;
+      const int first = R * (key_stride_ + value_stride_) + 2 * max_score_width + max_width;
       load_scales(args_.k_scale, k_scale_at_, count, base_ + first);
       load_scales(args_.v_scale, v_scale_at_, count, base_ + first + scale_tokens);
     }
@@ -231,8 +233,7 @@ class SimdTile : public FragmentDefaults<T> {
   int next_ = 0;          ///< tokens of the next tile whose rows are located
   int heads_, head_ = 0;  ///< number of heads, and the selected one
   bool pairs_ = false;    ///< queries are stored as pairs of bfloat16
-  Acc scale_  = 1;
-  int value_stride_;  ///< elements of a row of o_
+  int value_stride_;      ///< elements of a row of o_
   std::int64_t k_head_, v_head_;
   std::int64_t k_first_ = 0, v_first_ = 0;  ///< offset of the selected head's rows from the first head's
   int coming_token_ = 0, coming_head_ = 0;  ///< next row to prefetch, in the next tile
@@ -240,6 +241,7 @@ class SimdTile : public FragmentDefaults<T> {
   Acc* q_;                     ///< [R][key_stride], of the selected head; zeros beyond head_dim
   Acc* o_;                     ///< [R][value_stride], of the selected head
   Acc *max_, *sum_;            ///< [max_score_width], of the selected head
+  Acc* factor_;                ///< of the scores of pairs, whose queries are stored as they are: of the selected head
   Acc *k_scale_, *v_scale_;    ///< [tile_tokens], of the selected head; quantized types only
   Acc* s_;                     ///< [tile_tokens][R]
   Acc* correction_;            ///< [max_score_width]

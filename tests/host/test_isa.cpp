@@ -140,6 +140,23 @@ TYPED_TEST(Isa, HiddenTokensAndOutputsOf16Bits) {
                                {.layout = Layout::paged, .out_type = DType::fp16});
 }
 
+/// Heads have scales of their own, whatever an instruction set does with queries of the type.
+TYPED_TEST(Isa, ScalesOfHeads) {
+  using T = typename TypeParam::type;
+  if constexpr (is_quantized_v<T> && block_dims_v<T> == 0)
+    for (const auto q : {DType::fp32, DType::fp16, DType::bf16})
+      for (const int group : {1, 2, 4, 8})
+        for (const auto scales : {Scales::per_tensor, Scales::per_head})
+          expect_right_in<TypeParam>({.lengths      = {71, 5},
+                                      .num_q_heads  = 3 * group,
+                                      .num_kv_heads = 3,
+                                      .head_dim     = 64,
+                                      .q_type       = q,
+                                      .k_scales     = scales,
+                                      .v_scales     = scales},
+                                     {.layout = Layout::paged, .page_size = 16});
+}
+
 /// Scales of values that a probability in fixed point cannot hold: very small and large ones, negative ones, NaN.
 TYPED_TEST(Isa, ScalesOfValues) {
   using T = typename TypeParam::type;
