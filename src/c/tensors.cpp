@@ -65,10 +65,11 @@ TensorRef shape_of(const char* who, const char* name, const pagoda_tensor& t, in
             " has 2^57 elements or more; allowed: fewer");
     next *= extent;
   }
-  // The same limit on what strides reach, so that sums of offsets in bytes fit 64 bits.
+  // The same limit on what strides reach, so that sums of offsets in bytes fit 64 bits. Also of empty arrays: plans add
+  // the offsets of their axes.
   std::int64_t room = std::numeric_limits<std::int64_t>::max() / 64;
-  for (int axis = 0; axis < rank && !empty; ++axis) {
-    const std::int64_t steps = t.extent[axis] - 1;
+  for (int axis = 0; axis < rank; ++axis) {
+    const std::int64_t steps = std::max<std::int64_t>(t.extent[axis] - 1, 0);
     require(steps == 0 || ref.stride[axis] <= room / steps, who, ": ", name,
             " spans 2^57 elements or more; allowed: fewer");
     room -= steps * ref.stride[axis];

@@ -135,6 +135,8 @@ static void test_caches(void) {
   CHECK_INVALID(make(&kv, &s.options), "kv.num_page_indices is -1; allowed: 0 or more");
   kv = s.kv, kv.k.stride[0] = INT64_MAX;
   CHECK_INVALID(make(&kv, &s.options), "kv.k spans 2^57 elements or more; allowed: fewer");
+  kv = s.kv, kv.k.extent[0] = 0, kv.k.stride[1] = INT64_MAX;
+  CHECK_INVALID(make(&kv, &s.options), "kv.k spans 2^57 elements or more; allowed: fewer");
   kv = s.kv, kv.k.extent[3] = (int64_t)1 << 31;
   CHECK_INVALID(make(&kv, &s.options), "axis 3 of kv.k has extent 2147483648; allowed: below 2^31 dims");
   CHECK_INVALID(pagoda_write_kv(NULL, &s.kv.k, &s.kv.v, PAGODA_NHD, NULL, -1, &s.q, &s.q),
