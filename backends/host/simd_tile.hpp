@@ -171,7 +171,7 @@ class SimdTile : public FragmentDefaults<T> {
     return block_dims > 0 ? padded(blocks_of(dtype_v<T>, dims), max_width) : 0;
   }
 
-  /// Keys and values may be multiplied as bytes: SimdBytes. One row is faster without.
+  /// Keys and values may be multiplied as bytes: SimdByteKeys, SimdByteValues. One row is faster without.
   static constexpr bool by_bytes = R > 1 && (std::is_same_v<T, std::int8_t> || std::is_same_v<T, int4x2_t>);
   static constexpr int byte_stride(int dims) { return by_bytes ? padded(dims, 64) : 0; }
   static constexpr int operand_bytes(int head_dim, int head_dim_v) {
