@@ -39,7 +39,9 @@ struct FinishedRow {
       row_max          = fmaxf(max, sink);
       const float old  = exp2_fast(max - row_max);
       row_sum          = sum * old + exp2_fast(sink - row_max);
-      weight           = sum == 0 ? 0 : old * output_weight(row_sum);
+      // A row that sees no token has no values to weight, but a NaN sink makes its output NaN, too.
+      const bool is_number = row_sum == row_sum;
+      weight               = sum == 0 && is_number ? 0 : old * output_weight(row_sum);
     }
   }
 };
