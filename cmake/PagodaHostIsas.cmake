@@ -1,8 +1,8 @@
 # The instruction sets that host kernels are compiled for, besides `plain`: what the compiler's flags allow. A decode
 # takes the best one that the processor has. In the order of HostIsa (backends/host/isa.hpp).
 set(PAGODA_ALL_HOST_ISAS plain avx2 avx512 avx512_bf16 amx)
-set(PAGODA_AMX_TYPES bf16 fp8_e4m3 fp8_e5m2 int8 int4) # has_amx_code of backends/host/isa.hpp
-set(PAGODA_PAIR_TYPES bf16 fp8_e4m3 fp8_e5m2 int8 int4) # has_pair_code of backends/host/isa.hpp
+# Types for which avx512_bf16 and amx have code of their own: has_bf16_code of backends/host/isa.hpp.
+set(PAGODA_BF16_CODE_TYPES bf16 fp8_e4m3 fp8_e5m2 int8 int4)
 set(default "")
 if(NOT PAGODA_HAS_CUDA AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(default avx2 avx512 avx512_bf16 amx)

@@ -19,15 +19,10 @@ enum class HostIsa : int {
 };
 inline constexpr HostIsa last_host_isa = HostIsa::amx;
 
-/// Whether tile registers multiply caches of T: the same types as PAGODA_AMX_TYPES (cmake/PagodaHostIsas.cmake).
+/// Whether avx512_bf16 and amx have code of their own for caches of T, whose elements are numbers of bfloat16: the same
+/// types as PAGODA_BF16_CODE_TYPES (cmake/PagodaHostIsas.cmake).
 template <class T>
-inline constexpr bool has_amx_code =
-    std::is_same_v<T, bfloat16_t> || (is_quantized_v<T> && block_dims_v<T> == 0 && !has_row_format_v<T>);
-
-/// Whether avx512_bf16 has code of its own for caches of T, which multiplies pairs of bfloat16 or bytes: the same types
-/// as PAGODA_PAIR_TYPES (cmake/PagodaHostIsas.cmake).
-template <class T>
-inline constexpr bool has_pair_code =
+inline constexpr bool has_bf16_code =
     std::is_same_v<T, bfloat16_t> || (is_quantized_v<T> && block_dims_v<T> == 0 && !has_row_format_v<T>);
 
 const char* name_of(HostIsa isa);

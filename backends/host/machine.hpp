@@ -92,13 +92,13 @@ struct HostMachine : MachineDefaults<ExecutionSpace>, OneLane {
     using type = VectorFragments<T>;
   };
   template <class T>
-    requires(has_amx_code<T> && is_quantized_v<T>)
+    requires(has_bf16_code<T> && is_quantized_v<T>)
   struct ChooseFragments<T> {
     using type =
         typename Prepend<VectorFragments<T>, AmxFragment<HostMachine, T, 8>, AmxFragment<HostMachine, T, 16>>::type;
   };
   template <class T>
-    requires(has_amx_code<T> && !is_quantized_v<T>)
+    requires(has_bf16_code<T> && !is_quantized_v<T>)
   struct ChooseFragments<T> {
     using type = typename Prepend<VectorFragments<T>, AmxFragment<HostMachine, T, 1>, AmxFragment<HostMachine, T, 4>,
                                   AmxFragment<HostMachine, T, 8>, AmxFragment<HostMachine, T, 16>>::type;

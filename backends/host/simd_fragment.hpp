@@ -28,7 +28,7 @@ PAGODA_FOR_EACH_HOST_ISA(PAGODA_DECLARE)
 /// Whether the instruction set has code of its own for tiles of T. Otherwise they use the code of the one before it.
 template <class T>
 constexpr bool has_tiles(HostIsa isa) {
-  return isa != HostIsa::amx && (isa != HostIsa::avx512_bf16 || has_pair_code<T>);
+  return isa != HostIsa::amx && (isa != HostIsa::avx512_bf16 || has_bf16_code<T>);
 }
 
 template <class T, int R>

@@ -127,7 +127,7 @@ class SimdRows : public SimdTile<T, R> {
   /// Keys and queries are multiplied by pairs of bfloat16. These queries are stored unscaled, and the scores are
   /// scaled.
 #if defined(PAGODA_ISA_PAIRS)
-  static constexpr bool paired = std::is_same_v<T, bfloat16_t> || (has_pair_code<T> && R > 1 && !Base::by_bytes);
+  static constexpr bool paired = std::is_same_v<T, bfloat16_t> || (has_bf16_code<T> && R > 1 && !Base::by_bytes);
 #else
   static constexpr bool paired = false;
 #endif

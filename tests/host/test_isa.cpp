@@ -207,7 +207,7 @@ void expect_right_in_tiles(const Shape& shape, const Placement& placement) {
 template <class Param>
 struct Tiles : testing::Test {
   void SetUp() override {
-    if (!detail::has_amx_code<typename Param::type>) GTEST_SKIP() << "tile registers do not multiply this type";
+    if (!detail::has_bf16_code<typename Param::type>) GTEST_SKIP() << "tile registers do not multiply this type";
     if (!has(HostIsa::amx)) GTEST_SKIP() << "this build or this processor lacks amx";
   }
 };
