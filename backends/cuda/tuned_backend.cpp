@@ -97,7 +97,9 @@ class TunedBackend : public Backend<Kokkos::Cuda> {
                                   .capacity_tokens = kv.num_pages() * kv.page_size(),
                                   .num_kv_heads    = s.shape.num_kv_heads,
                                   .sm              = device.sm,
-                                  .num_sms         = device.num_sms});
+                                  .num_sms         = device.num_sms,
+                                  .changes_scores  = s.options.changes_scores(),
+                                  .fixed_splits    = s.fixed_splits});
   }
 
   /// With fixed splits, fewer blocks give the same results.

@@ -24,7 +24,8 @@ class Backend {
   virtual const char* name() const = 0;
   /// Null if the backend can decode the problem with such a schedule on exec's device, else the reason.
   virtual const char* why_not(const ExecutionSpace& exec, const Schedule& schedule, const Problem& problem) const = 0;
-  /// Null if no later backend in the list is faster; otherwise a text that names the batches for which one is.
+  /// Null if no later backend in the list is faster; otherwise a text that names the batches for which one is. With
+  /// fixed splits the answer follows from the shape and the options alone.
   virtual const char* why_slower(const ExecutionSpace&, const Schedule&, const CacheRef&) const { return nullptr; }
   /// Whether decodes of a plan need all multiprocessors that it counts on, because the backend's blocks wait for each
   /// other and their number decides the result.

@@ -58,10 +58,8 @@ BackendChoice choose_backend(const ExecutionSpace& exec, BackendList<ExecutionSp
   } else {
     for (int i = 0; i < last; ++i) {
       if (list[i]->why_not(exec, schedule, problem)) continue;
-      // A programmatic launch gains more than the faster backend, and only these backends support it. With fixed splits
-      // the choice must not depend on the batch, as why_slower does.
-      const bool any_speed        = schedule.programmatic_launch || schedule.fixed_splits;
-      const char* const faster_on = any_speed ? nullptr : list[i]->why_slower(exec, schedule, kv);
+      // A programmatic launch gains more than the faster backend, and only these backends support it.
+      const char* const faster_on = schedule.programmatic_launch ? nullptr : list[i]->why_slower(exec, schedule, kv);
       if (!faster_on) {
         choice.index = i;
         break;

@@ -20,6 +20,8 @@ struct DecodeBounds {
   std::int64_t max_seq_len{}, capacity_tokens{};
   int num_kv_heads{};
   int sm{}, num_sms{};  ///< compute capability (90) and multiprocessors
+  bool changes_scores{};  ///< has score options (AttentionOptions)
+  bool fixed_splits{};    ///< has an exactness other than fast
 };
 
 /// Tokens of a sequence of max_seq_len tokens that a single query token sees: initial tokens and a window, or all.
@@ -37,10 +39,16 @@ constexpr std::int64_t max_visible_tokens(const AttentionOptions& o, std::int64_
 /// where few sequences of a batch have 32 query tokens (bench/NOTES.md, "The second run on an H100"). The generic
 /// kernel issues fewer instructions for 8 bits and reads long contiguous rows at 0.5 to 1.5% more bandwidth; the
 /// hand-tuned ones start sooner, merge splits faster, and balance uneven lengths better. So the generic one is faster
-/// only if rows are whole and long. Other cards were not measured, and neither were score options and cu_seqlens_q: the
-/// rule is the same with them, for the tokens that are read.
+/// only if rows are whole and long. Score options cost the generic kernel up to half of its speed with fp8, up to 14%
+/// with other types, and the hand-tuned ones at most 4%; they were measured with four query heads to a kv head. Other
+/// cards were not measured, and neither was cu_seqlens_q: the rule is the same with it.
+///
+/// With fixed splits the answer must follow from the shape alone, not from the batch or the bounds of a plan.
 constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
-  if (d.sm != 90 || d.head_dim != 128 || d.max_query_len > 1 || d.group > 8) return nullptr;
+  if (d.sm != 90 || d.head_dim != 128 || d.group > 8) return nullptr;
+  const bool fp32_of_many_heads = d.type == DType::fp32 && d.group > 4;
+  if (d.fixed_splits) return fp32_of_many_heads ? "fp32 caches with many query heads" : nullptr;
+  if (d.max_query_len > 1 || (d.changes_scores && !fp32_of_many_heads)) return nullptr;
   const std::int64_t batch  = d.rows / std::max(d.num_kv_heads, 1);
   const std::int64_t tokens = std::min(batch * d.max_seq_len, d.capacity_tokens);
   // If the cache cannot hold max_seq_len tokens of every sequence, lengths are assumed to be uneven.
@@ -71,7 +79,7 @@ constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
       return nullptr;
     case DType::fp32:
       if (d.group > 4 ? megabytes_per_sm >= 1.5
-                      : whole && (rows_per_sm <= 6 || (one_round && megabytes_per_sm <= 12)) && megabytes_per_sm >= 1.5)
+                      : whole && rows_per_sm <= 4 && megabytes_per_sm >= 3 && (rows_per_sm <= 2 || megabytes_per_sm <= 40))
         return "large fp32 caches";
       return nullptr;
     case DType::int8:

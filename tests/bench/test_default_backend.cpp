@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -39,15 +40,29 @@ detail::DecodeBounds bounds_of(const Case& c, int num_sms) {
           .capacity_tokens = c.pages() * c.page_tokens(),
           .num_kv_heads    = c.num_kv_heads,
           .sm              = 90,
-          .num_sms         = num_sms};
+          .num_sms         = num_sms,
+          .changes_scores  = c.options.any(),
+          .fixed_splits    = c.exactness != Exactness::fast};
 }
 
 /// A card may take up to this much longer with the chosen backend, if the others make up for it: cards differ, and the
 /// rule does not know which one it is.
 constexpr double card_ratio = 1.025, card_us = 0.5;
 
-/// One long sequence beside short ones: generic is 3% faster on the H100, tuned 1% on the H200.
-bool cards_disagree(const Case& c) { return c.name("tuned").find("/one-long/") != std::string::npos; }
+/// The same for a row that one card alone has.
+constexpr double one_card_ratio = 1.012;
+
+/// The same for exact plans at 100 us and more.
+constexpr double exact_ratio = 1.035, infinity = std::numeric_limits<double>::infinity();
+
+/// The rule does not know how long single sequences are, or how many of them have many query tokens.
+///  - One long sequence beside short ones: generic is 3% faster on the H100, tuned 1% on the H200.
+///  - 4 of 64 sequences with 32 query tokens: generic is up to 12% faster. Tuned is 1.2 times as fast if one of them has
+///    32, and up to 5 times if all have.
+bool cannot_be_known(const Case& c) {
+  const std::string name = c.name("tuned");
+  return name.find("/one-long/") != std::string::npos || name.find("q32of4/") != std::string::npos;
+}
 
 TEST(DefaultBackend, IsNeverMuchSlowerThanTheOther) {
   const char* const files[] = {"decode-h200.json", "decode-h100.json"};
@@ -55,7 +70,8 @@ TEST(DefaultBackend, IsNeverMuchSlowerThanTheOther) {
   for (const char* file : files) cards.push_back(times_in(std::string(PAGODA_BENCH_RESULTS "/") + file));
   int compared = 0, generic_chosen = 0;
   for (const Case& c : device_cases()) {
-    if (c.exactness != Exactness::fast || cards_disagree(c)) continue;  // exact plans take tuned if they can
+    if (cannot_be_known(c)) continue;
+    const bool exact   = c.exactness != Exactness::fast;
     const bool chosen  = detail::why_generic_is_faster(bounds_of(c, 132)) != nullptr;
     double ours_of_all = 0, other_of_all = 0;
     int cards_with_both = 0;
@@ -63,12 +79,18 @@ TEST(DefaultBackend, IsNeverMuchSlowerThanTheOther) {
       const auto ours  = times.find(c.name(chosen ? "generic" : "tuned")),
                  other = times.find(c.name(chosen ? "tuned" : "generic"));
       if (ours == times.end() || other == times.end()) continue;
+      if (exact) {  // the rule must not look at the batch
+        const double most = other->second >= 100 ? exact_ratio * other->second : infinity;
+        EXPECT_LE(ours->second, most) << ours->first;
+        continue;
+      }
       EXPECT_LE(ours->second, card_ratio * other->second + card_us) << ours->first;
       ours_of_all += ours->second, other_of_all += other->second;
       ++cards_with_both;
     }
     if (cards_with_both == 0) continue;
-    EXPECT_LE(ours_of_all, 1.005 * other_of_all + 0.5 * cards_with_both) << c.name(chosen ? "generic" : "tuned");
+    const double most_ratio = cards_with_both == 1 ? one_card_ratio : 1.005;
+    EXPECT_LE(ours_of_all, most_ratio * other_of_all + 0.5 * cards_with_both) << c.name(chosen ? "generic" : "tuned");
     ++compared, generic_chosen += chosen;
   }
   EXPECT_GT(compared, 200) << "rows of both backends in the files";
