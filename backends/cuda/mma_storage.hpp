@@ -6,8 +6,6 @@
 
 #include <pagoda/types.hpp>
 
-#include <cuda_fp8.h>
-
 #include <cstdint>
 
 /// Converts rows of each storage type to operands of mma.m16n8k16. For all types, cuda::load_matrices loads matrices of
@@ -99,10 +97,7 @@ struct E4m3Pairs : MmaPlainNumbers {
   KOKKOS_FUNCTION static void pairs([[maybe_unused]] std::uint32_t w, [[maybe_unused]] std::uint32_t (&x)[2]) {
 #if defined(__CUDA_ARCH__)
 #if __CUDA_ARCH__ >= 890
-    const __half2_raw low  = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(w & 0xffff), __NV_E4M3);
-    const __half2_raw high = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(w >> 16), __NV_E4M3);
-    x[0]                   = low.x | static_cast<std::uint32_t>(low.y) << 16;
-    x[1]                   = high.x | static_cast<std::uint32_t>(high.y) << 16;
+    ptx::widen_pairs(x, w);
 #else
     E4m3PairsByBits::pairs(w, x);
 #endif

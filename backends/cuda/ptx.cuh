@@ -205,6 +205,15 @@ PAGODA_DEVICE std::uint32_t widen(std::uint32_t bytes) {
   return r;
 }
 
+/// Converts the four e4m3 numbers of a word to fp16, two to a word. The upper half needs no shift. sm_89 and newer.
+PAGODA_DEVICE void widen_pairs(std::uint32_t (&r)[2], std::uint32_t word) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+  asm("{.reg .b16 low, high; mov.b32 {low, high}, %2; cvt.rn.f16x2.e4m3x2 %0, low; cvt.rn.f16x2.e4m3x2 %1, high;}"
+      : "=r"(r[0]), "=r"(r[1])
+      : "r"(word));
+#endif
+}
+
 /// Cache policy for data that is read once: it is the first to leave the second-level cache.
 PAGODA_DEVICE std::uint64_t read_once_policy() {
   std::uint64_t policy;
