@@ -38,6 +38,9 @@ class Type(NamedTuple):
 
     def row_bytes(self, dims: int) -> float:
         """Bytes of a row's numbers, and of its own scales."""
+        own = re.search(r"row of (\d+) bytes", self.holds)
+        if self.scales == "in_rows" and own:
+            return int(own[1])
         if self.block == 0:
             return dims * self.bits / 8 + (4 if self.scales == "required" else 0)
         return dims * self.bits / 8 + -(-dims // self.block) * SCALE_BITS[self.block_scale] / 8

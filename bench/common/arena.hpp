@@ -4,6 +4,7 @@
 #include "bench/common/random.hpp"
 #include "src/pool/huge_pages.hpp"
 
+#include <pagoda/row_formats.hpp>
 #include <pagoda/types.hpp>
 
 #include <Kokkos_Core.hpp>
@@ -44,9 +45,9 @@ KOKKOS_INLINE_FUNCTION Number as_stored(float x) {
   }
 }
 
-/// Element i of an arena.
+/// Number i of an arena, as an element of T.
 template <class T>
-KOKKOS_INLINE_FUNCTION T arena_element(std::uint64_t i) {
+KOKKOS_INLINE_FUNCTION T arena_number_as(std::uint64_t i) {
   const auto number = [](std::uint64_t n) { return stored_deviation<T> * arena_number(n); };
   if constexpr (dims_per_element_v<T> == 2) {
     using Number = std::remove_cvref_t<decltype(T()[0])>;
@@ -62,6 +63,34 @@ KOKKOS_INLINE_FUNCTION T arena_element(std::uint64_t i) {
 template <class T>
 KOKKOS_INLINE_FUNCTION float arena_scale(std::uint64_t i) {
   return (1 + 0.3f * Kokkos::sin(arena_number(i))) / stored_deviation<T>;
+}
+
+/// Byte i of an arena of rows of fp8_ds_mla.
+KOKKOS_INLINE_FUNCTION std::uint8_t arena_row_byte(std::uint64_t i) {
+  using T                    = fp8_ds_mla_t;
+  constexpr int bytes        = row_format_of(dtype_v<T>).bytes;
+  constexpr int scales       = pagoda::detail::RowPlaces<T>::scale(0);
+  constexpr int scaled       = pagoda::detail::RowPlaces<T>::scaled_dims;
+  constexpr int rope         = pagoda::detail::RowPlaces<T>::number(scaled);
+  const std::uint64_t row    = i / bytes;
+  const int at               = static_cast<int>(i % bytes);
+  const auto byte_of         = [](std::uint32_t bits, int byte) { return static_cast<std::uint8_t>(bits >> 8 * byte); };
+  const std::uint64_t number = row * bytes + static_cast<std::uint64_t>(at);  // another for each dim and block
+  if (at < scales) return as_stored<fp8_e4m3_t>(stored_deviation<T> * arena_number(number)).bits;
+  if (at >= rope) return byte_of(bfloat16_t(arena_number(number & ~std::uint64_t(1))).bits, at & 1);
+  return byte_of(Kokkos::bit_cast<std::uint32_t>(arena_scale<T>(number & ~std::uint64_t(3))), at & 3);
+}
+
+/// Element i of an arena.
+template <class T>
+KOKKOS_INLINE_FUNCTION T arena_element(std::uint64_t i) {
+  if constexpr (has_row_format_v<T>) {
+    T byte;
+    byte.bits = arena_row_byte(i);
+    return byte;
+  } else {
+    return arena_number_as<T>(i);
+  }
 }
 
 /// Size of the block scales of types that also have a per-tensor scale; 1 for the others.

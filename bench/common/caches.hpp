@@ -51,10 +51,11 @@ class Caches {
       : case_(c), num_pages_(static_cast<std::size_t>(c.pages()) * count) {
     constexpr int per_element = dims_per_element_v<T>;
     const std::size_t page = c.page_elements(), token = c.token_elements();
-    const std::size_t row = c.head_dim / per_element;
+    const std::size_t row = c.row_elements();
     const auto pages      = [&](const T* at, int head_dim) {
       return Pages(at, Kokkos::LayoutStride(num_pages_, page, c.page_tokens(), c.by_head ? row : token, c.num_kv_heads,
-                                            c.by_head ? c.page_tokens() * row : row, head_dim / per_element, 1));
+                                            c.by_head ? c.page_tokens() * row : row,
+                                            has_row_format_v<T> ? row : head_dim / per_element, 1));
     };
     value_offset_ = c.latent() ? 0 : num_pages_ * page;
     k_            = pages(memory ? memory + c.offset : nullptr, c.head_dim);
@@ -65,7 +66,7 @@ class Caches {
     lengths_ = lengths;
     if constexpr (block_dims_v<T> > 0) {
       make_block_scales(exec, memory != nullptr);
-    } else if constexpr (is_quantized_v<T>) {
+    } else if constexpr (is_quantized_v<T> && !has_row_format_v<T>) {
       make_scales(exec, memory != nullptr);
     }
     if (c.paged()) {
@@ -121,13 +122,12 @@ class Caches {
   /// The key and the value of a token of cache 0, computed from their position in the arena.
   void read_key(int b, int token, int kv_head, std::span<double> row) const {
     const Place at = place(b, token, kv_head);
-    read(at.row * (case_.head_dim / dims_per_element_v<T>), case_.scaled_by_token() ? at.scale : 0,
+    read(at.row * case_.row_elements(), case_.scaled_by_token() ? at.scale : 0,
          at.scale * blocks_of(dtype_v<T>, case_.head_dim), row);
   }
   void read_value(int b, int token, int kv_head, std::span<double> row) const {
     const Place at = place(b, token, kv_head);
-    read(value_offset_ + at.row * (case_.head_dim / dims_per_element_v<T>),
-         (case_.scaled_by_token() ? at.scale : 0) + scales_of_keys(),
+    read(value_offset_ + at.row * case_.row_elements(), (case_.scaled_by_token() ? at.scale : 0) + scales_of_keys(),
          blocks_of_keys() + at.scale * blocks_of(dtype_v<T>, case_.head_dim_v), row);
   }
 
@@ -145,20 +145,27 @@ class Caches {
   }
   void read(std::size_t element, std::size_t scale, [[maybe_unused]] std::size_t blocks, std::span<double> row) const {
     element += case_.offset;
-    for (std::size_t d = 0; d < row.size(); ++d) {
-      if constexpr (block_dims_v<T> > 0) {
-        const T stored = arena_element<T>(element + d / dims_per_element_v<T>);
-        row[d]         = static_cast<double>(tensor_scale<T>) *
-                 static_cast<float>(arena_block_scale<T>(blocks + d / block_dims_v<T>)) *
-                 pagoda::detail::stored_dim(&stored, static_cast<int>(d % dims_per_element_v<T>), 1);
-      } else if constexpr (is_quantized_v<T>) {
-        const T stored = arena_element<T>(element + d / dims_per_element_v<T>);
-        row[d] =
-            static_cast<double>(arena_scale<T>(scale)) *
-            static_cast<double>(pagoda::detail::stored_dim(&stored, static_cast<int>(d % dims_per_element_v<T>), 1));
-      } else {
-        row[d] = static_cast<double>(arena_element<T>(element + d));
-      }
+    if constexpr (has_row_format_v<T>) {
+      std::vector<T> stored(case_.row_elements());
+      for (std::size_t i = 0; i < stored.size(); ++i) stored[i] = arena_element<T>(element + i);
+      for (std::size_t d = 0; d < row.size(); ++d)
+        row[d] = static_cast<double>(pagoda::detail::number_in_row(stored.data(), static_cast<int>(d)));
+    } else {
+      for (std::size_t d = 0; d < row.size(); ++d) row[d] = number(element, scale, blocks, static_cast<int>(d));
+    }
+  }
+  /// Dim d of the row that begins at an element.
+  double number(std::size_t element, std::size_t scale, [[maybe_unused]] std::size_t blocks, int d) const {
+    const T stored = arena_element<T>(element + d / dims_per_element_v<T>);
+    if constexpr (block_dims_v<T> > 0) {
+      return static_cast<double>(tensor_scale<T>) *
+             static_cast<float>(arena_block_scale<T>(blocks + d / block_dims_v<T>)) *
+             pagoda::detail::stored_dim(&stored, d % dims_per_element_v<T>, 1);
+    } else if constexpr (is_quantized_v<T>) {
+      return static_cast<double>(arena_scale<T>(scale)) *
+             static_cast<double>(pagoda::detail::stored_dim(&stored, d % dims_per_element_v<T>, 1));
+    } else {
+      return static_cast<double>(stored);
     }
   }
 
@@ -203,7 +210,7 @@ class Caches {
       } else {
         return kv.with_scales(block_scales(k, v));
       }
-    } else if constexpr (is_quantized_v<T>) {
+    } else if constexpr (is_quantized_v<T> && !has_row_format_v<T>) {
       const std::size_t each = scales_.size() / 2, heads = case_.num_kv_heads;
       if (each == 1) {
         const Kokkos::View<const float, memory_space> k(scales_.data()), v(scales_.data() + 1);

@@ -2,6 +2,7 @@
 #include "bench/common/case.hpp"
 
 #include <pagoda/error.hpp>
+#include <pagoda/row_formats.hpp>
 
 #include <algorithm>
 #include <numeric>
@@ -20,6 +21,7 @@ std::int64_t Case::visible_tokens() const {
 }
 
 std::size_t Case::bytes() const {
+  if (has_row_format(type)) return static_cast<std::size_t>(visible_tokens()) * num_kv_heads * row_elements();
   const int row            = latent() ? head_dim : head_dim + head_dim_v;
   const std::size_t blocks = blocks_of(type, head_dim) + blocks_of(type, head_dim_v);
   const std::size_t stored = static_cast<std::size_t>(row) * size_of(type) / dims_per_element(type) + blocks;
@@ -50,9 +52,11 @@ std::int64_t Case::pages() const {
   return n;
 }
 
-std::size_t Case::token_elements() const {
-  return static_cast<std::size_t>(num_kv_heads) * head_dim / dims_per_element(type);
+std::size_t Case::row_elements() const {
+  return static_cast<std::size_t>(has_row_format(type) ? row_format_of(type).bytes : head_dim / dims_per_element(type));
 }
+
+std::size_t Case::token_elements() const { return static_cast<std::size_t>(num_kv_heads) * row_elements(); }
 
 std::string Case::name(std::string_view backend) const {
   using detail::concat;

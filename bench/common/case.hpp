@@ -87,6 +87,8 @@ struct Case {
   /// Elements of the keys of one token, and of one page. Values take the same number more, unless they are part of the
   /// keys.
   std::size_t token_elements() const;
+  /// Elements of the key of one token and kv head.
+  std::size_t row_elements() const;
   std::size_t page_elements() const { return static_cast<std::size_t>(page_tokens()) * token_elements(); }
 
   /// decode/generic/fp16/32x8x128/B64/S1024/page16, with several query tokens .../B64q4/..., if only 2 of

@@ -180,11 +180,13 @@ std::vector<Case> device_cases() {
   suite_s(DType::bf16);
   for (const auto& [heads, bar] :
        {std::pair(16, Bar::latent16), {32, Bar::latent32}, {64, Bar::none}, {128, Bar::latent128}})
-    for (const auto& [batch, length] : {std::pair(64, 4096), {128, 4096}, {16, 8192}, {1, 65536}}) {
-      Case c     = uniform(DType::bf16, {heads, 1}, batch, length, 64, batch == 64 ? bar : Bar::none);
-      c.head_dim = 576, c.head_dim_v = 512;
-      cases.push_back(c);
-    }
+    for (const auto& [batch, length] : {std::pair(64, 4096), {128, 4096}, {16, 8192}, {1, 65536}})
+      for (const DType type : {DType::bf16, DType::fp8_ds_mla}) {
+        const bool has_bar = type == DType::bf16 && batch == 64;
+        Case c             = uniform(type, {heads, 1}, batch, length, 64, has_bar ? bar : Bar::none);
+        c.head_dim = 576, c.head_dim_v = 512;
+        cases.push_back(c);
+      }
   // Query rows for each kv head (group times tokens): 16 to 128.
   for (const auto& [heads, query_tokens] :
        {std::pair(Heads{64, 4}, 1), {grouped, 4}, {grouped, 8}, {grouped, 16}, {grouped, 32}, {wide, 4}})

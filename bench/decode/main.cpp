@@ -77,12 +77,10 @@ Plan<Exec> make_plan(const Exec& exec, const Case& c, const auto& caches, const 
   });
 }
 
-/// Calls f with a null pointer of the case's type. Cases are of types without a row format.
+/// Calls f with a null pointer of the case's type.
 template <class F>
 void by_case_type(const Case& c, const F& f) {
-  pagoda::detail::by_type(c.type, [&]<class T>(T* which) {
-    if constexpr (!has_row_format_v<T>) f(which);
-  });
+  pagoda::detail::by_type(c.type, f);
 }
 
 bool can_run(const Exec& exec, const Case& c, const std::string& backend) {
@@ -140,7 +138,7 @@ Result measure(Session& session, const Case& c, const std::string& backend) {
   const T* const memory      = session.arena.get<T>(Caches<Exec, T>::elements(c, r.rotation.caches));
   const Caches<Exec, T> caches(exec, c, memory, r.rotation.caches);
 
-  using Number = std::conditional_t<is_quantized_v<T>, half_t, T>;
+  using Number = std::conditional_t<has_row_format_v<T>, bfloat16_t, std::conditional_t<is_quantized_v<T>, half_t, T>>;
   using Rows   = Kokkos::View<Number***, Kokkos::LayoutRight, Memory>;
   const Rows q("Pagoda::bench::q", c.query_begin(c.batch()), c.num_q_heads, c.head_dim);
   const Rows out("Pagoda::bench::out", c.query_begin(c.batch()), c.num_q_heads, c.head_dim_v);

@@ -105,10 +105,11 @@ TEST(DecodeCases, HoldTheRowsOfTheSuites) {
         "decode/generic/fp16/32x8x128/B32/S8192/page1", "decode/generic/fp16/32x8x128/B32/S8192/contiguous",
         "decode/generic/fp16/16x2x128/B3/S512/page16", "decode/generic/fp16/32x8x128/B64/one-long/page16",
         "decode/generic/fp16/32x8x128/B256/conversation/page16", "decode/generic/fp32/1x1x128/B1/S2097152/contiguous",
-        "decode/generic/bf16/16x1x576-512/B64/S4096/page64", "decode/generic/fp8_e4m3/32x8x128/B32/S1024/page16",
-        "decode/generic/fp8_e4m3/64x8x128/B128/S2048/contiguous", "decode/generic/int8/32x8x128/B1/S131072/page16",
-        "decode/generic/int4/32x8x128/B32/S8192/page16", "decode/generic/fp16/64x4x128/B32/S8192/page16",
-        "decode/generic/fp16/32x8x128/B32q8/S1024/page16", "decode/generic/int4/32x8x128/B32/S8192/page16-HND"})
+        "decode/generic/bf16/16x1x576-512/B64/S4096/page64", "decode/generic/fp8_ds_mla/16x1x576-512/B64/S4096/page64",
+        "decode/generic/fp8_e4m3/32x8x128/B32/S1024/page16", "decode/generic/fp8_e4m3/64x8x128/B128/S2048/contiguous",
+        "decode/generic/int8/32x8x128/B1/S131072/page16", "decode/generic/int4/32x8x128/B32/S8192/page16",
+        "decode/generic/fp16/64x4x128/B32/S8192/page16", "decode/generic/fp16/32x8x128/B32q8/S1024/page16",
+        "decode/generic/int4/32x8x128/B32/S8192/page16-HND"})
     EXPECT_NO_THROW(find(cases, name));
 }
 
@@ -126,6 +127,10 @@ TEST(DecodeCases, CountBytesAndProductsAsTheyAre) {
   const auto latent = find(cases, "decode/generic/bf16/32x1x576-512/B64/S4096/page64");
   EXPECT_EQ(latent.bytes(), 64u * 4096 * 576 * 2);  // values are read with the keys
   EXPECT_EQ(latent.fmas(), 64.0 * 4096 * 32 * (576 + 512));
+  const auto packed_latent = find(cases, "decode/generic/fp8_ds_mla/32x1x576-512/B64/S4096/page64");
+  EXPECT_EQ(packed_latent.bytes(), 64u * 4096 * 656);
+  EXPECT_EQ(packed_latent.page_elements(), 64u * 656);
+  EXPECT_EQ(packed_latent.fmas(), latent.fmas());
   const auto window = find(cases, "decode/generic/fp16/32x8x128/B32/S8192/page16-window4095+4");
   EXPECT_EQ(window.bytes(), row.bytes() / 8192 * 4100);
   const auto several = find(cases, "decode/generic/fp16/32x8x128/B32q8/S8192/page16");

@@ -56,6 +56,10 @@ class Names(unittest.TestCase):
         self.assertEqual(a.problem, b.problem)
         self.assertNotEqual(a.problem, c.problem)
 
+    def test_rows_with_a_format_have_its_bytes(self) -> None:
+        (case,) = cases("generic/fp8_ds_mla/16x1x576-512/B2/S8/page16")
+        self.assertEqual(case.bytes, 2 * 8 * 656)
+
     def test_rows_join_with_ours(self) -> None:
         (case,) = cases("generic/fp16/32x8x128/B2/S8/page16")
         row = compare.peer_row(case, "fake", 6.0, "how", 3.0)
