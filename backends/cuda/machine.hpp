@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/ds_mla_fragment.hpp"
 #include "backends/cuda/fma_fragment.hpp"
 #include "backends/cuda/latent_fragment.hpp"
 #include "backends/cuda/mma_fragment.hpp"
@@ -122,8 +123,12 @@ struct CudaMachine::Choose<float> {
                                 FmaFragment<128, 8, false, true>, FmaFragment<256, 8, false, true>>::type;
 };
 
+template <>
+struct CudaMachine::Choose<fp8_ds_mla_t> {
+  using type = typename Prepend<PortableFragments<fp8_ds_mla_t>, DsMlaFragment<1>, DsMlaFragment<2>>::type;
+};
+
 // Matrix instructions of fp16 and bf16, which every GPU has from Ampere on. Quantized elements become fp16 first.
-// Rows with a format of their own take the portable fragments.
 template <class T>
   requires(size_of(dtype_v<T>) <= 2 && !has_row_format_v<T>)
 struct CudaMachine::Choose<T> {

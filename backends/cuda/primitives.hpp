@@ -57,6 +57,19 @@ KOKKOS_INLINE_FUNCTION void copy_async([[maybe_unused]] std::uint32_t to, [[mayb
   KOKKOS_IF_ON_DEVICE((ptx::copy_prefix_async(to, from, clear ? 0 : 16, policy);))
 }
 
+/// The same where `copies`, without a branch.
+KOKKOS_INLINE_FUNCTION void copy_async_if([[maybe_unused]] bool copies, [[maybe_unused]] std::uint32_t to,
+                                          [[maybe_unused]] const char* from, [[maybe_unused]] std::uint64_t policy,
+                                          [[maybe_unused]] bool clear) {
+#if defined(__CUDA_ARCH__)
+  asm volatile(
+      "{.reg .pred p; setp.ne.s32 p, %0, 0; @p cp.async.cg.shared.global.L2::cache_hint [%1], [%2], 16, %3, %4;}" ::"r"(
+          static_cast<int>(copies)),
+      "r"(to), "l"(from), "r"(clear ? 0 : 16), "l"(policy)
+      : "memory");
+#endif
+}
+
 /// Starts to copy the first `bytes` of 16 bytes, 0 to 16. The others become 0 and are not read. `from` is a multiple of
 /// 16 all the same.
 KOKKOS_INLINE_FUNCTION void copy_prefix_async([[maybe_unused]] std::uint32_t to, [[maybe_unused]] const char* from,
@@ -221,6 +234,12 @@ KOKKOS_INLINE_FUNCTION int min_of_lanes([[maybe_unused]] int x) {
 KOKKOS_INLINE_FUNCTION int max_of_lanes([[maybe_unused]] int x) {
   KOKKOS_IF_ON_DEVICE((return __reduce_max_sync(~0u, x);))
   KOKKOS_IF_ON_HOST((return x;))
+}
+
+/// The larger one of each pair of halves, as integers without sign.
+KOKKOS_INLINE_FUNCTION std::uint32_t max_of_halves([[maybe_unused]] std::uint32_t a, [[maybe_unused]] std::uint32_t b) {
+  KOKKOS_IF_ON_DEVICE((return __vmaxu2(a, b);))
+  KOKKOS_IF_ON_HOST((return a;))
 }
 
 /// The value of x in another lane of the warp.

@@ -46,5 +46,13 @@ KOKKOS_INLINE_FUNCTION float max_of_group(float x) {
 #endif
   return x;
 }
+template <int Lanes>
+KOKKOS_INLINE_FUNCTION int max_of_group(int x) {
+#if defined(__CUDA_ARCH__)
+  PAGODA_UNROLL_ALL
+  for (int d = 1; d < Lanes; d *= 2) x = max(x, __shfl_xor_sync(~0u, x, d));
+#endif
+  return x;
+}
 
 }  // namespace pagoda::detail::cuda

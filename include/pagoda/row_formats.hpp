@@ -31,9 +31,10 @@
 /// Strides are in elements, which are bytes. That of the last axis is 1; those of pages and tokens, and the address of
 /// the first row, are multiples of 16. Another cache throws InvalidArgument with the extent, stride or address that is
 /// not allowed. There are no scales besides those of the rows: with_scales does not compile, and the C interface
-/// refuses k_scale and v_scale. Queries and outputs have 576 and 512 dims, of any plain type. The generic backend
-/// decodes these caches, on GPUs without matrix instructions (Plan::describe says that this is slow); the hand-tuned
-/// kernels do not. Pools and write_kv do not write them.
+/// refuses k_scale and v_scale. Queries and outputs have 576 and 512 dims, of any plain type; on NVIDIA GPUs queries
+/// of bf16 are fastest. The generic backend decodes these caches, on NVIDIA GPUs by matrix instructions, on AMD GPUs
+/// without (Plan::describe says that this is slow); the hand-tuned kernels do not. Pools and write_kv do not write
+/// them.
 ///
 /// Source: DeepSeek's FlashMLA, README, "FP8 KV cache" (DeepSeek-V3.2); vLLM, kv_cache_dtype "fp8_ds_mla".
 namespace pagoda {

@@ -28,8 +28,9 @@ KernelChoice choose_kernel(const FragmentChoice& choice, const ProblemShape& sha
   require(kernel.fragment >= 0, "pagoda::plan: head_dim is ", shape.head_dim, " and head_dim_v ", shape.head_dim_v,
           "; allowed: what fits the ", choice.machine.scratch_limit, " bytes of scratch of a team on this device");
   kernel.general = of_lists(bounds) || bounds.max_query_len > 1 || ragged(bounds) || options.changes_scores();
-  if (has_row_format(shape.kv_type) && choice.machine.multiprocessors > 0)
-    kernel.slow_because = "on GPUs no kernel with matrix instructions reads rows of this type";
+  // Of the kernels for such rows, those with matrix instructions read a row once for key and value.
+  if (has_row_format(shape.kv_type) && choice.machine.multiprocessors > 0 && !kernel.values_in_keys)
+    kernel.slow_because = "on this GPU no kernel with matrix instructions reads rows of this type";
   if (kernel.row_alignment > 0) return kernel;
   kernel.slow_because =
       row_layout(kv).dense_dims

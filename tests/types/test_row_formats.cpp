@@ -13,6 +13,7 @@
 #include <limits>
 #include <optional>
 #include <random>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -35,6 +36,15 @@ template <class Param>
 struct RowFormats : testing::Test {
   using Space = typename Param::space;
   using T     = typename Param::type;
+
+  /// Whether rows are read once for both products, by matrix instructions.
+  static bool read_once() { return std::string_view(Space::name()) == "Cuda"; }
+  /// The shape with queries of the default type and with those of bf16, for which kernels have instances of their own.
+  static std::vector<Shape> with_query_types(const Shape& shape) {
+    Shape bf16  = shape;
+    bf16.q_type = DType::bf16;
+    return {shape, bf16};
+  }
 };
 TYPED_TEST_SUITE(RowFormats, SpacesAndRowFormatTypes, Names);
 
@@ -46,26 +56,30 @@ Arrangement spread_out() {
 }
 
 TYPED_TEST(RowFormats, Heads) {
-  for (const int heads : {1, 3, 4, 7, 16, 20, 64, 128}) {
-    const Sample<typename TestFixture::T> sample(latent_shape(heads, {70, 1, 0, 33}));
-    Scene<typename TestFixture::Space, typename TestFixture::T> scene(sample, {.layout = Layout::paged});
-    const auto plan = scene.plan();
-    EXPECT_EQ(plan.backend(), "generic");
-    EXPECT_EQ(plan.schedule().shape.head_dim, 576);
-    EXPECT_EQ(plan.schedule().shape.head_dim_v, 512);
-    EXPECT_NE(plan.schedule().kernel.row_alignment, 0) << "rows are read in vectors";
-    EXPECT_EQ(plan.schedule().kernel.slow_because == nullptr, (std::is_same_v<typename TestFixture::Space, Host>));
-    scene.decode(plan);
-    EXPECT_TRUE(scene.right()) << heads << " heads";
-  }
+  for (const int heads : {1, 3, 4, 7, 16, 20, 32, 33, 64, 128})
+    for (const Shape& shape : TestFixture::with_query_types(latent_shape(heads, {70, 1, 0, 33}))) {
+      const Sample<typename TestFixture::T> sample(shape);
+      Scene<typename TestFixture::Space, typename TestFixture::T> scene(sample, {.layout = Layout::paged});
+      const auto plan = scene.plan();
+      EXPECT_EQ(plan.backend(), "generic");
+      EXPECT_EQ(plan.schedule().shape.head_dim, 576);
+      EXPECT_EQ(plan.schedule().shape.head_dim_v, 512);
+      EXPECT_NE(plan.schedule().kernel.row_alignment, 0) << "rows are read in vectors";
+      EXPECT_EQ(plan.schedule().kernel.values_in_keys, TestFixture::read_once());
+      EXPECT_EQ(plan.schedule().kernel.slow_because == nullptr,
+                TestFixture::read_once() || (std::is_same_v<typename TestFixture::Space, Host>))
+          << plan.describe();
+      scene.decode(plan);
+      EXPECT_TRUE(scene.right()) << heads << " heads";
+    }
 }
 
 TYPED_TEST(RowFormats, LengthsAroundTilesAndPages) {
-  const Sample<typename TestFixture::T> sample(
-      latent_shape(8, {15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129}));
   std::vector<Placement> placements{{.layout = Layout::contiguous}, {.layout = Layout::csr, .page_size = 5}};
   for (const int page : {1, 16, 48, 64}) placements.push_back({.layout = Layout::paged, .page_size = page});
-  expect_right<typename TestFixture::Space>(sample, placements);
+  for (const Shape& shape :
+       TestFixture::with_query_types(latent_shape(8, {15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129})))
+    expect_right<typename TestFixture::Space, typename TestFixture::T>(shape, placements);
 }
 
 TYPED_TEST(RowFormats, LayoutsOfRows) {
@@ -73,11 +87,12 @@ TYPED_TEST(RowFormats, LayoutsOfRows) {
   std::vector<Placement> placements;
   for (const Layout layout : {Layout::contiguous, Layout::paged, Layout::csr})
     for (const KVOrder order : {KVOrder::NHD, KVOrder::HND})
-      placements.push_back({.layout        = layout,
-                            .page_size     = 7,
-                            .order         = order,
-                            .strides       = spread_out(),
-                            .table_strides = Strides::padded});
+      for (const int page : {7, 32})
+        placements.push_back({.layout        = layout,
+                              .page_size     = page,
+                              .order         = order,
+                              .strides       = spread_out(),
+                              .table_strides = Strides::padded});
   placements.push_back({.layout = Layout::paged, .io = Strides::padded, .indirect = true});
   placements.push_back({.layout = Layout::paged, .with_lse = false});
   expect_right<typename TestFixture::Space>(sample, placements);
@@ -85,25 +100,35 @@ TYPED_TEST(RowFormats, LayoutsOfRows) {
 
 // Split and joined.
 TYPED_TEST(RowFormats, UnevenBatches) {
-  for (const int heads : {1, 16}) {
-    const Sample<typename TestFixture::T> sample(latent_shape(heads, {3000, 40, 700, 0, 1}));
-    Scene<typename TestFixture::Space, typename TestFixture::T> scene(sample,
-                                                                      {.layout = Layout::paged, .page_size = 64});
-    const auto plan = scene.plan();
-    scene.decode(plan);
-    EXPECT_GT(scene.cuts(plan).items, 5);
-    EXPECT_TRUE(scene.right()) << heads << " heads";
-  }
+  for (const int heads : {1, 16, 40})
+    for (const Shape& shape : TestFixture::with_query_types(latent_shape(heads, {3000, 40, 700, 0, 1}))) {
+      const Sample<typename TestFixture::T> sample(shape);
+      Scene<typename TestFixture::Space, typename TestFixture::T> scene(sample,
+                                                                        {.layout = Layout::paged, .page_size = 64});
+      const auto plan = scene.plan();
+      scene.decode(plan);
+      EXPECT_GT(scene.cuts(plan).items, 5);
+      EXPECT_TRUE(scene.right()) << heads << " heads";
+    }
+}
+
+// More rows than teams: rows stay whole, and each team processes several.
+TYPED_TEST(RowFormats, MoreRowsThanTeams) {
+  for (const int heads : {1, 20})
+    for (const Shape& shape : TestFixture::with_query_types(latent_shape(heads, std::vector<int>(900, 18))))
+      expect_right<typename TestFixture::Space, typename TestFixture::T>(shape, {{.layout = Layout::paged}});
 }
 
 TYPED_TEST(RowFormats, ExactPlans) {
-  for (const Exactness exactness : {Exactness::batch_invariant, Exactness::reproducible}) {
-    const Sample<typename TestFixture::T> sample(latent_shape(16, {900, 40}));
-    Scene<typename TestFixture::Space, typename TestFixture::T> scene(sample, {.layout = Layout::paged});
-    scene.options().exactness = exactness;
-    scene.decode(scene.plan());
-    EXPECT_TRUE(scene.right());
-  }
+  for (const Exactness exactness : {Exactness::batch_invariant, Exactness::reproducible})
+    for (const int heads : {16, 64})
+      for (const Shape& shape : TestFixture::with_query_types(latent_shape(heads, {900, 40}))) {
+        const Sample<typename TestFixture::T> sample(shape);
+        Scene<typename TestFixture::Space, typename TestFixture::T> scene(sample, {.layout = Layout::paged});
+        scene.options().exactness = exactness;
+        scene.decode(scene.plan());
+        EXPECT_TRUE(scene.right());
+      }
 }
 
 TYPED_TEST(RowFormats, SeveralQueryTokens) {
@@ -135,12 +160,14 @@ TYPED_TEST(RowFormats, ScoreOptions) {
 
 TYPED_TEST(RowFormats, TypesOfQueriesAndOutputs) {
   for (const DType q : {DType::fp64, DType::fp32, DType::fp16, DType::bf16})
-    for (const DType out : {DType::fp32, DType::fp16, DType::bf16}) {
-      Shape shape  = latent_shape(16, {70, 33});
-      shape.q_type = q;
-      expect_right<typename TestFixture::Space, typename TestFixture::T>(
-          shape, {{.layout = Layout::paged, .out_type = out, .lse_type = DType::fp64}});
-    }
+    for (const DType out : {DType::fp32, DType::fp16, DType::bf16})
+      for (const int heads : {16, 20}) {
+        Shape shape  = latent_shape(heads, {70, 33});
+        shape.q_type = q;
+        expect_right<typename TestFixture::Space, typename TestFixture::T>(
+            shape, {{.layout = Layout::paged, .out_type = out, .lse_type = DType::fp64},
+                    {.layout = Layout::paged, .io = Strides::padded, .out_type = out}});
+      }
 }
 
 TYPED_TEST(RowFormats, LargeAndSmallNumbers) {
@@ -148,8 +175,49 @@ TYPED_TEST(RowFormats, LargeAndSmallNumbers) {
     Shape shape         = latent_shape(16, {300, 20});
     shape.softmax_scale = 1 / (24 * std::max(size / 4, 1e-6));
     shape.key_size      = size;
-    expect_right<typename TestFixture::Space, typename TestFixture::T>(shape, {{.layout = Layout::paged}});
+    for (const Shape& each : TestFixture::with_query_types(shape))
+      expect_right<typename TestFixture::Space, typename TestFixture::T>(each, {{.layout = Layout::paged}});
   }
+}
+
+// Queries beyond the largest and below the smallest number of fp16. Rows have different sizes.
+TYPED_TEST(RowFormats, LargeAndSmallQueries) {
+  for (const double size : {0x1p-40, 0x1p20, 0x1p90})
+    for (Shape shape : TestFixture::with_query_types(latent_shape(20, {100, 33}))) {
+      shape.softmax_scale = 1 / (24 * size);
+      Sample<typename TestFixture::T> sample(shape);
+      for (int token = 0; token < 2; ++token)
+        for (int h = 0; h < 20; ++h)
+          for (int d = 0; d < 576; ++d) sample.query(token, h)[d] *= size * std::exp2(h % 7 - 6);
+      expect_right<typename TestFixture::Space>(sample, {{.layout = Layout::paged}, {}});
+    }
+}
+
+// Scales of the tokens of a tile that are far from each other. The tokens whose scales are large have so little weight
+// that the others make the output: each must have as many bits as if it were alone.
+TYPED_TEST(RowFormats, ScalesFarFromEachOther) {
+  for (const int heads : {4, 20})
+    for (Shape shape : TestFixture::with_query_types(latent_shape(heads, {150, 40}))) {
+      shape.softmax_scale = 1;
+      Sample<typename TestFixture::T> sample(shape);
+      for (int token = 0; token < 2; ++token)
+        for (int h = 0; h < heads; ++h)
+          for (int d = 0; d < 576; ++d) sample.query(token, h)[d] = d == 512 ? 1 + h % 3 : 0;
+      std::mt19937 random(heads);
+      std::normal_distribution<float> normal;
+      for (int b = 0; b < 2; ++b)
+        for (int t = 0; t < shape.lengths[b]; ++t) {
+          auto* const row = sample.key(b, t, 0);
+          const int kind  = static_cast<int>(random() % 8);
+          for (int i = 0; i < 4; ++i) {
+            const float size = kind == 0 && i < 3 ? 0x1p6f : 0x1p-24f;  // the last block has no large scales
+            DsMlaRow::set_scale(row, i, kind == 1 ? 0 : kind == 2 ? 0x1p-126f : kind == 3 ? -size : size);
+          }
+          for (int d = 0; d < 512; ++d) row[d].bits = fp8_e4m3_t(kind == 2 ? 0.0f : 16 * normal(random)).bits;
+          for (int d = 512; d < 576; ++d) store_dim(row, d, d == 512 && kind == 0 ? -70 : normal(random));
+        }
+      expect_right<typename TestFixture::Space>(sample, {{.layout = Layout::paged}, {.layout = Layout::contiguous}});
+    }
 }
 
 // One block has all of the numbers, and the other blocks have zeros and scales that are far from its own: the scale of
@@ -159,6 +227,7 @@ TYPED_TEST(RowFormats, EachBlockHasItsScale) {
     for (const float scale : {0x1p-20f, 1.7f, 0x1p20f}) {
       Shape shape         = latent_shape(4, {100});
       shape.softmax_scale = 0.1 / scale;
+      if (block % 2 == 1) shape.q_type = DType::bf16;
       Sample<typename TestFixture::T> sample(shape);
       std::mt19937 random(block);
       std::normal_distribution<float> normal;
@@ -173,14 +242,17 @@ TYPED_TEST(RowFormats, EachBlockHasItsScale) {
 
 // Queries see the rotary part alone: scores of another row, or none, would show.
 TYPED_TEST(RowFormats, KeysOfTheRotaryPartAlone) {
-  Sample<typename TestFixture::T> sample(latent_shape(4, {100, 7}));
-  for (int token = 0; token < 2; ++token)
-    for (int h = 0; h < 4; ++h)
-      for (int d = 0; d < 512; ++d) sample.query(token, h)[d] = 0;
-  expect_right<typename TestFixture::Space>(sample, {{.layout = Layout::paged}, {}});
+  for (const Shape& shape : TestFixture::with_query_types(latent_shape(4, {100, 7}))) {
+    Sample<typename TestFixture::T> sample(shape);
+    for (int token = 0; token < 2; ++token)
+      for (int h = 0; h < 4; ++h)
+        for (int d = 0; d < 512; ++d) sample.query(token, h)[d] = 0;
+    expect_right<typename TestFixture::Space>(sample, {{.layout = Layout::paged}, {}});
+  }
 }
 
-// The tolerance is so narrow that one token of 3000 which is missing shows, and one number that is another.
+// The tolerance is so narrow that one token of 3000 which is missing shows, and one number that is another. Where
+// probabilities are rounded to 16 bits, a number must differ by more.
 TYPED_TEST(RowFormats, ToleranceFindsOneTokenAndOneNumber) {
   Sample<typename TestFixture::T> sample(latent_shape(2, {3000}));
   Scene<typename TestFixture::Space, typename TestFixture::T> scene(sample, {.layout = Layout::paged});
@@ -193,7 +265,7 @@ TYPED_TEST(RowFormats, ToleranceFindsOneTokenAndOneNumber) {
 
   for (const int d : {0, 130, 511, 512, 575}) {
     Sample<typename TestFixture::T> other(sample.shape());
-    store_dim(other.key(0, 1234, 0), d, load_dim(sample.key(0, 1234, 0), d) + 1);
+    store_dim(other.key(0, 1234, 0), d, load_dim(sample.key(0, 1234, 0), d) + (TestFixture::read_once() ? 8 : 1));
     Scene<typename TestFixture::Space, typename TestFixture::T> changed(other, {.layout = Layout::paged});
     changed.decode(changed.plan());
     EXPECT_TRUE(changed.right());
@@ -208,7 +280,7 @@ TYPED_TEST(RowFormats, NaNs) {
     const bfloat16_t b(x);
     d < 512 ? static_cast<void>(row[d].bits = 0x7f) : static_cast<void>(std::memcpy(row + 528 + 2 * (d - 512), &b, 2));
   };
-  for (const int heads : {1, 5}) {
+  for (const int heads : {1, 5, 16}) {
     Shape shape      = latent_shape(heads, std::vector<int>(9, 71));
     shape.query_lens = std::vector<int>(9, 3);
     Sample<typename TestFixture::T> sample(shape);
