@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/dmma_fragment.hpp"
 #include "backends/cuda/ds_mla_fragment.hpp"
 #include "backends/cuda/fma_fragment.hpp"
 #include "backends/cuda/latent_fragment.hpp"
@@ -100,6 +101,12 @@ struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine>, CudaLanes {
     return value;
   }
 
+  /// fp64 runs at half the rate of fp32 on A100, H100 and H200, and at 1/32 or less on cards such as A40.
+  template <class Fragment>
+  static bool suits(const Kokkos::Cuda& exec) {
+    return !Fragment::needs_fast_fp64 || ask(exec, cudaDevAttrSingleToDoublePrecisionPerfRatio) <= 2;
+  }
+
   /// Orders this worker's scratch writes before its other lanes' reads.
   KOKKOS_FUNCTION static void sync_worker(const Member&) { cuda::sync_warp(); }
 
@@ -126,6 +133,12 @@ struct CudaMachine::Choose<float> {
 template <>
 struct CudaMachine::Choose<fp8_ds_mla_t> {
   using type = typename Prepend<PortableFragments<fp8_ds_mla_t>, DsMlaFragment<1>, DsMlaFragment<2>>::type;
+};
+
+template <>
+struct CudaMachine::Choose<double> {
+  using type =
+      typename Prepend<PortableFragments<double>, DmmaFragment<64>, DmmaFragment<128>, DmmaFragment<256>>::type;
 };
 
 // Matrix instructions of fp16 and bf16, which every GPU has from Ampere on. Quantized elements become fp16 first.

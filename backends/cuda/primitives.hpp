@@ -26,6 +26,11 @@ KOKKOS_INLINE_FUNCTION void mma([[maybe_unused]] float (&d)[4], [[maybe_unused]]
   KOKKOS_IF_ON_DEVICE((ptx::mma<is_bf16<T>>(d, a0, a1, a2, a3, b0, b1);))
 }
 
+/// d += a b, a: 8 x 4, b: 4 x 8, in fp64 (PTX ISA, mma.m8n8k4).
+KOKKOS_INLINE_FUNCTION void mma([[maybe_unused]] double (&d)[2], [[maybe_unused]] double a, [[maybe_unused]] double b) {
+  KOKKOS_IF_ON_DEVICE((ptx::mma(d, a, b);))
+}
+
 /// Address of shared memory, as the instructions below take it.
 KOKKOS_INLINE_FUNCTION std::uint32_t shared_address([[maybe_unused]] const void* p) {
   KOKKOS_IF_ON_DEVICE((return ptx::shared_address(p);))
@@ -288,6 +293,12 @@ KOKKOS_INLINE_FUNCTION void load_shared([[maybe_unused]] std::uint32_t (&words)[
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(at)
                : "memory");
+#endif
+}
+/// Loads 16 bytes of shared memory as two numbers.
+KOKKOS_INLINE_FUNCTION void load_shared([[maybe_unused]] double (&x)[2], [[maybe_unused]] std::uint32_t at) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(x[0]), "=d"(x[1]) : "r"(at) : "memory");
 #endif
 }
 KOKKOS_INLINE_FUNCTION void store_shared([[maybe_unused]] std::uint32_t at,

@@ -35,6 +35,13 @@ PAGODA_DEVICE void mma(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::u
   }
 }
 
+/// d += a b, a: 8 x 4, b: 4 x 8, in fp64.
+PAGODA_DEVICE void mma(double (&d)[2], double a, double b) {
+  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+               : "+d"(d[0]), "+d"(d[1])
+               : "d"(a), "d"(b));
+}
+
 /// d += a b, a: 16 x 8, b: 8 x 8, in fp16.
 PAGODA_DEVICE void mma_k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0) {
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"

@@ -41,7 +41,7 @@ struct DecodeKernel {
   static constexpr bool many_heads = Fragment::many_heads;
   /// Partial states that are joined at once, and quads of each that a lane joins.
   static constexpr int join_block = [] {
-    if constexpr (shared_tiles) return Fragment::join_block;
+    if constexpr (Fragment::join_block > 0) return Fragment::join_block;
     return Machine::join_block;
   }();
   static constexpr int join_quads = [] {

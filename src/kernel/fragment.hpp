@@ -44,8 +44,12 @@ struct FragmentDefaults {
   static constexpr bool joins_rows = false;
   /// Queries can be loaded and page ids requested before the lengths are known; see begin() and forget_queries().
   static constexpr bool starts_speculatively = false;
-  /// Number of splits that are joined at once if a row has many; 0: the machine's join_block.
+  /// Number of partial states that are joined at once; 0: the machine's join_block.
+  static constexpr int join_block = 0;
+  /// The same if a row has many splits; 0: as for few.
   static constexpr int many_joined = 0;
+  /// Slow on devices whose fp64 arithmetic is a small fraction of their fp32 arithmetic: not chosen there.
+  static constexpr bool needs_fast_fp64 = false;
   /// Teams of max_workers on a multiprocessor, for the launch bounds of the kernel; 0: no launch bounds.
   static constexpr int teams_per_sm = 0;
 };

@@ -82,6 +82,12 @@ struct MachineDefaults {
   /// The instruction set for a plan. Throws InvalidArgument if the environment names one that is not there.
   static MachineIsa isa() { return {}; }
 
+  /// Whether the fragment suits the device of the instance. Another fragment of the list takes its place if not.
+  template <class Fragment>
+  static bool suits(const ExecutionSpace&) {
+    return true;
+  }
+
   template <class Acc>
   KOKKOS_FUNCTION static Acc exp2(Acc x) {
     return Kokkos::exp2(x);
