@@ -54,6 +54,8 @@ class DmmaFragment : public FragmentDefaults<double> {
   /// Teams have four warps. Registers limit how many fit.
   static constexpr int teams_per_sm = DimTile <= 128 ? 3 : 2;
   static constexpr int join_block   = 4;  ///< limited by registers
+  /// 1024 tokens of 128 dims: a team takes about 5 us from one item to the next.
+  static constexpr int fixed_split_bytes = 1 << 21;
   /// A worker has room for the outputs of so many rows; 0: of all rows.
   static constexpr int part_rows = DimTile <= 128 ? 0 : 4;
 
@@ -77,10 +79,10 @@ class DmmaFragment : public FragmentDefaults<double> {
     column_ = lane_ & 3;
     // Rows of a chunk start on multiples of their size, so XOR on the address changes the position in the row.
     const std::uint32_t at = cuda::shared_address(chunks_);
-    copy_at_                   = at + (lane_ >> 3) * row_bytes + (((lane_ & 7) ^ swizzle(lane_ >> 3)) << 4);
-    keys_at_                   = at + row_ * row_bytes + ((column_ ^ swizzle(row_)) << 4);
-    values_at_                 = at + 2 * column_ * row_bytes + ((row_ ^ swizzle(2 * column_)) << 4);
-    queries_at_                = cuda::shared_address(queries_) + 16 * lane_;
+    copy_at_               = at + (lane_ >> 3) * row_bytes + (((lane_ & 7) ^ swizzle(lane_ >> 3)) << 4);
+    keys_at_               = at + row_ * row_bytes + ((column_ ^ swizzle(row_)) << 4);
+    values_at_             = at + 2 * column_ * row_bytes + ((row_ ^ swizzle(2 * column_)) << 4);
+    queries_at_            = cuda::shared_address(queries_) + 16 * lane_;
   }
 
   KOKKOS_FUNCTION int lane_row(int) const { return row_; }
@@ -263,8 +265,8 @@ class DmmaFragment : public FragmentDefaults<double> {
 
   /// Loads the lane's operand of the values: dims 16 block + 2 row_ and the next one of a chunk, of token_at(i).
   KOKKOS_FUNCTION void load_values(double (&v)[2], int c, int block, int i) const {
-    cuda::load_shared(v, (values_at_ ^ (i % 2 << 6)) + place_of(chunks + c) + (8 * (i / 2) + i % 2) * row_bytes +
-                             128 * block);
+    cuda::load_shared(
+        v, (values_at_ ^ (i % 2 << 6)) + place_of(chunks + c) + (8 * (i / 2) + i % 2) * row_bytes + 128 * block);
   }
   KOKKOS_FUNCTION void add_output(int c, int block, const double (&sum)[2][2]) {
     PAGODA_UNROLL_ALL
@@ -320,8 +322,8 @@ class DmmaFragment : public FragmentDefaults<double> {
     cuda::wait_copies<1>();
     cuda::sync_warp();
   }
-  /// Starts to copy the chunk two after chunk `c` to the place of the latter. Chunks are counted from the first one of a
-  /// tile's keys, through its values and on into the next tile.
+  /// Starts to copy the chunk two after chunk `c` to the place of the latter. Chunks are counted from the first one of
+  /// a tile's keys, through its values and on into the next tile.
   template <class Where>
   KOKKOS_FUNCTION void copy_ahead(const Where& where, int c, int u, int end) {
     cuda::sync_warp();  // all lanes have read the chunk
@@ -358,10 +360,10 @@ class DmmaFragment : public FragmentDefaults<double> {
   char* memory_;
   char* chunks_;   ///< the worker's part of scratch: two chunks; at the end, its states
   char* queries_;  ///< [8 dims][lane], the operands of the team
-  int lane_ = 0, row_, column_;
-  int step_  = 0;
+  int lane_   = 0, row_, column_;
+  int step_   = 0;
   int hidden_ = 0;      ///< a bit for each of the lane's scores, of tokens that its row does not see
-  bool more_ = false;  ///< there is a tile after this one
+  bool more_  = false;  ///< there is a tile after this one
   std::uint32_t copy_at_, keys_at_, values_at_, queries_at_;  ///< the lane's, in shared memory
   PagePlace next_{};
   const double *keys_ = nullptr, *values_ = nullptr;  ///< rows of token lane % 16 of the tile that is copied

@@ -42,10 +42,11 @@ struct MachineFacts {
 /// The fragment for a problem. Fields of KernelChoice that do not follow from the fragment are not set.
 struct FragmentChoice {
   KernelChoice kernel{.fragment = -1};  ///< fragment -1: none fits the machine
-  int tile_tokens    = 0;               ///< tokens that a worker multiplies together
-  int round_tiles    = 1;               ///< tiles that the workers of a team take at a time
-  int resident_teams = 0;               ///< teams that run at the same time
-  bool deals_tiles   = false;           ///< splits interleave rounds
+  int tile_tokens       = 0;            ///< tokens that a worker multiplies together
+  int round_tiles       = 1;            ///< tiles that the workers of a team take at a time
+  int resident_teams    = 0;            ///< teams that run at the same time
+  bool deals_tiles      = false;        ///< splits interleave rounds
+  int fixed_split_bytes = 0;            ///< bytes that a fixed split reads at least
   MachineFacts machine{};
 };
 

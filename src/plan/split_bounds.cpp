@@ -59,9 +59,9 @@ SplitBounds split_lengths(const FragmentChoice& choice, const ProblemShape& shap
 }
 
 SplitBounds fixed_split_lengths(const FragmentChoice& choice, const ProblemShape& shape) {
-  // A split reads at least half a megabyte, and 32 times the bytes of its partial state.
+  // A split reads at least what its fragment asks for, and 32 times the bytes of its partial state.
   const double state  = 4.0 * choice.kernel.row_tile * shape.head_dim_v;
-  const double tokens = std::max(0x1p19, 32 * state) / token_bytes(shape);
+  const double tokens = std::max<double>(choice.fixed_split_bytes, 32 * state) / token_bytes(shape);
   SplitBounds s       = split_lengths(choice, shape);
   const int shortest  = 1 << (s.chunk_shift + s.split_shift);
   int length          = 4096;
