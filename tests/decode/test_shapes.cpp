@@ -68,6 +68,15 @@ TYPED_TEST(Shapes, HeadDims) {
         {.lengths = {130, 1}, .num_q_heads = 2, .num_kv_heads = 1, .head_dim = dim}, {{}, {.layout = Layout::paged}});
 }
 
+// Outputs of many wide rows may not fit the scratch memory of a team at once.
+TYPED_TEST(Shapes, GroupsOfWideHeads) {
+  using T = typename TypeParam::type;
+  for (const int dim : {160, 256})
+    for (const int group : {5, 8})
+      expect_right<typename TypeParam::space, T>({.lengths = {200, 3}, .num_q_heads = 2 * group, .head_dim = dim},
+                                                 {{}, {.layout = Layout::paged}});
+}
+
 TYPED_TEST(Shapes, ValuesWiderOrNarrowerThanKeys) {
   using T = typename TypeParam::type;
   for (const auto& [dim, dim_v] : {std::pair(16, 128), std::pair(192, 128), std::pair(33, 64), std::pair(64, 1)})
