@@ -97,6 +97,7 @@ make_root() {
   ln -s gcc "$part/usr/bin/cc"
   ln -s mawk "$part/usr/bin/awk"
   printf '%s\n' "$@" >"$part/.pagoda-packages"
+  rm -rf "$root.old" # of a call that was stopped
   [ ! -d "$root" ] || mv -T "$root" "$root.old"
   mv -T "$part" "$root"
   rm -rf "$root.old"
