@@ -19,7 +19,7 @@ struct DecodeBounds {
   /// max_seq_len: tokens that are read of a sequence; capacity_tokens: of the whole cache, all sequences
   std::int64_t max_seq_len{}, capacity_tokens{};
   int num_kv_heads{};
-  int sm{}, num_sms{};  ///< compute capability (90) and multiprocessors
+  int sm{}, num_sms{};    ///< compute capability (90) and multiprocessors
   bool changes_scores{};  ///< has score options (AttentionOptions)
   bool fixed_splits{};    ///< has an exactness other than fast
 };
@@ -78,8 +78,9 @@ constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
       if (d.group == 1 && !d.paged && rows_per_sm > 16 && megabytes_per_sm >= 4) return "large contiguous caches";
       return nullptr;
     case DType::fp32:
-      if (d.group > 4 ? megabytes_per_sm >= 1.5
-                      : whole && rows_per_sm <= 4 && megabytes_per_sm >= 3 && (rows_per_sm <= 2 || megabytes_per_sm <= 40))
+      if (d.group > 4
+              ? megabytes_per_sm >= 1.5
+              : whole && rows_per_sm <= 4 && megabytes_per_sm >= 3 && (rows_per_sm <= 2 || megabytes_per_sm <= 40))
         return "large fp32 caches";
       return nullptr;
     case DType::int8:

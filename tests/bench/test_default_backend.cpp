@@ -57,8 +57,8 @@ constexpr double exact_ratio = 1.035, infinity = std::numeric_limits<double>::in
 
 /// The rule does not know how long single sequences are, or how many of them have many query tokens.
 ///  - One long sequence beside short ones: generic is 3% faster on the H100, tuned 1% on the H200.
-///  - 4 of 64 sequences with 32 query tokens: generic is up to 12% faster. Tuned is 1.2 times as fast if one of them has
-///    32, and up to 5 times if all have.
+///  - 4 of 64 sequences with 32 query tokens: generic is up to 12% faster. Tuned is 1.2 times as fast if one of them
+///    has 32, and up to 5 times if all have.
 bool cannot_be_known(const Case& c) {
   const std::string name = c.name("tuned");
   return name.find("/one-long/") != std::string::npos || name.find("q32of4/") != std::string::npos;
