@@ -34,6 +34,11 @@ inline bool is_faster_part(const Schedule& fewer, const Schedule& more, int page
 /// Entries of a list that are worth a launch of the kernel for few query rows beside another one's: 10 us.
 inline int few_rows_min_entries(const Schedule& lists) { return std::max(2048 / lists.shape.num_kv_heads, 1); }
 
+/// Whether an element of keys and values is a byte.
+inline bool has_bytes(const Schedule& s) {
+  return size_of(s.shape.kv_type) == 1 && dims_per_element(s.shape.kv_type) == 1;
+}
+
 /// The tile of the generic kernel: every pass multiplies row_tile query rows, so more rows take several passes.
 inline std::vector<RowTile> generic_tiles(const KernelChoice& kernel) {
   const int rows    = kernel.row_tile;
@@ -42,16 +47,22 @@ inline std::vector<RowTile> generic_tiles(const KernelChoice& kernel) {
   return {{rows, rows > 4 ? 4e7 : rows > 1 ? 3e7 : 1e7}};
 }
 
-/// Rates fitted to plain decodes and decodes of lists of 18 trees with four kinds of heads (bench/NOTES.md, "Lists of
-/// entries"). plain, parts: the schedules of plain decodes and of the parts of a list, which may have different
-/// kernels. item_us of the warpgroup kernels is not part of the fit: it follows from 1024 entries of 32 tokens in the
-/// kernel for 64 rows.
+/// Rates fitted to plain decodes and decodes of lists of 18 trees with four kinds of heads, in 16 bits, and of 7 trees
+/// with two kinds in fp8 (bench/NOTES.md, "Lists of entries"). plain, parts: the schedules of plain decodes and of the
+/// parts of a list, which may have different kernels. item_us of the warpgroup kernels is not part of the fit: it
+/// follows from 1024 entries of 32 tokens in the kernel for 64 rows.
 inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* const> parts, int page_size) {
   DeviceRates r;
   r.cache_bytes_per_us = 1.2e7;
   r.state_bytes_per_us = 1.5e6;
   r.list_us            = 20;
-  r.plain_tiles = is_tuned(plain) ? std::vector<RowTile>{{8, 2e9}, {64, 6e8}, {128, 6e8}} : generic_tiles(plain.kernel);
+  if (!is_tuned(plain)) {
+    r.plain_tiles = generic_tiles(plain.kernel);
+  } else if (has_bytes(plain)) {
+    r.plain_tiles = {{8, 9e7}};  // 5.6 TB/s of 8-bit keys and values, converted
+  } else {
+    r.plain_tiles = {{8, 2e9}, {64, 6e8}, {128, 6e8}};
+  }
   r.tiles.clear();
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {  // those of few rows first
     const Schedule& lists = **part;

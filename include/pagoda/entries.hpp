@@ -102,10 +102,10 @@ constexpr void check_entry_views() {
 /// kernel runs.
 ///
 /// Speed: an entry's tokens are read once for each row tile of its query rows (query tokens times query heads of a kv
-/// head). The hand-tuned kernels of sm_90 have tiles of up to 128 rows, and support a plan only if entries of
-/// max_queries query tokens fit one tile. So divide the query tokens of larger trees of drafts into several entries of
-/// the same tokens. Tiles of the generic kernel have 8 rows, in some kernels 1 to 32. Plan::describe says which kernel
-/// a plan has.
+/// head). The hand-tuned kernels of sm_90, for caches of fp16 and bf16 (64 or 128 dims), fp8 and int8 (128 dims), have
+/// tiles of up to 128 rows, and support a plan only if entries of max_queries query tokens fit one tile. So divide the
+/// query tokens of larger trees of drafts into several entries of the same tokens. Tiles of the generic kernel have 8
+/// rows, in some kernels 1 to 32. Plan::describe says which kernel a plan has.
 ///
 /// Not for lists: a sliding window (the plan refuses it), and masks beside alibi_slopes.
 ///

@@ -3,8 +3,10 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -22,21 +24,30 @@ float convert(Type type, std::uint16_t bits) {
     std::memcpy(&x, &word, sizeof x);
     return x;
   }
+  if (type == Type::int8) return static_cast<float>(static_cast<std::int8_t>(bits));
+  if (is_quantized(type))
+    return __half2float(__half(__nv_cvt_fp8_to_halfraw(static_cast<__nv_fp8_storage_t>(bits),
+                                                       type == Type::fp8_e4m3 ? __NV_E4M3 : __NV_E5M2)));
   return __half2float(__half(__half_raw{bits}));
 }
 /// The same from a table: the reference converts most of the time.
 float to_float(Type type, std::uint16_t bits) {
-  const auto all = [](Type of) {
-    std::vector<float> table(1 << 16);
-    for (std::size_t i = 0; i < table.size(); ++i) table[i] = convert(of, static_cast<std::uint16_t>(i));
-    return table;
-  };
-  static const std::vector<float> fp16 = all(Type::fp16), bf16 = all(Type::bf16);
-  return (type == Type::bf16 ? bf16 : fp16)[bits];
+  static const auto tables = [] {
+    std::array<std::vector<float>, 7> all;
+    for (const Type of : {Type::fp16, Type::bf16, Type::fp8_e4m3, Type::fp8_e5m2, Type::int8})
+      for (std::size_t i = 0; i < std::size_t(1) << bits_of(of); ++i)
+        all[static_cast<std::size_t>(of)].push_back(convert(of, static_cast<std::uint16_t>(i)));
+    return all;
+  }();
+  return tables[static_cast<std::size_t>(type)][bits];
 }
 std::uint16_t to_bits(Type type, float x) {
   std::uint16_t bits;
-  if (type == Type::bf16) {
+  if (type == Type::int8) {
+    bits = static_cast<std::uint8_t>(static_cast<std::int8_t>(std::clamp(std::nearbyint(x), -128.0f, 127.0f)));
+  } else if (is_quantized(type)) {
+    bits = __nv_cvt_float_to_fp8(x, __NV_NOSAT, type == Type::fp8_e4m3 ? __NV_E4M3 : __NV_E5M2);
+  } else if (type == Type::bf16) {
     bits = static_cast<__nv_bfloat16_raw>(__float2bfloat16(x)).x;
   } else {
     bits = static_cast<__half_raw>(__float2half(x)).x;
@@ -83,9 +94,11 @@ bool same(double got, double right, double tolerance) {
 
 std::string describe(const ListCase& c) {
   const char* const places[] = {"paged", "csr", "contiguous"};
-  return std::string(c.type == Type::bf16 ? "bf16" : "fp16") + ", head_dim " + std::to_string(c.head_dim) + ", heads " +
+  const char* const types[]  = {"fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "fp32", "int8", "int4"};
+  return std::string(types[static_cast<int>(c.type)]) + ", head_dim " + std::to_string(c.head_dim) + ", heads " +
          std::to_string(c.q_heads) + "/" + std::to_string(c.kv_heads) + ", " + std::to_string(c.max_queries) +
-         " queries, " + places[static_cast<int>(c.place)] + " " + std::to_string(c.page_size) + ", seed " +
+         " queries, " + places[static_cast<int>(c.place)] + " " + std::to_string(c.page_size) +
+         (c.heads_first ? ", HND" : "") + ", scales " + std::to_string(static_cast<int>(c.scales)) + ", seed " +
          std::to_string(c.seed);
 }
 
@@ -101,12 +114,14 @@ ListScene::ListScene(const ListCase& c) : case_(c), random_(c.seed), lengths_(c.
   for (int s = 0; s <= sequences; ++s) indptr_.push_back(s * pages_each_);
 
   const auto row = static_cast<std::size_t>(c.kv_heads * c.head_dim);
-  q_             = normal(static_cast<std::size_t>(c.tokens * c.q_heads * c.head_dim));
-  k_             = normal(static_cast<std::size_t>(num_pages_ * case_.page_size) * row);
-  v_             = normal(k_.size());
+  q_             = normal(q_type(), static_cast<std::size_t>(c.tokens * c.q_heads * c.head_dim));
+  k_             = normal(c.type, static_cast<std::size_t>(num_pages_ * case_.page_size) * row);
+  v_             = normal(c.type, k_.size());
+  k_scales_ = make_scales(), v_scales_ = make_scales();
   std::normal_distribution<float> draw(0, 3);
   for (int head = 0; head < (c.sinks ? c.q_heads : 0); ++head) sinks_.push_back(draw(random_));
   make_list();
+  upload(k_scales_d_, k_scales_), upload(v_scales_d_, v_scales_);
   upload(sinks_d_, sinks_), upload(table_d_, table_), upload(indptr_d_, indptr_), upload(q_d_, q_);
   set_lengths(lengths_);
   upload_list();
@@ -117,28 +132,49 @@ ListScene::ListScene(const ListCase& c) : case_(c), random_(c.seed), lengths_(c.
   Kokkos::fence("the workspace is set up");
 }
 
-std::vector<std::uint16_t> ListScene::normal(std::size_t count) {
-  std::normal_distribution<float> draw;
+/// Integers with scales take all of their range.
+std::vector<std::uint16_t> ListScene::normal(Type type, std::size_t count) {
+  std::normal_distribution<float> draw(0, type == Type::int8 && case_.scales != Scales::none ? 50.0f : 1.0f);
   std::vector<std::uint16_t> x(count);
-  for (std::uint16_t& bits : x) bits = to_bits(case_.type, draw(random_));
+  for (std::uint16_t& bits : x) bits = to_bits(type, draw(random_));
   return x;
 }
-
-int ListScene::row_of(int sequence, int token) const {
-  return table_[static_cast<std::size_t>(sequence * pages_each_ + token / case_.page_size)] * case_.page_size +
-         token % case_.page_size;
+std::vector<float> ListScene::make_scales() {
+  std::uniform_real_distribution<float> draw(0.5f, 1.5f);
+  const int count = case_.scales == Scales::none ? 0 : case_.scales == Scales::one ? 1 : case_.kv_heads;
+  std::vector<float> scales;
+  for (int i = 0; i < count; ++i) scales.push_back(draw(random_) / (case_.type == Type::int8 ? 50.0f : 1.0f));
+  return scales;
+}
+float ListScene::scale_of(const std::vector<float>& scales, int kv_head) const {
+  return scales.empty() ? 1.0f : scales[case_.scales == Scales::one ? 0 : static_cast<std::size_t>(kv_head)];
 }
 
-/// Tokens behind a sequence's last are NaN on the device.
+std::size_t ListScene::row_of(int sequence, int token, int kv_head) const {
+  const int page    = table_[static_cast<std::size_t>(sequence * pages_each_ + token / case_.page_size)];
+  const int in_page = token % case_.page_size, heads = case_.kv_heads;
+  return static_cast<std::size_t>(page * case_.page_size * heads) +
+         static_cast<std::size_t>(case_.heads_first ? kv_head * case_.page_size + in_page : in_page * heads + kv_head);
+}
+
+/// Tokens behind a sequence's last are NaN on the device, or the largest integers.
 void ListScene::upload_cache() {
   std::vector<std::uint16_t> k = k_, v = v_;
-  const auto row          = static_cast<std::size_t>(case_.kv_heads * case_.head_dim);
-  const std::uint16_t nan = to_bits(case_.type, std::numeric_limits<float>::quiet_NaN());
+  const auto dims = static_cast<std::size_t>(case_.head_dim);
+  const std::uint16_t nan =
+      case_.type == Type::int8 ? std::uint16_t{127} : to_bits(case_.type, std::numeric_limits<float>::quiet_NaN());
   for (std::size_t s = 0; s < lengths_.size(); ++s)
-    for (int token = lengths_[s]; token < pages_each_ * case_.page_size; ++token) {
-      const std::size_t at = static_cast<std::size_t>(row_of(static_cast<int>(s), token)) * row;
-      std::fill_n(k.begin() + static_cast<std::ptrdiff_t>(at), row, nan);
-      std::fill_n(v.begin() + static_cast<std::ptrdiff_t>(at), row, nan);
+    for (int token = lengths_[s]; token < pages_each_ * case_.page_size; ++token)
+      for (int head = 0; head < case_.kv_heads; ++head) {
+        const auto at = static_cast<std::ptrdiff_t>(row_of(static_cast<int>(s), token, head) * dims);
+        std::fill_n(k.begin() + at, dims, nan);
+        std::fill_n(v.begin() + at, dims, nan);
+      }
+  if (is_quantized(case_.type))
+    for (auto* const all : {&k, &v}) {  // two elements to a word
+      for (std::size_t i = 0; i < all->size() / 2; ++i)
+        (*all)[i] = static_cast<std::uint16_t>((*all)[2 * i] | (*all)[2 * i + 1] << 8);
+      all->resize(all->size() / 2);
     }
   upload(k_d_, k), upload(v_d_, v);
 }
@@ -151,9 +187,14 @@ void ListScene::set_lengths(const std::vector<int>& lengths) {
 
 void ListScene::set_value(int sequence, int token, int dim, float x) {
   for (int head = 0; head < case_.kv_heads; ++head)
-    v_[static_cast<std::size_t>((row_of(sequence, token) * case_.kv_heads + head) * case_.head_dim + dim)] =
+    v_[row_of(sequence, token, head) * static_cast<std::size_t>(case_.head_dim) + static_cast<std::size_t>(dim)] =
         to_bits(case_.type, x);
   upload_cache();
+}
+
+void ListScene::set_scales(int kv_head, float k, float v) {
+  k_scales_[static_cast<std::size_t>(kv_head)] = k, v_scales_[static_cast<std::size_t>(kv_head)] = v;
+  upload(k_scales_d_, k_scales_), upload(v_scales_d_, v_scales_);
 }
 
 /// Each level divides the query tokens with partial states, in random order, into entries; one more level is of those
@@ -218,15 +259,18 @@ void ListScene::upload_list() {
 
 Problem ListScene::problem() const {
   const ListCase& c      = case_;
-  const std::int64_t row = std::int64_t(c.kv_heads) * c.head_dim * 2, heads = c.q_heads;
+  const std::int64_t row = row_bytes(c.type, c.head_dim), heads = c.q_heads, size = case_.page_size;
+  const std::int64_t page   = row * c.kv_heads * size;
   const std::int64_t length = std::int64_t(pages_each_) * case_.page_size;
   Problem p{};
   p.type        = c.type;
   p.num_q_heads = c.q_heads, p.num_kv_heads = c.kv_heads, p.head_dim = p.head_dim_v = c.head_dim;
   p.page_size = case_.page_size, p.max_seq_len = length, p.num_pages = num_pages_;
-  p.k        = {k_d_.data(), row * case_.page_size, row, std::int64_t(c.head_dim) * 2, nullptr, 0};
-  p.v        = p.k;
-  p.v.data   = v_d_.data();
+  p.k = c.heads_first ? Cache{k_d_.data(), page, row, row * size, nullptr, 0}
+                      : Cache{k_d_.data(), page, row * c.kv_heads, row, nullptr, 0};
+  p.v = p.k, p.v.data = v_d_.data();
+  if (c.scales != Scales::none) p.k.scale = k_scales_d_.data(), p.v.scale = v_scales_d_.data();
+  if (c.scales == Scales::of_heads) p.k.scale_head = p.v.scale_head = 1;
   p.seq_lens = lengths_d_.data();
   if (c.place != Place::contiguous) {
     p.block_table = table_d_.data(), p.table_row = pages_each_, p.table_page = 1;
@@ -240,7 +284,7 @@ Problem ListScene::problem() const {
   p.num_q_tokens = p.max_q_tokens = c.max_queries;
   p.total_q_tokens                = c.tokens;
   p.causal                        = c.causal;
-  p.q                             = {q_d_.data(), c.type, heads * c.head_dim, c.head_dim};
+  p.q                             = {q_d_.data(), q_type(), heads * c.head_dim, c.head_dim};
   p.out                           = {out_d_.data(), c.out_type, heads * c.head_dim, c.head_dim};
   p.lse                           = lse_d_.data();
   p.lse_double = c.lse_double, p.lse_token = heads, p.lse_head = 1;
@@ -300,22 +344,22 @@ std::string ListScene::row_difference(const Entry& e, const EntryQuery& query, i
   };
   std::vector<double> scores, values(dims);
   double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-  const auto at = [&](int t) {
-    return static_cast<std::size_t>((row_of(e.sequence, t) * c.kv_heads + kv_head) * c.head_dim);
-  };
+  const auto at         = [&](int t) { return row_of(e.sequence, t, kv_head) * dims; };
+  const double factor   = double(scale_of(k_scales_, kv_head)) / std::sqrt(double(dims));
+  const double of_value = double(scale_of(v_scales_, kv_head));
   for (int t = e.first; t < end; ++t) {
     double s = 0;
     for (std::size_t d = 0; d < dims; ++d)
-      s += double(to_float(c.type, q_[static_cast<std::size_t>(query.token * c.q_heads + head) * dims + d])) *
+      s += double(to_float(q_type(), q_[static_cast<std::size_t>(query.token * c.q_heads + head) * dims + d])) *
            double(to_float(c.type, k_[at(t) + d]));
-    scores.push_back(sees(t) ? s / std::sqrt(double(dims)) : -std::numeric_limits<double>::infinity());
+    scores.push_back(sees(t) ? s * factor : -std::numeric_limits<double>::infinity());
     largest = std::max(largest, scores.back());
   }
   for (int t = e.first; t < end; ++t) {
     if (!sees(t)) continue;
     const double weight = std::exp(scores[static_cast<std::size_t>(t - e.first)] - largest);
     sum += weight;
-    for (std::size_t d = 0; d < dims; ++d) values[d] += weight * double(to_float(c.type, v_[at(t) + d]));
+    for (std::size_t d = 0; d < dims; ++d) values[d] += weight * of_value * double(to_float(c.type, v_[at(t) + d]));
   }
   if (c.sinks && e.state < 0) {
     const double sink = sinks_[static_cast<std::size_t>(head)], base = std::max(largest, sink);

@@ -16,14 +16,17 @@
 namespace pagoda::tuned {
 
 enum class Place { paged, csr, contiguous };
+enum class Scales { none, one, of_heads };  ///< of keys and values of 8 bits
 
 struct ListCase {
   Type type    = Type::fp16;
   int head_dim = 128;
   int q_heads = 8, kv_heads = 2;
-  int max_queries = 8;  ///< bound on the query tokens of an entry
-  Place place     = Place::paged;
-  int page_size   = 32;
+  int max_queries  = 8;  ///< bound on the query tokens of an entry
+  Place place      = Place::paged;
+  int page_size    = 32;
+  bool heads_first = false;  ///< tokens of a head lie side by side (HND)
+  Scales scales    = Scales::none;
   Type out_type = Type::fp16, state_type = Type::fp32;
   bool lse_double = false, causal = true;
   std::vector<int> lengths{};  ///< of the sequences
@@ -52,6 +55,8 @@ class ListScene {
   void set_lengths(const std::vector<int>& lengths);
   /// Sets dim `dim` of a token's value, for all heads.
   void set_value(int sequence, int token, int dim, float x);
+  /// Sets the scales of a kv head. The case has scales of heads.
+  void set_scales(int kv_head, float k, float v);
   /// Copies the list to the device. The constructor and every change of list() need it.
   void upload_list();
 
@@ -65,12 +70,15 @@ class ListScene {
   std::vector<std::uint32_t> bits() const;
 
  private:
-  int row_of(int sequence, int token) const;  ///< in keys and values, which are [row][kv head][dim]
+  Type q_type() const { return is_quantized(case_.type) ? Type::fp16 : case_.type; }
+  std::size_t row_of(int sequence, int token, int kv_head) const;  ///< in keys and values, which are [row][dim]
+  float scale_of(const std::vector<float>& scales, int kv_head) const;
+  std::vector<float> make_scales();
   void upload_cache();
   void make_list();
   EntryQuery make_query(int token, int sequence);
   int random_below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
-  std::vector<std::uint16_t> normal(std::size_t count);
+  std::vector<std::uint16_t> normal(Type type, std::size_t count);
   std::string row_difference(const Entry& e, const EntryQuery& q, int head, const std::vector<float>& row,
                              double lse) const;
 
@@ -78,7 +86,9 @@ class ListScene {
   std::mt19937 random_;
   std::vector<int> lengths_, table_, indptr_;
   int pages_each_ = 0, num_pages_ = 0;
-  std::vector<std::uint16_t> q_, k_, v_;
+  std::vector<std::uint16_t> q_, k_, v_;  ///< an element each, of 16 or 8 bits
+  std::vector<float> k_scales_, v_scales_;
+  OnDevice<float> k_scales_d_, v_scales_d_;
   EntryList list_;
   OnDevice<int> lengths_d_, table_d_, indptr_d_, state_begin_d_;
   OnDevice<std::uint16_t> q_d_, k_d_, v_d_;

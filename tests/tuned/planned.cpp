@@ -73,15 +73,22 @@ void say_list(const Card& card, const char* type, int head_dim) {
       warp::list_layout(tile_bytes, head_dim, warp::list_stages(tile_bytes)).bytes, warp::list_kernel_of<T>(head_dim));
 }
 
-/// Many query rows per KV head, if the build has kernels for them.
+/// Lists of many query rows, if the build has kernels for them.
+template <Type T>
+void say_wgmma_list([[maybe_unused]] const Card& card, [[maybe_unused]] const char* type,
+                    [[maybe_unused]] int head_dim) {
+#if defined(PAGODA_HAS_SM90A)
+  for (const int warpgroups : {1, 2})
+    say(card, type, head_dim, warpgroups * wgmma::tile_rows, wgmma::grouped::list_threads(T, warpgroups) / 32,
+        wgmma::grouped::blocks_per_sm(warpgroups), wgmma::grouped::list_layout(T, head_dim, warpgroups).bytes,
+        wgmma::grouped::list_kernel_of<T>(head_dim, warpgroups));
+#endif
+}
+
+/// Many query rows per KV head, likewise.
 template <Type T>
 void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* type) {
 #if defined(PAGODA_HAS_SM90A)
-  for (const int warpgroups : {1, 2})
-    for (const int head_dim : {64, 128})
-      say(card, type, head_dim, warpgroups * wgmma::tile_rows, wgmma::grouped::list_threads(warpgroups) / 32,
-          wgmma::grouped::blocks_per_sm(warpgroups), wgmma::grouped::list_layout(head_dim, warpgroups).bytes,
-          wgmma::grouped::list_kernel_of<T>(head_dim, warpgroups));
   for (const bool ragged : {false, true})
     for (const int count : {wgmma::tile_rows, wgmma::max_rows}) {
       const int warpgroups = wgmma::grouped::num_warpgroups(count);
@@ -121,9 +128,14 @@ int main() {
       say_fixed<Type::bf16>(card, "bf16", head_dim);
       say_list<Type::fp16>(card, "fp16", head_dim);
       say_list<Type::bf16>(card, "bf16", head_dim);
+      say_wgmma_list<Type::fp16>(card, "fp16", head_dim);
+      say_wgmma_list<Type::bf16>(card, "bf16", head_dim);
     }
     say_list<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
     say_list<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
+    say_wgmma_list<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
+    say_wgmma_list<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
+    say_wgmma_list<Type::int8>(card, "int8", 128);
     say_fixed<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
     say_fixed<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
     say_wgmma<Type::fp16>(card, "fp16");

@@ -141,12 +141,13 @@ TEST(ListBlocks, FitTheirMultiprocessor) {
   using namespace wgmma::grouped;
   const Device& h200     = cards[3].device;
   constexpr int reserved = 1024;  // bytes of every block, reserved by the system
-  for (const int head_dim : {64, 128})
+  for (const auto& [type, head_dim] : {std::pair{Type::fp16, 64}, {Type::fp16, 128}, {Type::fp8_e4m3, 128}})
     for (const int groups : {1, 2}) {
-      const auto layout = list_layout(head_dim, groups);
+      const auto layout = list_layout(type, head_dim, groups);
       EXPECT_LE(layout.bytes, h200.shared_per_block);
       EXPECT_LE(blocks_per_sm(groups) * (layout.bytes + reserved), h200.shared_per_sm);
       EXPECT_EQ(layout.ring % run_bytes, 0);
+      EXPECT_EQ(layout.bytes_ring % run_bytes, 0);
       EXPECT_EQ(layout.assignments % 16, 0);
       EXPECT_EQ(layout.barriers % 8, 0);
       // Products read 64 rows from any unit on.

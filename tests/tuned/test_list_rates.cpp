@@ -94,7 +94,21 @@ TEST(ListRates, PartsHaveFasterKernels) {
   EXPECT_TRUE(is_faster_part(generic, generic_schedule(16, DType::fp16), 16));
 }
 
-// Lists of fp8 caches run in the generic kernel: 16 query rows take two passes of its 8 rows, and two items.
+// Caches of 8 bits: a plain decode has up to 8 query rows to a kv head, and a list has the kernels of 16 bits.
+TEST(ListRates, BytesHaveTheirOwn) {
+  auto plain = tuned_schedule(4), wide = tuned_schedule(), narrow = tuned_schedule(64), few = tuned_schedule(4);
+  for (Schedule* const s : {&plain, &wide, &narrow, &few}) s->shape.kv_type = DType::fp8_e4m3;
+  const Schedule* const parts[] = {&wide, &narrow, &few};
+  const DeviceRates rates       = h200_rates(plain, parts, 32);
+  EXPECT_EQ(rows_of(rates.tiles), (std::vector{8, 64}));
+  EXPECT_EQ(rows_of(rates.plain_tiles), std::vector{8});
+  const CostModel bytes(fp8_heads, rates), halves({32, 8, 128, 128, 512}, rates_of(tuned_schedule(), tuned_schedule()));
+  EXPECT_GT(bytes.plain_pass(1), halves.plain_pass(1) / 2);  // not twice as fast for half of the bytes
+  for (Schedule* const s : {&wide, &narrow, &few}) s->shape.kv_type = DType::int8;  // no kernel for few rows
+  EXPECT_EQ(rows_of(h200_rates(plain, parts, 32).tiles), std::vector{64});
+}
+
+// In the generic kernel 16 query rows take two passes of its 8 rows, and two items.
 TEST(ListRates, RowsBeyondATileTakeMorePasses) {
   const CostModel cost(fp8_heads, rates_of(tuned_schedule(), generic_schedule(8, DType::fp16)));
   EXPECT_EQ(cost.queries_per_entry(), 2);

@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace pagoda::tuned {
@@ -54,7 +57,89 @@ class TunedLists : public ::testing::Test {
             {.type = type, .head_dim = dims, .q_heads = q_heads, .kv_heads = kv_heads, .max_queries = queries});
     return all;
   }
+  static constexpr std::array byte_types{Type::fp8_e4m3, Type::fp8_e5m2, Type::int8};
 };
+
+/// Caches of 8 bits. Up to 8 rows run in the warp kernel with any number of query heads to a kv head, but not those of
+/// int8.
+class ByteLists : public TunedLists, public ::testing::WithParamInterface<Type> {
+ protected:
+  static std::vector<ListCase> kinds() {
+    std::vector<ListCase> all;
+    int n = 0;
+    for (const auto& [q_heads, kv_heads, queries] : {std::array{4, 4, 64},
+                                                     {8, 2, 16},
+                                                     {2, 2, 128},
+                                                     {14, 2, 13},
+                                                     {3, 3, 9},
+                                                     {8, 2, 2},
+                                                     {12, 12, 3},
+                                                     {20, 1, 3},
+                                                     {8, 2, 31}}) {
+      ListCase c{.type = GetParam(), .q_heads = q_heads, .kv_heads = kv_heads, .max_queries = queries};
+      c.scales = Scales{n % 3}, c.heads_first = n / 3 % 2 == 1;
+      if (n % 4 == 3) c.out_type = Type::bf16, c.state_type = Type::fp16;
+      ++n;
+      c.lengths = {70, 130, 500, 333, 64, 3, 129, 260}, c.tokens = 90, c.seed = static_cast<unsigned>(n);
+      all.push_back(c);
+    }
+    return all;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(
+    Types, ByteLists, ::testing::Values(Type::fp8_e4m3, Type::fp8_e5m2, Type::int8), [](const auto& type) {
+      return std::string(type.param == Type::int8 ? "int8" : type.param == Type::fp8_e4m3 ? "fp8_e4m3" : "fp8_e5m2");
+    });
+
+TEST_P(ByteLists, RandomForests) {
+  for (ListCase c : kinds())
+    for (const bool causal : {true, false}) {
+      c.causal = causal, c.per_head = !causal;
+      expect_right(c);
+    }
+}
+TEST_P(ByteLists, Masks) {
+  for (ListCase c : kinds()) {
+    c.causal = c.seed % 2 == 0, c.per_head = c.causal, c.masks = true, c.seed += 50;
+    expect_right(c);
+  }
+}
+TEST_P(ByteLists, ManyShortEntries) {
+  for (const auto& [kv_heads, queries] : {std::pair{32, 1}, {8, 4}, {8, 24}}) {
+    ListCase c{.type        = GetParam(),
+               .q_heads     = 32,
+               .kv_heads    = kv_heads,
+               .max_queries = queries,
+               .scales      = Scales::of_heads,
+               .lengths     = std::vector<int>(60, 48)};
+    c.tokens = 200, c.levels = 2, c.seed = static_cast<unsigned>(queries);
+    c.lengths[3] = 500;
+    expect_right(c);
+  }
+}
+// The scale of values multiplies partial results of blocks.
+TEST_P(ByteLists, OneLongEntry) {
+  for (const auto& [queries, heads] : {std::pair{8, 1}, {100, 2}}) {
+    ListCase c{.type        = GetParam(),
+               .q_heads     = heads,
+               .kv_heads    = heads,
+               .max_queries = queries,
+               .page_size   = 64,
+               .scales      = Scales::of_heads};
+    c.lengths = {20000, 40, 70}, c.tokens = 12, c.levels = 1, c.empty = false;
+    ListScene scene(c);
+    for (Entry& e : scene.list().entries) e.sequence = 1, e.first = 0, e.last = -1;
+    scene.list().entries[1].sequence = 0;
+    scene.upload_list();
+    expect_right(scene);
+  }
+}
+TEST_P(ByteLists, Sinks) {
+  for (ListCase c : kinds()) {
+    c.per_head = c.seed % 2 == 0, c.sinks = true, c.seed += 80;
+    expect_right(c);
+  }
+}
 
 TEST_F(TunedLists, RandomForests) {
   unsigned seed = 0;
@@ -108,6 +193,15 @@ TEST_F(TunedLists, Layouts) {
         c.state_type = page_size == 64 ? Type::fp16 : page_size == 256 ? Type::bf16 : Type::fp32;
         c.lse_double = page_size == 24;
         expect_right(c);
+        if (head_dim == 64) continue;
+        c.type = byte_types[seed % 3], c.scales = Scales{static_cast<int>(seed / 3 % 3)};
+        for (const bool heads_first : {false, true}) {
+          c.heads_first = heads_first;
+          for (const int queries : {30, 60}) {
+            c.max_queries = queries;
+            expect_right(c);
+          }
+        }
       }
 }
 
@@ -162,8 +256,10 @@ TEST_F(TunedLists, AlmostNothing) {
 
 // One list, while sequences grow on the device.
 TEST_F(TunedLists, SequencesGrow) {
-  for (const int queries : {1, 16, 32}) {
-    ListCase c{.kv_heads    = queries == 1 ? 8 : 2,
+  for (const auto& [type, queries] :
+       {std::pair{Type::fp16, 1}, {Type::fp16, 16}, {Type::fp16, 32}, {Type::fp8_e4m3, 32}, {Type::int8, 16}}) {
+    ListCase c{.type        = type,
+               .kv_heads    = queries == 1 ? 8 : 2,
                .max_queries = queries,
                .lengths     = {70, 1, 500, 333, 64, 0, 129, 260},
                .tokens      = 60};
@@ -181,9 +277,18 @@ TEST_F(TunedLists, SequencesGrow) {
 
 // Infinities and NaNs in the newest values reach those queries that see the tokens, and no others.
 TEST_F(TunedLists, NonFiniteNewestValues) {
-  for (const auto& [queries, masks] :
-       {std::pair{16, false}, {32, false}, {16, true}, {32, true}, {1, false}, {1, true}}) {
-    ListCase c{.kv_heads    = queries == 1 ? 8 : 2,
+  for (const auto& [type, queries, masks] : {std::tuple{Type::fp16, 16, false},
+                                             {Type::fp16, 32, false},
+                                             {Type::fp16, 16, true},
+                                             {Type::fp16, 32, true},
+                                             {Type::fp16, 1, false},
+                                             {Type::fp16, 1, true},
+                                             {Type::fp8_e4m3, 16, false},
+                                             {Type::fp8_e4m3, 32, true},
+                                             {Type::fp8_e5m2, 32, false},
+                                             {Type::fp8_e5m2, 16, true}}) {
+    ListCase c{.type        = type,
+               .kv_heads    = queries == 1 ? 8 : 2,
                .max_queries = queries,
                .lengths     = {70, 65, 500, 333, 64, 3, 129, 260},
                .tokens      = 60,
@@ -196,6 +301,21 @@ TEST_F(TunedLists, NonFiniteNewestValues) {
     }
     expect_right(scene);
   }
+}
+
+// A kv head may have scales of 0, as one whose keys or values are all 0.
+TEST_F(TunedLists, ScalesOfZero) {
+  for (const Type type : byte_types)
+    for (const int queries : {2, 16, 32}) {
+      ListCase c{.type        = type,
+                 .max_queries = queries,
+                 .scales      = Scales::of_heads,
+                 .lengths     = {70, 65, 500, 333, 64, 3, 129, 260},
+                 .masks       = queries > 2};
+      ListScene scene(c);
+      scene.set_scales(0, 0, 1), scene.set_scales(1, 1, 0);
+      expect_right(scene);
+    }
 }
 
 TEST_F(TunedLists, Refusals) {
@@ -214,6 +334,29 @@ TEST_F(TunedLists, Refusals) {
   p.type = Type::fp32;
   EXPECT_EQ(reason(p),
             "a list of entries, with keys and values that are not of 64 (not of 8 bits) or 128 dims in 8 or 16 bits");
+  p      = good;
+  p.type = Type::int4;
+  EXPECT_EQ(reason(p),
+            "a list of entries, with keys and values that are not of 64 (not of 8 bits) or 128 dims in 8 or 16 bits");
+  for (const int queries : {2, 16}) {  // of each kernel
+    ListCase bytes{.type = Type::fp8_e4m3, .max_queries = queries, .scales = Scales::of_heads, .causal = false};
+    bytes.lengths        = {100};
+    const Problem scaled = ListScene(bytes).problem();
+    ASSERT_EQ(reason(scaled), "");
+    p               = scaled;
+    p.k.scale_token = 2;
+    EXPECT_EQ(reason(p), "scales of single tokens, with a list of entries");
+    p               = scaled;
+    p.v.scale_token = 2;
+    EXPECT_EQ(reason(p), "scales of single tokens, with a list of entries");
+    p          = scaled;
+    p.head_dim = p.head_dim_v = 64;
+    EXPECT_EQ(reason(p),
+              "a list of entries, with keys and values that are not of 64 (not of 8 bits) or 128 dims in 8 or 16 bits");
+    p              = scaled;
+    p.max_q_tokens = 33;
+    EXPECT_EQ(reason(p), "more than 128 query heads and tokens share a kv head");
+  }
   p          = good;
   p.head_dim = 576, p.head_dim_v = 512;
   EXPECT_EQ(reason(p), "a list of entries, with a latent cache");

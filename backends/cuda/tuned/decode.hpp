@@ -20,8 +20,9 @@ struct CUstream_st;
 ///    head_dim_v 512 of the same memory). Entries may have different numbers of query tokens. Here scores are sums of
 ///    head_dim / 16 steps, each of which the hardware truncates instead of rounding: log-sum-exps have errors of up to
 ///    head_dim / 16 * 2^-23 of the largest score.
-///  - There too, keys and values of 64 or 128 dims: lists of entries (pagoda/entry.hpp), with and without masks; of 8
-///    bits and 128 dims, those with up to 8 query rows to a kv head.
+///  - There too: lists of entries (pagoda/entry.hpp), with and without masks, of up to 128 query rows to a kv head;
+///  keys
+///    and values of 16 bits and 64 or 128 dims, or of 8 bits and 128 dims without scales of single tokens.
 /// `why_not` says which problems the kernels support.
 namespace pagoda::tuned {
 

@@ -141,27 +141,19 @@ bool decode_fixed(const LaunchShape& shape, const Problem& p, const Device& d, v
   return false;
 }
 
-const char* why_no_list(const Problem& p) {
-  if (!has_list_elements(p))
-    return "a list of entries, with keys and values that are not of 64 (not of 8 bits) or 128 dims in 8 or 16 bits";
-  // Lists of 16 bits then go to the wgmma kernels.
-  if (group_size_of(p) * p.max_q_tokens > max_list_rows)
-    return "a list of entries in 8 bits, with more than 8 query rows to a kv head";
-  if (p.max_q_tokens > 1 && (p.causal || p.list.masks))
-    return "a list of entries in 8 bits, causal or with masks, with several query tokens to an entry";
-  if (!p.block_table) return "a list of entries in 8 bits, with a contiguous cache";
-  if (p.page_size % tile_tokens != 0) return "page_size is not a multiple of 16";
-  return nullptr;
-}
-
 }  // namespace
 
 bool takes_list(const Problem& p, const Device& d) {
-  return uses_maps(d) && has_list_kernel(p) && why_no_list(p) == nullptr;
+  return uses_maps(d) && has_list_kernel(p) && (p.max_q_tokens == 1 || !p.list.masks) && p.block_table &&
+         p.page_size % tile_tokens == 0;
 }
 
 const char* why_not(const Problem& p) {
-  if (is_list(p)) return why_no_list(p);
+  if (is_list(p)) {
+    if (!has_list_elements(p))  // nor do the wgmma kernels
+      return "a list of entries, with keys and values that are not of 64 (not of 8 bits) or 128 dims in 8 or 16 bits";
+    return has_token_scales(p.k) || has_token_scales(p.v) ? "scales of single tokens, with a list of entries" : nullptr;
+  }
   if (p.head_dim != p.head_dim_v) return "head_dim and head_dim_v differ";
   if (p.head_dim != 128 && (p.head_dim != 64 || is_quantized(p.type)))
     return "head_dim is not one of 64 (not of quantized types), 128";

@@ -32,6 +32,8 @@ struct PairedArgs : Base {
 };
 
 /// The same for a list. Only the grouped kernels have an instance for it.
-using ListArgs = ListArgsOf<Args>;
+struct ListArgs : ListArgsOf<Args> {
+  int box_eights;  ///< 8 bits: a copy loads so many times 8 tokens, all of one page; a power of two, at most 8
+};
 
 }  // namespace pagoda::tuned::wgmma

@@ -10,6 +10,7 @@
 #include "backends/cuda/tuned/wgmma/latent/tuning.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace pagoda::tuned::wgmma {
 
@@ -23,6 +24,26 @@ std::int64_t q_tokens_of(const Problem& p) {
   return p.cu_seqlens_q || is_list(p) ? p.total_q_tokens : std::int64_t(p.batch) * p.num_q_tokens;
 }
 bool is_latent(const Problem& p) { return p.head_dim == latent::head_dim; }
+
+/// The kernel for a list; null if there is none for the type.
+#if defined(PAGODA_HAS_SM90A)
+const void* find_list_kernel(const Problem& p, int warpgroups) {
+  switch (p.type) {
+    case Type::fp16:
+      return grouped::list_kernel_of<Type::fp16>(p.head_dim, warpgroups);
+    case Type::bf16:
+      return grouped::list_kernel_of<Type::bf16>(p.head_dim, warpgroups);
+    case Type::fp8_e4m3:
+      return grouped::list_kernel_of<Type::fp8_e4m3>(p.head_dim, warpgroups);
+    case Type::fp8_e5m2:
+      return grouped::list_kernel_of<Type::fp8_e5m2>(p.head_dim, warpgroups);
+    case Type::int8:
+      return grouped::list_kernel_of<Type::int8>(p.head_dim, warpgroups);
+    default:
+      return nullptr;
+  }
+}
+#endif
 
 struct Kernel {
   const void* function;  ///< null if the build has none, because it is not for sm_90
@@ -38,11 +59,10 @@ Kernel kernel_for(const Problem& p, const Device& d, [[maybe_unused]] bool ragge
   Kernel k{};
   if (is_list(p)) {
     const int warpgroups = grouped::num_warpgroups(all_rows);
-    k = {nullptr, grouped::list_threads(warpgroups), grouped::list_layout(p.head_dim, warpgroups).bytes, 1,
-         grouped::pace(p.head_dim, warpgroups, d)};
+    k = {nullptr, grouped::list_threads(p.type, warpgroups), grouped::list_layout(p.type, p.head_dim, warpgroups).bytes,
+         1, grouped::pace(p.head_dim, warpgroups, d)};
 #if defined(PAGODA_HAS_SM90A)
-    k.function = bf16 ? grouped::list_kernel_of<Type::bf16>(p.head_dim, warpgroups)
-                      : grouped::list_kernel_of<Type::fp16>(p.head_dim, warpgroups);
+    k.function = find_list_kernel(p, warpgroups);
 #endif
   } else if (is_latent(p)) {
     k = {nullptr, latent::threads, latent::shared_bytes, latent::blocks_per_head(all_rows), latent::pace(d)};
@@ -69,6 +89,7 @@ std::int64_t partial_quads_of(const Problem& p, const Kernel& k) {
 }  // namespace
 
 bool handles(const Problem& p) {
+  if (is_list(p) && grouped::is_converted(p.type)) return p.head_dim == 128 && p.head_dim_v == 128;
   if (p.type != Type::fp16 && p.type != Type::bf16) return false;
   if (is_latent(p)) return p.head_dim_v == latent::head_dim_v;
   return (p.head_dim == 64 || p.head_dim == 128) && p.head_dim_v == p.head_dim &&
@@ -81,6 +102,7 @@ const char* why_not(const Problem& p, const Device& d) {
            "of sm_90, and a build for it";
   if (is_list(p)) {
     if (is_latent(p)) return "a list of entries, with a latent cache";
+    if (has_token_scales(p.k) || has_token_scales(p.v)) return "scales of single tokens, with a list of entries";
   } else if (p.options.any()) {
     return "a score option, with several query tokens, more than 8 query heads to a kv head or a latent cache";
   }
@@ -132,7 +154,12 @@ bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, vo
   ListArgs a{};
   set_list_args(p, shape, copy_tokens, a);
   a.rows_bound = a.group_size * p.max_q_tokens;
-  a.k_map = make_tensor_map(p, p.k, copy_tokens), a.v_map = make_tensor_map(p, p.v, copy_tokens);
+  // Rows of 16 bits are two runs, so boxes of more than eight rows would lie differently.
+  a.box_eights   = !grouped::is_converted(p.type) ? 1
+                   : p.block_table                ? std::gcd(p.page_size, tile_tokens) / copy_tokens
+                                                  : tile_tokens / copy_tokens;
+  const int rows = a.box_eights * copy_tokens;
+  a.k_map = make_tensor_map(p, p.k, rows), a.v_map = make_tensor_map(p, p.v, rows);
   a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel);
   return launch(kernel.function, &a, {shape.blocks}, kernel.threads, kernel.shared, false, stream);
 }

@@ -7,7 +7,7 @@
 namespace pagoda::tuned::wgmma {
 
 /// Whether problems of this shape belong to these kernels: latent caches, more than eight query heads to a kv head,
-/// several query tokens.
+/// several query tokens, lists.
 bool handles(const Problem& problem);
 
 /// Checks what these kernels need beyond what all kernels need.

@@ -5,11 +5,11 @@
 
 namespace pagoda::tuned::wgmma::grouped {
 
-/// The kernel for a type, as a pointer to launch. ragged: it takes RaggedArgs, otherwise Args. Each type has a
-/// translation unit of its own, kernels_TYPE.cu, compiled for sm_90a.
+/// The kernel for a type of 16 bits, as a pointer to launch. ragged: it takes RaggedArgs, otherwise Args. Each type has
+/// a translation unit of its own, kernels_TYPE.cu, compiled for sm_90a.
 template <Type T>
 const void* kernel_of(int head_dim, int warpgroups, bool ragged);
-/// The kernel for lists of entries. It takes ListArgs.
+/// The kernel for lists of entries of a type of 16 or 8 bits. It takes ListArgs. 8 bits: head_dim is 128.
 template <Type T>
 const void* list_kernel_of(int head_dim, int warpgroups);
 

@@ -1,3 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 #define PAGODA_TUNED_TYPE Type::bf16
 #include "backends/cuda/tuned/wgmma/grouped/kernels.inc"
+#include "backends/cuda/tuned/wgmma/grouped/list_kernels.inc"

@@ -30,20 +30,25 @@ struct alignas(16) Assignment {
 static_assert(sizeof(Assignment) == 32);
 
 /// A block's shared memory and the barriers in it.
-template <int D, int Warpgroups>
+template <Type T, int D, int Warpgroups>
 struct ListMemory {
-  static constexpr ListLayout layout = list_layout(D, Warpgroups);
-  static constexpr int slots = list_slots(D, Warpgroups), units = query_units(Warpgroups);
+  static constexpr ListLayout layout = list_layout(T, D, Warpgroups);
+  static constexpr int slots = list_slots(T, D, Warpgroups), units = query_units(Warpgroups);
+  static constexpr int byte_slots        = grouped::byte_slots(T, Warpgroups);
   static constexpr int threads_that_load = 32;
   char* memory;
   std::uint32_t address;  ///< the same in shared memory
   PAGODA_DEVICE std::uint32_t queries(int unit) const { return address + unit * unit_bytes(D); }
   PAGODA_DEVICE std::uint32_t tile(int slot) const { return address + layout.ring + slot * tile_bytes(D); }
+  PAGODA_DEVICE std::uint32_t byte_tile(int slot) const {
+    return address + layout.bytes_ring + slot * byte_tile_bytes(D);
+  }
   PAGODA_DEVICE int* rows(int unit) const { return reinterpret_cast<int*>(memory + layout.rows) + unit * unit_rows; }
   PAGODA_DEVICE int4* assignment(int i) const { return reinterpret_cast<int4*>(memory + layout.assignments) + 2 * i; }
   PAGODA_DEVICE PendingJoin* pending() const { return reinterpret_cast<PendingJoin*>(memory + layout.pending); }
   PAGODA_DEVICE volatile int* cleared(int i) const { return reinterpret_cast<int*>(memory + layout.cleared) + i; }
-  /// A tile's keys or values have been copied to the slot.
+  PAGODA_DEVICE volatile int* end() const { return reinterpret_cast<int*>(memory + layout.end); }
+  /// A tile's keys or values have been copied or converted to the slot.
   PAGODA_DEVICE std::uint32_t full(int slot) const { return address + layout.barriers + 8 * slot; }
   /// All warps have used the slot.
   PAGODA_DEVICE std::uint32_t empty(int slot) const { return full(slots + slot); }
@@ -52,11 +57,25 @@ struct ListMemory {
   /// All warps have used the unit's queries, and the assignments of which they are.
   PAGODA_DEVICE std::uint32_t unit_empty(int unit) const { return full(2 * slots + units + unit); }
 
+  /// Bytes of keys or values have been copied to the slot, or there are no more.
+  PAGODA_DEVICE std::uint32_t byte_full(int slot) const { return full(2 * slots + 2 * units + slot); }
+  /// The slot's bytes have been converted.
+  PAGODA_DEVICE std::uint32_t byte_empty(int slot) const { return byte_full(byte_slots + slot); }
+
+  /// What copies fill: bytes that are converted, or tiles.
+  static constexpr int copy_slots = is_converted(T) ? byte_slots : slots;
+  PAGODA_DEVICE std::uint32_t copy_target(int slot) const { return is_converted(T) ? byte_tile(slot) : tile(slot); }
+  PAGODA_DEVICE std::uint32_t copy_full(int slot) const { return is_converted(T) ? byte_full(slot) : full(slot); }
+  PAGODA_DEVICE std::uint32_t copy_empty(int slot) const { return is_converted(T) ? byte_empty(slot) : empty(slot); }
+
   /// Called by one warp, before a barrier of the block.
   PAGODA_DEVICE void init(int lane) const {
     constexpr int warps = compute_threads(Warpgroups) / 32;
     static_assert(slots <= 32 && units <= 32);
-    if (lane < slots) barrier_init(full(lane)), barrier_init(empty(lane), warps);
+    constexpr int fill = is_converted(T) ? converting_warps : 1;
+    if (lane < slots) barrier_init(full(lane), fill), barrier_init(empty(lane), warps);
+    if (lane < byte_slots) barrier_init(byte_full(lane)), barrier_init(byte_empty(lane), converting_warps);
+    if (is_converted(T) && lane == 0) *end() = -1;
     if (lane < units) barrier_init(assigned(lane), threads_that_load + 1), barrier_init(unit_empty(lane), warps);
     if (lane < 2) pending()[lane] = no_pending_join;
     fence_barrier_init();
@@ -65,9 +84,12 @@ struct ListMemory {
 
 /// Copies all tiles of a block in the order of their use, across segments, with one warp. Each lane knows the location
 /// of eight tokens of every fourth tile, so page ids are looked up for four tiles at a time.
-template <int D, int Warpgroups>
-PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& walk, ListMemory<D, Warpgroups> shared,
+template <Type T, int D, int Warpgroups>
+PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& walk, ListMemory<T, D, Warpgroups> shared,
                                    int lane) {
+  using Memory             = ListMemory<T, D, Warpgroups>;
+  constexpr bool bytes     = is_converted(T);
+  constexpr int bytes_of_8 = (bytes ? byte_tile_bytes(D) : tile_bytes(D)) / (tile_tokens / 8);
   struct Copy {
     TokenLocation from;
     int head;
@@ -102,20 +124,30 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
     return c;
   };
   const std::uint64_t read_once = read_once_policy(), ordinary = ordinary_policy();
-  Ring<ListMemory<D, Warpgroups>::slots> to;
+  Ring<Memory::copy_slots> to;
+  [[maybe_unused]] int copied = 0;
   for (Copy now = find();;) {
     const Copy next = find();  // its page ids arrive while the tiles of `now` are copied
 #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
-      const int eights = __shfl_sync(~0u, now.eights, 8 * i);
-      if (eights == 0) return;
+      int eights = __shfl_sync(~0u, now.eights, 8 * i);
+      if (eights == 0) {
+        if constexpr (bytes) {
+          barrier_wait(shared.copy_empty(to.slot), to.parity ^ 1);
+          if (lane == 0) *shared.end() = copied, barrier_arrive(shared.copy_full(to.slot));
+        }
+        return;
+      }
+      // Rows of 8 bits are one run, so a box of more than eight of them lies as boxes of eight do.
+      const int others = bytes ? args.box_eights - 1 : 0;
+      if constexpr (bytes) eights = (eights + others) & ~others, copied += 2;
       const auto copy_tile = [&](const CUtensorMap* map) {
-        barrier_wait(shared.empty(to.slot), to.parity ^ 1);  // in the first round all are empty
-        if (lane == 0) barrier_expect_bytes(shared.full(to.slot), eights * bytes_of_8_tokens(D));
+        barrier_wait(shared.copy_empty(to.slot), to.parity ^ 1);  // in the first round all are empty
+        if (lane == 0) barrier_expect_bytes(shared.copy_full(to.slot), eights * bytes_of_8);
         __syncwarp();
-        if (lane >> 3 == i && (lane & 7) < eights)
-          copy_tensor_box(shared.tile(to.slot) + (lane & 7) * bytes_of_8_tokens(D), map, now.from.token, now.head,
-                          now.from.page, shared.full(to.slot), now.once ? read_once : ordinary);
+        if (lane >> 3 == i && (lane & 7) < eights && (lane & others) == 0)
+          copy_tensor_box(shared.copy_target(to.slot) + (lane & 7) * bytes_of_8, map, now.from.token, now.head,
+                          now.from.page, shared.copy_full(to.slot), now.once ? read_once : ordinary);
         to.next();
       };
       copy_tile(&args.k_map), copy_tile(&args.v_map);
@@ -125,10 +157,10 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
 }
 
 /// Loads the queries of all segments of a block, with one warp, and hands each segment to the multiplying warps.
-template <int D, int Warpgroups>
+template <Type T, int D, int Warpgroups>
 class QueryLoader {
  public:
-  using Memory = ListMemory<D, Warpgroups>;
+  using Memory = ListMemory<T, D, Warpgroups>;
 
   PAGODA_DEVICE QueryLoader(const ListArgs& args, Memory shared, int lane)
       : args_(args), shared_(shared), lane_(lane) {}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/tuned/wgmma/grouped/convert.cuh"
 #include "backends/cuda/tuned/wgmma/grouped/list_copies.cuh"
 #include "backends/cuda/tuned/wgmma/join.cuh"
 #include "backends/cuda/tuned/wgmma/softmax.cuh"
@@ -15,10 +16,11 @@ namespace pagoda::tuned::wgmma::grouped {
 
 /// A warpgroup's part of the segments of a block. A lane has two rows, eight apart, of scores and of outputs, and two
 /// tokens or dims of each eight.
-template <bool Bf16, int D, int Warpgroups>
+template <Type T, int D, int Warpgroups>
 class ListMultiplier {
  public:
-  using Memory = ListMemory<D, Warpgroups>;
+  using Memory               = ListMemory<T, D, Warpgroups>;
+  static constexpr bool bf16 = T == Type::bf16, converted = is_converted(T);
 
   PAGODA_DEVICE ListMultiplier(const ListArgs& args, Memory shared, int warp, int lane)
       : args_(args), shared_(shared), group_(warp / 4), warp_row_(warp % 4 * 16), lane_(lane), column_(lane & 3) {}
@@ -90,6 +92,7 @@ class ListMultiplier {
       sync(together);
       load_seen(s, row, seen);
     }
+    if constexpr (converted) scale_ = scale_of_keys(s.head);
     float max[2] = {initial_max, initial_max}, sum[2] = {0, 0}, o[1][D / 2];
     if (s.tiles == 0) [[unlikely]] {
 #pragma unroll
@@ -110,6 +113,7 @@ class ListMultiplier {
     float2 state[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) state[r] = make_float2(max[r], row_sum(sum[r]));
+    if constexpr (converted) scale_values(s.head, state, o[0]);
     if (s.rows & Assignment::whole) {
       const LoadedRows at{shared_.rows(s.place & 255)};
       store_outputs<1, 1>(list_outputs(args_, s.rows & Assignment::to_states), at, s.head, o, state, 0, row, rows,
@@ -133,7 +137,7 @@ class ListMultiplier {
     const std::uint64_t k = matrix_descriptor(shared_.tile(used_.slot), bytes_of_8);
     barrier_wait(shared_.full(used_.slot), used_.parity);
     float x[Tokens / 2];
-    start_scores<Bf16, D>(x, q, k);
+    start_scores<bf16, D>(x, q, k);
     Ring<Memory::slots> values = used_;
     values.next();
     const std::uint64_t v  = matrix_descriptor(shared_.tile(values.slot), bytes_of_8, run_bytes);
@@ -152,7 +156,7 @@ class ListMultiplier {
     if (mine.any) {
       if (some_unseen) mask_unseen(x, tokens_left, seen);
       raised = update_max(x, mine, max, sum, correction);
-      exponentiate<Bf16>(x, args_.scale, max, sum, p);
+      exponentiate<bf16>(x, scale(), max, sum, p);
     }
     if (raised && i > 0) {
 #pragma unroll
@@ -163,7 +167,7 @@ class ListMultiplier {
     wgmma_fence();
 #pragma unroll
     for (int j = 0; j < Tokens / 16; ++j)
-      wgmma_register_a<Bf16>(o, p + 4 * j, advance_descriptor(v, j * 2 * bytes_of_8), i > 0 || j > 0);
+      wgmma_register_a<bf16>(o, p + 4 * j, advance_descriptor(v, j * 2 * bytes_of_8), i > 0 || j > 0);
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_fence_registers(o);
@@ -178,7 +182,7 @@ class ListMultiplier {
     const auto clear = [&]<int Threads>() {
       clear_values<D, D, Threads>(values, tokens_left, t);
       if (s.hidden > 0) {
-        const bool found = clear_non_finite<Bf16, D, D, Threads>(values, ::max(tokens_left - s.hidden, 0),
+        const bool found = clear_non_finite<bf16, D, D, Threads>(values, ::max(tokens_left - s.hidden, 0),
                                                                  min(tokens_left, tile_tokens), t);
         if (__any_sync(~0u, found)) *cleared = 1;
       }
@@ -218,7 +222,7 @@ class ListMultiplier {
   PAGODA_DEVICE bool update_max(const float (&x)[N], const RowsOfLane& mine, float (&max)[2], float (&sum)[2],
                                 float (&correction)[2]) const {
     float largest[2];
-    lane_max(x, args_.scale, largest);
+    lane_max(x, scale(), largest);
     const bool raised = __any_sync(~0u, (mine.first && largest[0] > max[0] + rescale_threshold) ||
                                             (mine.second && largest[1] > max[1] + rescale_threshold));
     if (raised) {
@@ -249,7 +253,7 @@ class ListMultiplier {
       const bool seen1 = seen[1].contains(args_.masks, entry.tokens - t);
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
-        const float2 v = unpack<Bf16>(__ldg(reinterpret_cast<const unsigned*>(at) + 4 * j + column_));
+        const float2 v = unpack<bf16>(load_two(at, 4 * j + column_));
         const float a = isfinite(v.x) ? 0.0f : v.x, b = isfinite(v.y) ? 0.0f : v.y;
         o[4 * j] += seen0 ? a : 0.0f, o[4 * j + 1] += seen0 ? b : 0.0f;
         o[4 * j + 2] += seen1 ? a : 0.0f, o[4 * j + 3] += seen1 ? b : 0.0f;
@@ -257,16 +261,42 @@ class ListMultiplier {
     }
   }
 
+  /// Elements 2 i and 2 i + 1 of a row of values, as an operand has them.
+  PAGODA_DEVICE static unsigned load_two(const char* row, int i) {
+    if constexpr (!converted) return __ldg(reinterpret_cast<const unsigned*>(row) + i);
+    return fp16_of_bytes<T, 0>(__ldg(reinterpret_cast<const std::uint16_t*>(row) + i));
+  }
+
+  /// Factor of products, which makes scores of them, to base 2.
+  PAGODA_DEVICE float scale() const {
+    if constexpr (!converted) return args_.scale;
+    return scale_;
+  }
+  /// The same for converted keys of a kv head. Their scale may be 0, but 0 times a hidden token's -infinity is NaN.
+  PAGODA_DEVICE float scale_of_keys(int head) const {
+    return args_.k.scale ? fmaxf(args_.scale * __ldg(args_.k.scale + head * args_.k.scale_head), 0x1p-126f)
+                         : args_.scale;
+  }
+  /// Multiplies converted values by their scale. Rows that see no token stay 0.
+  PAGODA_DEVICE void scale_values(int head, const float2 (&state)[2], float (&o)[D / 2]) const {
+    if (!args_.v.scale) return;
+    const float scale      = __ldg(args_.v.scale + head * args_.v.scale_head);
+    const float factors[2] = {state[0].y == 0 ? 1 : scale, state[1].y == 0 ? 1 : scale};
+#pragma unroll
+    for (int e = 0; e < D / 2; ++e) o[e] *= factors[e >> 1 & 1];
+  }
+
   const ListArgs& args_;
   const Memory shared_;
   const int group_, warp_row_, lane_, column_;
   Ring<Memory::slots> used_;
+  float scale_ = 0;  ///< of converted keys
 };
 
-template <bool Bf16, int D, int Warpgroups>
+template <Type T, int D, int Warpgroups>
 PAGODA_DEVICE void decode_list(const ListArgs& args) {
-  constexpr int threads = list_threads(Warpgroups), compute_warps = compute_threads(Warpgroups) / 32;
-  using Memory = ListMemory<D, Warpgroups>;
+  constexpr int threads = list_threads(T, Warpgroups), compute_warps = compute_threads(Warpgroups) / 32;
+  using Memory = ListMemory<T, D, Warpgroups>;
   extern __shared__ __align__(1024) char memory[];
   const int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0), lane = threadIdx.x & 31;
   const Memory shared{memory, shared_address(memory)};
@@ -276,24 +306,41 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
   constexpr int capacity = Memory::layout.ring / 4 - start_memory(threads, 1);
   const ListStart start =
       find_start<HeadWork, threads, capacity, 1>(args, reinterpret_cast<int*>(memory), min_block_units, 1, 0);
-  if (warp == compute_warps) {
-    ListWalk<HeadWork> walk(args, start, lane);
-    return copy_list_tiles<D, Warpgroups>(args, walk, shared, lane);
+  if constexpr (is_converted(T)) {
+    constexpr bool moves_registers = Warpgroups == 1;  // two blocks on a multiprocessor
+    if (warp >= compute_warps) {
+      if constexpr (moves_registers) decrease_registers<producer_registers>();
+      if (warp == compute_warps) {
+        ListWalk<HeadWork> walk(args, start, lane);
+        copy_list_tiles(args, walk, shared, lane);
+      } else if (warp == compute_warps + 1) {
+        ListWalk<HeadWork> walk(args, start, lane);
+        QueryLoader<T, D, Warpgroups>(args, shared, lane).run(walk);
+      } else {
+        convert_list_tiles(shared, static_cast<int>(threadIdx.x) - (compute_warps + 2) * 32);
+      }
+      return;
+    }
+    if constexpr (moves_registers) increase_registers<multiplier_registers>();
   }
-  if (warp == compute_warps + 1) {
+  if (!is_converted(T) && warp == compute_warps) {
     ListWalk<HeadWork> walk(args, start, lane);
-    return QueryLoader<D, Warpgroups>(args, shared, lane).run(walk);
+    return copy_list_tiles<T, D, Warpgroups>(args, walk, shared, lane);
   }
-  ListMultiplier<Bf16, D, Warpgroups>(args, shared, warp, lane).run();
+  if (!is_converted(T) && warp == compute_warps + 1) {
+    ListWalk<HeadWork> walk(args, start, lane);
+    return QueryLoader<T, D, Warpgroups>(args, shared, lane).run(walk);
+  }
+  ListMultiplier<T, D, Warpgroups>(args, shared, warp, lane).run();
   join_pending<1, D, compute_threads(Warpgroups)>(args, shared.pending(), false, memory + Memory::layout.ring, warp,
                                                   lane);
 }
 
-template <bool Bf16, int D, int Warpgroups>
-__global__ void __launch_bounds__(list_threads(Warpgroups), blocks_per_sm(Warpgroups))
+template <Type T, int D, int Warpgroups>
+__global__ void __launch_bounds__(list_threads(T, Warpgroups), blocks_per_sm(Warpgroups))
     list_kernel(const __grid_constant__ ListArgs args) {
 #if PAGODA_SM90A
-  decode_list<Bf16, D, Warpgroups>(args);
+  decode_list<T, D, Warpgroups>(args);
 #else
   __trap();
 #endif

@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0
+#define PAGODA_TUNED_TYPE Type::fp8_e5m2
+#include "backends/cuda/tuned/wgmma/grouped/list_kernels.inc"
