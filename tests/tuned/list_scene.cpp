@@ -117,6 +117,12 @@ ListScene::ListScene(const ListCase& c) : case_(c), random_(c.seed), lengths_(c.
   q_             = normal(q_type(), static_cast<std::size_t>(c.tokens * c.q_heads * c.head_dim));
   k_             = normal(c.type, static_cast<std::size_t>(num_pages_ * case_.page_size) * row);
   v_             = normal(c.type, k_.size());
+  for (int s = 0; s < (c.rising ? sequences : 0); ++s)
+    for (int token = 0; token < pages_each_ * case_.page_size; ++token)
+      for (int head = 0; head < c.kv_heads; ++head)
+        for (std::size_t d = 0, at = row_of(s, token, head) * static_cast<std::size_t>(c.head_dim);
+             d < static_cast<std::size_t>(c.head_dim); ++d)
+          k_[at + d] = to_bits(c.type, to_float(c.type, k_[at + d]) * (1 + static_cast<float>(token) / 64));
   k_scales_ = make_scales(), v_scales_ = make_scales();
   std::normal_distribution<float> draw(0, 3);
   for (int head = 0; head < (c.sinks ? c.q_heads : 0); ++head) sinks_.push_back(draw(random_));

@@ -37,6 +37,7 @@ struct ListCase {
   bool empty       = true;     ///< some entries have no tokens or no query tokens
   bool sinks       = false;    ///< the query heads have attention sinks
   bool masks       = false;    ///< most query tokens have random masks of up to 128 tokens
+  bool rising      = false;    ///< keys grow along a sequence, so that later scores exceed earlier maxima by far
   int capacity     = 0;        ///< tokens that a sequence may grow to; at least its length
   unsigned seed    = 1;
 };

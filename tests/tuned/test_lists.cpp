@@ -303,6 +303,19 @@ TEST_F(TunedLists, NonFiniteNewestValues) {
   }
 }
 
+// Running maxima rise in later tiles, which rescales what earlier tiles have added.
+TEST_F(TunedLists, RisingMaxima) {
+  for (const Type type : {Type::fp16, Type::bf16, Type::fp8_e4m3, Type::fp8_e5m2, Type::int8})
+    for (const int queries : {1, 16, 32}) {
+      ListCase c{.type        = type,
+                 .kv_heads    = queries == 1 ? 8 : 2,
+                 .max_queries = queries,
+                 .lengths     = {700, 65, 500, 333, 64, 3, 600, 260}};
+      c.rising = true;
+      expect_right(c);
+    }
+}
+
 // A kv head may have scales of 0, as one whose keys or values are all 0.
 TEST_F(TunedLists, ScalesOfZero) {
   for (const Type type : byte_types)
