@@ -17,6 +17,7 @@ NAME = re.compile(
     r"decode/(?P<backend>[^/]+)/(?P<type>\w+)/(?P<q_heads>\d+)x(?P<kv_heads>\d+)x(?P<dim>\d+)(?:-(?P<dim_v>\d+))?"
     r"/B(?P<batch>\d+)(?:q(?P<q_tokens>\d+)(?:of\d+)?)?/(?P<lengths>S\d+|[a-z-]+)/(?:page(?P<page>\d+)|contiguous)(?P<order>-HND)?"
     r"(?:-off(?P<offset>\d+))?(?:-checked)?(?:-batch_invariant)?"
+    r"(?P<options>(?:-window(?P<window>\d+)(?:\+(?P<initial>\d+))?)?(?:-cap[\d.]+)?(?:-alibi)?(?:-sinks)?)"
 )
 SUFFIX = "/manual_time"
 
@@ -36,6 +37,9 @@ class Case:
         self.page = int(part["page"] or 0)
         self.by_head = part["order"] is not None
         self.lengths = lengths_of(part["lengths"], int(part["batch"]))
+        self.has_options = part["options"] != ""
+        #: tokens of a sequence that its query token sees at most: the window, itself and the initial tokens
+        self.most_visible = int(part["window"]) + 1 + int(part["initial"] or 0) if part["window"] else math.inf
         # A reader of contiguous caches has the same problem for all backends of Pagoda and all page sizes.
         first, _, *rest = name.split("/")
         self.problem = "/".join([first, *rest])
@@ -48,7 +52,8 @@ class Case:
     @property
     def bytes(self) -> int:
         row = int(TYPES[self.type].row_bytes(self.dim))
-        return sum(self.lengths) * self.kv_heads * row * (1 if self.latent else 2)
+        tokens = sum(min(length, self.most_visible) for length in self.lengths)
+        return int(tokens) * self.kv_heads * row * (1 if self.latent else 2)
 
 
 def lengths_of(name: str, batch: int) -> list[int]:

@@ -24,8 +24,11 @@ class Peer:
     latents: tuple[tuple[str, int], ...] = ()  #: types and head_dims of latent caches
 
     def cannot(self, case: Case) -> str | None:
-        """The reason for not timing a case, or None. No peer is timed with several query tokens or HND pages."""
+        """The reason for not timing a case, or None. No peer is timed with several query tokens, HND pages or
+        score options."""
         known = (case.type, case.dim) in self.latents if case.latent else case.type in self.types
+        if case.has_options:
+            return "its score options"
         return None if known and case.q_tokens == 1 and not case.by_head else "its type or shape"
 
     def time(self, case: Case) -> tuple[float, str]:

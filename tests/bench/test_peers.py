@@ -56,6 +56,18 @@ class Names(unittest.TestCase):
         self.assertEqual(a.problem, b.problem)
         self.assertNotEqual(a.problem, c.problem)
 
+    def test_windows_are_read_alone_and_not_by_peers(self) -> None:
+        seen, all_read = cases(
+            "generic/fp16/32x8x128/B2/S8192/page16-window4095+4-cap30-alibi-sinks",
+            "generic/fp16/32x8x128/B2/S8192/page16-cap30",
+        )
+        self.assertEqual(seen.bytes, 2 * 4100 * 8 * 2 * 256)
+        self.assertEqual(all_read.bytes, 2 * 8192 * 8 * 2 * 256)
+        peer = Peer()
+        peer.types = ("fp16",)
+        self.assertEqual(peer.cannot(all_read), "its score options")
+        self.assertIsNone(peer.cannot(cases("generic/fp16/32x8x128/B2/S8192/page16")[0]))
+
     def test_rows_with_a_format_have_its_bytes(self) -> None:
         (case,) = cases("generic/fp8_ds_mla/16x1x576-512/B2/S8/page16")
         self.assertEqual(case.bytes, 2 * 8 * 656)
