@@ -39,9 +39,10 @@ constexpr std::int64_t max_visible_tokens(const AttentionOptions& o, std::int64_
 /// where few sequences of a batch have 32 query tokens (bench/NOTES.md, "The second run on an H100"). The generic
 /// kernel issues fewer instructions for 8 bits and reads long contiguous rows at 0.5 to 1.5% more bandwidth; the
 /// hand-tuned ones start sooner, merge splits faster, and balance uneven lengths better. So the generic one is faster
-/// only if rows are whole and long. Score options cost the generic kernel up to half of its speed with fp8, up to 14%
-/// with other types, and the hand-tuned ones at most 4%; they were measured with four query heads to a kv head. Other
-/// cards were not measured, and neither was cu_seqlens_q: the rule is the same with it.
+/// only if rows are whole and long. Score options cost the generic kernel up to half of its speed with fp8 and up to
+/// 14% with other types, and the hand-tuned ones 13% with fp8 and 7% with other types below 60 us, 3% above; they were
+/// measured with four query heads to a kv head. Other cards were not measured, and neither was cu_seqlens_q: the rule
+/// is the same with it.
 ///
 /// With fixed splits the answer must follow from the shape alone, not from the batch or the bounds of a plan.
 constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
