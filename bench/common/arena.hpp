@@ -67,18 +67,17 @@ KOKKOS_INLINE_FUNCTION float arena_scale(std::uint64_t i) {
 
 /// Byte i of an arena of rows of fp8_ds_mla.
 KOKKOS_INLINE_FUNCTION std::uint8_t arena_row_byte(std::uint64_t i) {
-  using T                    = fp8_ds_mla_t;
-  constexpr int bytes        = row_format_of(dtype_v<T>).bytes;
-  constexpr int scales       = pagoda::detail::RowPlaces<T>::scale(0);
-  constexpr int scaled       = pagoda::detail::RowPlaces<T>::scaled_dims;
-  constexpr int rope         = pagoda::detail::RowPlaces<T>::number(scaled);
-  const std::uint64_t row    = i / bytes;
-  const int at               = static_cast<int>(i % bytes);
-  const auto byte_of         = [](std::uint32_t bits, int byte) { return static_cast<std::uint8_t>(bits >> 8 * byte); };
-  const std::uint64_t number = row * bytes + static_cast<std::uint64_t>(at);  // another for each dim and block
-  if (at < scales) return as_stored<fp8_e4m3_t>(stored_deviation<T> * arena_number(number)).bits;
-  if (at >= rope) return byte_of(bfloat16_t(arena_number(number & ~std::uint64_t(1))).bits, at & 1);
-  return byte_of(Kokkos::bit_cast<std::uint32_t>(arena_scale<T>(number & ~std::uint64_t(3))), at & 3);
+  using T              = fp8_ds_mla_t;
+  constexpr int bytes  = row_format_of(dtype_v<T>).bytes;
+  constexpr int scales = pagoda::detail::RowPlaces<T>::scale(0);
+  constexpr int scaled = pagoda::detail::RowPlaces<T>::scaled_dims;
+  constexpr int rope   = pagoda::detail::RowPlaces<T>::number(scaled);
+  static_assert(bytes % 4 == 0 && scales % 4 == 0 && rope % 2 == 0, "numbers do not cross multiples of their size");
+  const int at       = static_cast<int>(i % bytes);
+  const auto byte_of = [](std::uint32_t bits, int byte) { return static_cast<std::uint8_t>(bits >> 8 * byte); };
+  if (at < scales) return as_stored<fp8_e4m3_t>(stored_deviation<T> * arena_number(i)).bits;
+  if (at >= rope) return byte_of(bfloat16_t(arena_number(i & ~std::uint64_t(1))).bits, at & 1);
+  return byte_of(Kokkos::bit_cast<std::uint32_t>(arena_scale<T>(i & ~std::uint64_t(3))), at & 3);
 }
 
 /// Element i of an arena.

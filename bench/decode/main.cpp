@@ -77,15 +77,10 @@ Plan<Exec> make_plan(const Exec& exec, const Case& c, const auto& caches, const 
   });
 }
 
-/// Calls f with a null pointer of the case's type.
-template <class F>
-void by_case_type(const Case& c, const F& f) {
-  pagoda::detail::by_type(c.type, f);
-}
-
 bool can_run(const Exec& exec, const Case& c, const std::string& backend) {
   try {
-    by_case_type(c, [&]<class T>(T*) { make_plan(exec, c, Caches<Exec, T>(exec, c, nullptr, 1), backend); });
+    pagoda::detail::by_type(c.type,
+                            [&]<class T>(T*) { make_plan(exec, c, Caches<Exec, T>(exec, c, nullptr, 1), backend); });
     return true;
   } catch (const InvalidArgument&) {
     return false;
@@ -104,7 +99,8 @@ std::vector<std::string> backends_of(const Exec& exec, const Case& c) {
 /// The default backend of the case.
 std::string default_backend(const Exec& exec, const Case& c) {
   std::string name;
-  by_case_type(c, [&]<class T>(T*) { name = make_plan(exec, c, Caches<Exec, T>(exec, c, nullptr, 1), "").backend(); });
+  pagoda::detail::by_type(
+      c.type, [&]<class T>(T*) { name = make_plan(exec, c, Caches<Exec, T>(exec, c, nullptr, 1), "").backend(); });
   return name;
 }
 
@@ -198,7 +194,7 @@ int run_all(Harness& harness) {
     for (const std::string& backend : backends_of(session.exec, c))
       harness.add(c.name(backend), [&session, c, backend] {
         Result r;
-        by_case_type(c, [&]<class T>(T*) { r = measure<T>(session, c, backend); });
+        pagoda::detail::by_type(c.type, [&]<class T>(T*) { r = measure<T>(session, c, backend); });
         return outcome_of(session, c, backend, r);
       });
   return harness.run();
