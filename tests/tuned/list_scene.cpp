@@ -92,10 +92,14 @@ bool same(double got, double right, double tolerance) {
 
 }  // namespace
 
+const char* name_of(Type type) {
+  const char* const names[] = {"fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "fp32", "int8", "int4"};
+  return names[static_cast<int>(type)];
+}
+
 std::string describe(const ListCase& c) {
   const char* const places[] = {"paged", "csr", "contiguous"};
-  const char* const types[]  = {"fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "fp32", "int8", "int4"};
-  return std::string(types[static_cast<int>(c.type)]) + ", head_dim " + std::to_string(c.head_dim) + ", heads " +
+  return std::string(name_of(c.type)) + ", head_dim " + std::to_string(c.head_dim) + ", heads " +
          std::to_string(c.q_heads) + "/" + std::to_string(c.kv_heads) + ", " + std::to_string(c.max_queries) +
          " queries, " + places[static_cast<int>(c.place)] + " " + std::to_string(c.page_size) +
          (c.heads_first ? ", HND" : "") + ", scales " + std::to_string(static_cast<int>(c.scales)) + ", seed " +

@@ -41,6 +41,7 @@ struct ListCase {
   int capacity     = 0;        ///< tokens that a sequence may grow to; at least its length
   unsigned seed    = 1;
 };
+const char* name_of(Type type);
 std::string describe(const ListCase& c);
 
 template <class T>

@@ -33,6 +33,15 @@ class TunedLists : public ::testing::Test {
     ASSERT_TRUE(scene.decode());
     EXPECT_EQ(scene.difference(), "");
   }
+  /// Entries of the second sequence, between which is one of all tokens of the first. c.lengths: long and short.
+  static void expect_right_with_one_long(ListCase c) {
+    c.tokens = 12, c.levels = 1, c.empty = false;
+    ListScene scene(c);
+    for (Entry& e : scene.list().entries) e.sequence = 1, e.first = 0, e.last = -1;
+    scene.list().entries[1].sequence = 0;
+    scene.upload_list();
+    expect_right(scene);
+  }
   /// Each kernel, and groups that do not fill eights: query heads, kv heads, query tokens of an entry, head_dim. With
   /// one query head to a kv head, up to 8 rows run in the warp kernel if an entry has one query token, or hides
   /// nothing.
@@ -86,10 +95,8 @@ class ByteLists : public TunedLists, public ::testing::WithParamInterface<Type> 
     return all;
   }
 };
-INSTANTIATE_TEST_SUITE_P(
-    Types, ByteLists, ::testing::Values(Type::fp8_e4m3, Type::fp8_e5m2, Type::int8), [](const auto& type) {
-      return std::string(type.param == Type::int8 ? "int8" : type.param == Type::fp8_e4m3 ? "fp8_e4m3" : "fp8_e5m2");
-    });
+INSTANTIATE_TEST_SUITE_P(Types, ByteLists, ::testing::Values(Type::fp8_e4m3, Type::fp8_e5m2, Type::int8),
+                         [](const auto& type) { return std::string(name_of(type.param)); });
 
 TEST_P(ByteLists, RandomForests) {
   for (ListCase c : kinds())
@@ -126,12 +133,8 @@ TEST_P(ByteLists, OneLongEntry) {
                .max_queries = queries,
                .page_size   = 64,
                .scales      = Scales::of_heads};
-    c.lengths = {20000, 40, 70}, c.tokens = 12, c.levels = 1, c.empty = false;
-    ListScene scene(c);
-    for (Entry& e : scene.list().entries) e.sequence = 1, e.first = 0, e.last = -1;
-    scene.list().entries[1].sequence = 0;
-    scene.upload_list();
-    expect_right(scene);
+    c.lengths = {20000, 40, 70};
+    expect_right_with_one_long(c);
   }
 }
 TEST_P(ByteLists, Sinks) {
@@ -231,12 +234,8 @@ TEST_F(TunedLists, OneLongEntry) {
   for (const int queries : {1, 8, 100})
     for (const int heads : {1, 2}) {
       ListCase c{.head_dim = 64, .q_heads = heads, .kv_heads = heads, .max_queries = queries, .page_size = 64};
-      c.lengths = {60000, 40, 70}, c.tokens = 12, c.levels = 1, c.empty = false;
-      ListScene scene(c);
-      for (Entry& e : scene.list().entries) e.sequence = 1, e.first = 0, e.last = -1;
-      scene.list().entries[1].sequence = 0;
-      scene.upload_list();
-      expect_right(scene);
+      c.lengths = {60000, 40, 70};
+      expect_right_with_one_long(c);
     }
 }
 
