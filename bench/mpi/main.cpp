@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/common/arena.hpp"
+#include "bench/stream/gpu_space.hpp"
 #include "bench/stream/stream_read.hpp"
 
 #include <pagoda/mpi.hpp>
@@ -19,8 +20,9 @@
 #include <vector>
 
 /// A sequence of N tokens over the ranks: a step of all ranks, beside the decode of a rank's shard alone, a step
-/// without tokens (what the collective and the merge cost), and a bare read of the shard's bytes. Kokkos gives each
-/// rank of a host a GPU of its own.
+/// without tokens (what the collective and the merge cost), and a bare read of the shard's bytes. Steps by NCCL and the
+/// decode are also timed in CUDA graphs of several, as the layers of a model. Kokkos gives each rank of a host a GPU of
+/// its own.
 namespace pagoda::bench {
 namespace {
 
@@ -30,23 +32,44 @@ using Memory = Exec::memory_space;
 
 constexpr int kv_heads = 8, q_heads = 32, dim = 128, page_size = 16;
 
-/// Median over `samples` calls, each between two fences, of the slowest rank. The ranks begin together.
-template <class Call>
-double seconds_of(const Exec& exec, int samples, const Call& call) {
+/// Median over `samples` samples of the slowest rank. The ranks begin each together.
+template <class Sample>
+double median_of(int samples, const Sample& sample) {
   std::vector<double> all;
   for (int i = -2; i < samples; ++i) {
-    exec.fence("Pagoda::bench::sample");
     MPI_Barrier(MPI_COMM_WORLD);
-    const double begin = MPI_Wtime();
-    call();
-    exec.fence("Pagoda::bench::sample");
-    double seconds = MPI_Wtime() - begin;
+    double seconds = sample();
     MPI_Allreduce(MPI_IN_PLACE, &seconds, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     if (i >= 0) all.push_back(seconds);
   }
   std::nth_element(all.begin(), all.begin() + samples / 2, all.end());
   return all[static_cast<std::size_t>(samples) / 2];
 }
+
+/// Seconds of a call between two fences.
+template <class Call>
+double seconds_of(const Exec& exec, int samples, const Call& call) {
+  exec.fence("Pagoda::bench::sample");
+  return median_of(samples, [&] {
+    const double begin = MPI_Wtime();
+    call();
+    exec.fence("Pagoda::bench::sample");
+    return MPI_Wtime() - begin;
+  });
+}
+
+/// Seconds of a call in a graph of several.
+#if defined(PAGODA_BENCH_GPU)
+constexpr int calls_in_graph = 8;
+template <class Call>
+double seconds_in_graph(const Exec& exec, int samples, const Call& call) {
+  exec.fence("Pagoda::bench::sample");
+  const gpu::Graph graph(gpu::stream_of(exec), [&] {
+    for (int i = 0; i < calls_in_graph; ++i) call();
+  });
+  return median_of(samples, [&] { return graph.seconds(); }) / calls_in_graph;
+}
+#endif
 
 struct FillPages {
   Kokkos::View<T****, Kokkos::LayoutRight, Memory> pages;
@@ -104,6 +127,12 @@ void measure(std::int64_t tokens, int samples) {
   if (rank == 0)
     std::printf("%lld tokens on %d ranks, %s, backend %s: read %.1f us, decode of the shard %.1f us\n",
                 static_cast<long long>(tokens), ranks, Exec::name(), plan.backend().c_str(), read * 1e6, local * 1e6);
+#if defined(PAGODA_BENCH_GPU)
+  const double local_in_graph = seconds_in_graph(exec, samples, [&] { pagoda::decode(exec, plan, q, kv, out, lse); });
+  if (rank == 0)
+    std::printf("  in a graph of %d: decode of the shard %.1f us, read / decode %.1f%%\n", calls_in_graph,
+                local_in_graph * 1e6, 100 * read / local_in_graph);
+#endif
 
   for (const auto heads : {mpi::MergedHeads::all, mpi::MergedHeads::own}) {
     const bool own = heads == mpi::MergedHeads::own;
@@ -140,6 +169,16 @@ void measure(std::int64_t tokens, int samples) {
             "without tokens %.1f us; read / step %.1f%%\n",
             own ? "own" : "all", nccl ? "NCCL" : "MPI", parallel.message_bytes(), gpu_aware ? "device" : "host",
             step * 1e6, (step - local) * 1e6, without_tokens * 1e6, 100 * read / step);
+#if defined(PAGODA_BENCH_GPU)
+      if (!nccl) continue;
+      const double in_graph =
+          seconds_in_graph(exec, samples, [&] { parallel.decode(exec, plan, q, kv, merged, merged_lse); });
+      const double empty_in_graph =
+          seconds_in_graph(exec, samples, [&] { parallel.decode(exec, plan, q, empty, merged, merged_lse); });
+      if (rank == 0)
+        std::printf("  in a graph of %d: step %.1f us, a step without tokens %.1f us; read / step %.1f%%\n",
+                    calls_in_graph, in_graph * 1e6, empty_in_graph * 1e6, 100 * read / in_graph);
+#endif
     }
   }
 }

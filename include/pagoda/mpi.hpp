@@ -114,6 +114,11 @@ PAGODA_MPI_EXPORT bool has_nccl();
 /// of MPI tells whether the ranks' calls succeeded while the GPUs decode, and the exchange of the states follows on
 /// exec's stream. An error of the GPU in that time is noticed only by its own rank. Steps of one object run on one
 /// instance, or on instances that the caller orders. MPI must allow calls from the thread that calls decode.
+///
+/// CUDA graphs: Steps with Transport::nccl can be captured (cudaStreamCaptureModeThreadLocal). The ranks agree while
+/// they capture, and not in replays: all ranks launch the graph equally often, in the same order with other steps. A
+/// rank that does not launch it lets the others wait. Steps with Transport::mpi need the host; decode throws
+/// InvalidArgument if exec captures.
 template <class ExecutionSpace>
 class ContextParallel {
  public:

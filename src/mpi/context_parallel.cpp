@@ -2,6 +2,7 @@
 #include <pagoda/merge.hpp>
 #include <pagoda/mpi.hpp>
 
+#include "backends/machines.hpp"
 #include "src/base/checks.hpp"
 #include "src/base/spaces.hpp"
 #include "src/mpi/agreement.hpp"
@@ -204,6 +205,10 @@ struct ContextParallel<ExecutionSpace>::Impl {
   /// The part of a step before the collective.
   void decode_shard(const Plan<ExecutionSpace>& plan, const detail::Problem& p) {
     check_step(plan, p);
+    detail::require(
+        nccl || !detail::MachineOf<ExecutionSpace>::Stream::capturing(exec),
+        "pagoda::mpi::ContextParallel::decode: exec captures a graph; allowed with Transport::nccl, because "
+        "MPI exchanges the states on the host");
     std::byte* const own = own_messages();
     detail::decode(exec, plan,
                    detail::Problem{p.kv, p.q, layout.outs(own, p.q.extent[0], options.num_q_heads),

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/mpi/shards.hpp"
 
+#if defined(KOKKOS_ENABLE_CUDA)
+#include "tests/discipline/captured_graph.hpp"
+
+#include <cstring>
+#endif
+
 namespace pagoda::test {
 namespace {
 
@@ -148,6 +154,82 @@ TYPED_TEST(ContextParallel, Nccl) {
       this->expect_right(several, {.deal = deal, .merged = merged, .steps = 2, .transport = mpi::Transport::nccl});
     }
 }
+
+#if defined(KOKKOS_ENABLE_CUDA)
+/// A step of all ranks, on a stream that can capture.
+template <class T>
+struct CudaSteps {
+  using Exec      = Kokkos::Cuda;
+  const int ranks = size_of_comm(world), rank = rank_of(world);
+  const Exec exec = Kokkos::Experimental::partition_space(Exec(), 1)[0];
+  const Sample<T> sample{{.lengths = {37, 0, 1, 200, 5, 64}, .num_q_heads = 12, .num_kv_heads = 3, .head_dim = 48}};
+  const Shard<Exec, T> shard{sample, tokens_of_rank(sample.shape().lengths, ranks, rank, Deal::pages, 1)};
+  const Plan<Exec> plan = pagoda::plan(exec, shard.kv(), plan_options(sample, shard));
+  mpi::ContextParallel<Exec> parallel;
+
+  CudaSteps(mpi::MergedHeads merged, mpi::Transport transport)
+      : parallel(exec, world,
+                 {.num_q_heads      = shard.heads,
+                  .head_dim_v       = sample.head_dim_v(),
+                  .max_query_tokens = sample.query_tokens(),
+                  .merged_heads     = merged,
+                  .state_type       = dtype_v<T> == DType::fp64 ? DType::fp64 : DType::fp32,
+                  .transport        = transport}) {}
+  void step(const Results<Exec, T>& r) { parallel.decode(exec, plan, shard.q, shard.kv(), r.out, r.lse); }
+};
+
+template <class T>
+bool same_bits(const Results<Kokkos::Cuda, T>& a, const Results<Kokkos::Cuda, T>& b) {
+  const auto same = [](const auto& x, const auto& y) {
+    const auto host_x = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), x);
+    const auto host_y = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), y);
+    return std::memcmp(host_x.data(), host_y.data(), host_x.size() * sizeof(*host_x.data())) == 0;
+  };
+  return same(a.out, b.out) && same(a.lse, b.lse);
+}
+
+// Two steps in a graph. Replays read the lengths of that time: first all, then those of the last rank alone.
+TYPED_TEST(ContextParallel, NcclInACudaGraph) {
+  if (!std::is_same_v<typename TypeParam::space, Kokkos::Cuda>) GTEST_SKIP() << "graphs of CUDA";
+  if (const std::string reason = why_no_nccl<typename TypeParam::space>(); !reason.empty()) GTEST_SKIP() << reason;
+  using T = typename TypeParam::type;
+  for (const auto merged : {mpi::MergedHeads::all, mpi::MergedHeads::own}) {
+    CudaSteps<T> steps(merged, mpi::Transport::nccl);
+    const bool own  = merged == mpi::MergedHeads::own;
+    const int heads = own ? steps.shard.heads / steps.ranks : steps.shard.heads, first = own ? steps.rank * heads : 0;
+    const Results<Kokkos::Cuda, T> one(steps.sample, first, heads), two(steps.sample, first, heads);
+    steps.exec.fence();
+    const Graph graph(steps.exec.cuda_stream(), cudaStreamCaptureModeThreadLocal, [&] {
+      steps.step(one);
+      steps.step(two);
+    });
+    EXPECT_TRUE(graph.ok());
+    for (const bool all : {true, false}) {
+      if (!all && steps.rank != steps.ranks - 1) Kokkos::deep_copy(steps.shard.lengths, 0);
+      for (int replay = 0; replay < 3; ++replay) graph.launch();
+      const Results<Kokkos::Cuda, T> eager(steps.sample, first, heads);
+      steps.step(eager);
+      steps.exec.fence();
+      EXPECT_TRUE(same_bits(one, eager) && same_bits(two, eager)) << (own ? "own heads" : "all heads");
+      if (!all) continue;
+      EXPECT_TRUE(one.right(steps.sample, own ? world : MPI_COMM_SELF, steps.plan.schedule().kernel.probability_type));
+    }
+  }
+}
+
+TYPED_TEST(ContextParallel, MpiInACudaGraphIsRefused) {
+  if (!std::is_same_v<typename TypeParam::space, Kokkos::Cuda>) GTEST_SKIP() << "graphs of CUDA";
+  if (size_of_comm(world) == 1) GTEST_SKIP() << "one rank exchanges nothing";
+  using T = typename TypeParam::type;
+  CudaSteps<T> steps(mpi::MergedHeads::all, mpi::Transport::mpi);
+  const Results<Kokkos::Cuda, T> results(steps.sample, 0, steps.shard.heads);
+  steps.exec.fence();
+  const Graph graph(steps.exec.cuda_stream(), cudaStreamCaptureModeThreadLocal, [&] {
+    expect_throw_with<InvalidArgument>([&] { steps.step(results); }, {"exec captures a graph", "Transport::nccl"});
+  });
+  EXPECT_FALSE(graph.ok());
+}
+#endif
 
 // A 16-bit type of states rounds once more, for each rank.
 TYPED_TEST(ContextParallel, StatesOfFewerBits) {
