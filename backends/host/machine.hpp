@@ -48,7 +48,7 @@ struct HostMachine : MachineDefaults<ExecutionSpace>, OneLane {
 #if defined(__NVCC__)
   // nvcc parses host kernels too and rejects vector types in them. In a CUDA build the compiler vectorizes.
   template <class Acc, int W>
-  using Vec = ArrayVec<Acc, W>;
+  using Vec = ArrayVec<Acc, W, W>;
 #else
   template <class Acc, int W>
   using Vec = plain::SimdVec<Acc, W>;

@@ -11,8 +11,9 @@
 namespace pagoda::detail {
 
 /// W numbers that one lane processes together, in plain code. A machine with vector registers has its own type with
-/// this interface (backends/host/simd_vec.hpp).
-template <class Acc, int W>
+/// this interface (backends/host/simd_vec.hpp). Sums: of a dot product, a power of two. More sums have shorter chains,
+/// which round less, and take registers.
+template <class Acc, int W, int Sums = 2>
 struct ArrayVec {
   Acc at[W];
 
@@ -70,13 +71,18 @@ struct ArrayVec {
     return v;
   }
 
-  /// Accumulates a dot product in two sums; one sum would be a single chain of dependent, rounded additions.
+  /// Accumulates a dot product in several sums; one sum would be a single chain of dependent, rounded additions.
   struct Dot {
-    Acc even = Acc(0), odd = Acc(0);
+    Acc sums[Sums] = {};
     KOKKOS_FUNCTION void add_product(const ArrayVec& x, const ArrayVec& y) {
-      for (int j = 0; j < W; ++j) (j % 2 == 0 ? even : odd) += x.at[j] * y.at[j];
+      for (int j = 0; j < W; ++j) sums[j % Sums] += x.at[j] * y.at[j];
     }
-    KOKKOS_FUNCTION Acc total() const { return even + odd; }
+    KOKKOS_FUNCTION Acc total() const {
+      Dot left = *this;
+      for (int n = Sums / 2; n > 0; n /= 2)
+        for (int j = 0; j < n; ++j) left.sums[j] += left.sums[j + n];
+      return left.sums[0];
+    }
   };
 };
 
