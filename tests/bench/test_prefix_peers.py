@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -24,6 +25,11 @@ DRAFTS = "prefix/tree/fp16/32x8x128/drafts70/B2/S100/page16"
 
 class Fake:
     name, version = "flashinfer", "0"
+    left = 9  #: problems before the GPU takes no more work
+
+    def usable(self) -> bool:
+        self.left -= 1
+        return self.left > 0
 
     def time_tree(self, case: PrefixCase) -> tuple[float, str, float]:
         if case.drafts:
@@ -79,28 +85,49 @@ class Tables(unittest.TestCase):
 
 
 class Rows(unittest.TestCase):
-    def run_problem(self, name: str) -> tuple[bool, list[dict[str, Any]], dict[str, str]]:
+    def run_problems(
+        self, *names: str, left: int = 9, ours: Any = None
+    ) -> tuple[bool, list[dict[str, Any]], dict[str, str]]:
         notes: dict[str, str] = {}
-        figures = {name: {"name": name + SUFFIX, "us": 8.0, "floor_us": 4.0}}
+        figures = {name: {"name": name + SUFFIX, "us": 8.0, "floor_us": 4.0} for name in names}
+        peer, problems = Fake(), [[PrefixCase(name)] for name in names]
+        peer.left = left
         with tempfile.TemporaryDirectory() as folder:
-            journal = Journal(Path(folder) / "peers.jsonl")
-            with mock.patch.object(prefix_peers, "ours", lambda bench, ways: (figures, {"git": "a", "device": "x"})):
-                ran = prefix_peers.measure(Fake(), "bench", [PrefixCase(name)], journal, notes)
+            file = Path(folder) / "peers.jsonl"
+            file.write_text("")
+            ran_bench = ours or (lambda bench, ways: (figures, {"git": "a", "device": "x"}))
+            with mock.patch.object(prefix_peers, "ours", ran_bench):
+                ran = prefix_peers.measure(peer, "bench", problems, Journal(file), notes)
             from results import load_lines
 
-            return ran, load_lines((Path(folder) / "peers.jsonl").read_text())["benchmarks"], notes
+            return ran, load_lines(file.read_text())["benchmarks"], notes
 
     def test_a_peer_stands_beside_ours(self) -> None:
-        ran, rows, notes = self.run_problem(TREE)
+        ran, rows, notes = self.run_problems(TREE)
         self.assertTrue(ran)
         self.assertEqual([row["name"] for row in rows], [TREE.replace("packed", "flashinfer") + SUFFIX, TREE + SUFFIX])
         self.assertEqual((rows[0]["us"], rows[0]["ratio"], rows[0]["planning_us"]), (5.0, 1.25, 700.0))
-        self.assertEqual(notes, {})
+        self.assertEqual((rows[0]["label"], notes), ("cascade", {}))
 
-    def test_what_fails_is_noted(self) -> None:
-        ran, rows, notes = self.run_problem(DRAFTS)
-        self.assertEqual((ran, len(rows)), (True, 1))
+    def test_what_fails_is_noted_and_the_rest_goes_on(self) -> None:
+        ran, rows, notes = self.run_problems(DRAFTS, TREE)
+        self.assertEqual((ran, len(rows)), (True, 3))
         self.assertEqual(list(notes.values()), ["RuntimeError: no drafts"])
+
+    def test_problems_behind_a_broken_gpu_are_left_for_the_next_run(self) -> None:
+        other = TREE.replace("tree4", "tree5")
+        _, rows, _ = self.run_problems(TREE, other, left=1)
+        self.assertEqual([row["name"] for row in rows], [TREE.replace("packed", "flashinfer") + SUFFIX, TREE + SUFFIX])
+
+    def test_without_figures_of_ours_the_run_goes_on(self) -> None:
+        def fails(bench: str, ways: list[PrefixCase]) -> Any:
+            raise subprocess.CalledProcessError(1, bench)
+
+        self.assertEqual(self.run_problems(TREE, ours=fails)[:2], (False, []))
+
+    def test_the_first_expression_comes_first(self) -> None:
+        names = ["tree1/a", "tree2/a", "tree2/b", "drafts"]
+        self.assertEqual(prefix_peers.chosen(names, ["tree2/b", "tree", "none"]), ["tree2/b", "tree1/a", "tree2/a"])
 
 
 if __name__ == "__main__":
