@@ -99,6 +99,7 @@ class TunedBackend : public Backend<Kokkos::Cuda> {
                                   .sm              = device.sm,
                                   .num_sms         = device.num_sms,
                                   .changes_scores  = s.options.changes_scores(),
+                                  .changes_tokens  = s.options.changes_tokens(),
                                   .fixed_splits    = s.fixed_splits});
   }
 

@@ -39,7 +39,8 @@ struct CaseOptions {
   /// The slope and the sink of a query head, where the case has them.
   float alibi_slope(int head) const { return -0.01f * static_cast<float>(1 + head % 8); }
   float sink(int head) const { return static_cast<float>(head % 5 - 2); }
-  bool any() const { return window_left >= 0 || logit_soft_cap > 0 || alibi || sinks; }
+  bool any() const { return changes_tokens() || sinks; }
+  bool changes_tokens() const { return window_left >= 0 || logit_soft_cap > 0 || alibi; }
 };
 
 /// One decode: the newest query tokens (one, as a rule) of each of `lengths.size()` sequences.

@@ -42,6 +42,7 @@ detail::DecodeBounds bounds_of(const Case& c, int num_sms) {
           .sm              = 90,
           .num_sms         = num_sms,
           .changes_scores  = c.options.any(),
+          .changes_tokens  = c.options.changes_tokens(),
           .fixed_splits    = c.exactness != Exactness::fast};
 }
 
@@ -55,13 +56,16 @@ constexpr double one_card_ratio = 1.012;
 /// The same for exact plans at 100 us and more.
 constexpr double exact_ratio = 1.035, infinity = std::numeric_limits<double>::infinity();
 
-/// The rule does not know how long single sequences are, or how many of them have many query tokens.
+/// The rule does not know how long single sequences are, how many of them have many query tokens, and the card's
+/// bandwidth.
 ///  - One long sequence beside short ones: generic is 3% faster on the H100, tuned 1% on the H200.
 ///  - 4 of 64 sequences with 32 query tokens: generic is up to 12% faster. Tuned is 1.2 times as fast if one of them
 ///    has 32, and up to 5 times if all have.
+///  - 1 GB of fp8 with ALiBi: generic is 4% faster on the H100, tuned 23% on the H200.
 bool cannot_be_known(const Case& c) {
   const std::string name = c.name("tuned");
-  return name.find("/one-long/") != std::string::npos || name.find("q32of4/") != std::string::npos;
+  return name.find("/one-long/") != std::string::npos || name.find("q32of4/") != std::string::npos ||
+         name.find("fp8_e4m3/32x8x128/B64/S16384/page16-alibi") != std::string::npos;
 }
 
 TEST(DefaultBackend, IsNeverMuchSlowerThanTheOther) {

@@ -50,7 +50,9 @@ struct AttentionOptions {
 
   /// Whether an option changes scores or hides tokens. The causal mask does not count: it hides nothing from a single
   /// query token.
-  bool changes_scores() const { return window_left >= 0 || logit_soft_cap > 0 || alibi_slopes || sinks; }
+  bool changes_scores() const { return changes_tokens() || sinks; }
+  /// The same without sinks, which are a number for a whole row.
+  bool changes_tokens() const { return window_left >= 0 || logit_soft_cap > 0 || alibi_slopes; }
 };
 
 /// The generic kernel of a plan, and what it requires of the caches and queries that it decodes.
