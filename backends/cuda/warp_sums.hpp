@@ -38,16 +38,8 @@ KOKKOS_INLINE_FUNCTION float sum_of_group(float x) {
 }
 
 /// The maximum of x over aligned groups of Lanes lanes, in all of them.
-template <int Lanes>
-KOKKOS_INLINE_FUNCTION float max_of_group(float x) {
-#if defined(__CUDA_ARCH__)
-  PAGODA_UNROLL_ALL
-  for (int d = 1; d < Lanes; d *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
-#endif
-  return x;
-}
-template <int Lanes>
-KOKKOS_INLINE_FUNCTION int max_of_group(int x) {
+template <int Lanes, class T>
+KOKKOS_INLINE_FUNCTION T max_of_group(T x) {
 #if defined(__CUDA_ARCH__)
   PAGODA_UNROLL_ALL
   for (int d = 1; d < Lanes; d *= 2) x = max(x, __shfl_xor_sync(~0u, x, d));
