@@ -101,7 +101,9 @@ TYPED_TEST(Exact, BitsDependOnTheSequenceAlone) {
   for_each_plan<Space, T>([&](auto& all, auto options) {
     const auto expected = alone(all, options);
     for (int round = 0; round < 6; ++round) {
-      const auto b        = all.batch(all.random_ids(round % 2 == 0 ? 4 : 40));
+      std::vector<int> ids = all.random_ids(round % 2 == 0 ? 4 : 40);
+      if (round == 4) ids.assign(1 + all.random_below(40), ids[0]);  // even batches are distributed in another way
+      const auto b        = all.batch(ids);
       const int size      = static_cast<int>(b.ids.size());
       options.max_batch   = size + all.random_below(50);
       options.max_seq_len = all.longest() + all.random_below(3000);
@@ -212,6 +214,28 @@ TEST(ExactErrors, RefusedByName) {
 template <class Param>
 struct ExactGraph : testing::Test {};
 TYPED_TEST_SUITE(ExactGraph, lists::Plain::of<Kokkos::Cuda>, Names);
+
+// With many heads long sequences have longer splits than short ones.
+TYPED_TEST(ExactGraph, LongSequencesOfManyHeads) {
+  using Space = Kokkos::Cuda;
+  using T     = typename TypeParam::type;
+  const Space exec;
+  const Sequences<Space, T> all({.num_q_heads = 32, .num_kv_heads = 32, .head_dim = 64}, lengths, 9);
+  auto options           = all.options();
+  options.exactness      = Exactness::batch_invariant;
+  const auto expected    = alone(all, options);
+  options.max_seq_len    = all.longest();
+  const auto expect_bits = [&](const std::vector<int>& ids) {
+    const auto b      = all.batch(ids);
+    options.max_batch = static_cast<int>(ids.size());
+    all.clear(exec, b);
+    all.decode(exec, plan(exec, all.cache(b), options), b);
+    expect_same(all, b, expected, detail::concat(ids.size(), " sequences"));
+  };
+  expect_bits({0, 0, 0, 0, 0, 0, 0, 0, 0});
+  expect_bits({3, 0, 12, 4, 0, 14});
+  expect_bits({12, 12, 14, 12, 14, 12, 12, 12, 14, 12});
+}
 
 // A captured decode, replayed for other sequences and pages.
 TYPED_TEST(ExactGraph, ReplaysGiveTheSameBits) {

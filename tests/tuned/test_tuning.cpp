@@ -17,6 +17,22 @@ namespace {
 
 using namespace warp;
 
+// 128 splits of all kv heads remain, and none is longer than four of the shortest ones.
+TEST(Tuning, LongSequencesHaveLongerFixedSplits) {
+  for (const int shortest : {6, 7, 8})
+    for (const int kv_heads : {1, 2, 8, 32, 128})
+      for (int tiles = 0; tiles < 20000; tiles += 1 + tiles / 50) {
+        const int shift = fixed_split_shift(shortest, tiles, kv_heads);
+        EXPECT_GE(shift, shortest);
+        EXPECT_LE(shift, shortest + 2);
+        const auto splits = [&](int s) { return std::int64_t(tiles) * kv_heads >> s; };
+        if (shift > shortest) EXPECT_GE(splits(shift), 128) << tiles << " tiles, " << kv_heads << " kv heads";
+        if (shift < shortest + 2) EXPECT_LT(splits(shift + 1), 128) << tiles << " tiles, " << kv_heads << " kv heads";
+      }
+  EXPECT_EQ(fixed_split_shift(6, 131072 / 16, 8), 8);
+  EXPECT_EQ(fixed_split_shift(6, 4096 / 16, 8), 6);
+}
+
 TEST(Tuning, BlocksFitTheirMultiprocessor) {
   for (const Card& card : cards)
     for (const auto& [tile, head_dim] : {std::pair{TileBytes(half128), 128},

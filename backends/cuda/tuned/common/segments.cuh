@@ -45,9 +45,10 @@ PAGODA_DEVICE EntryView entry_of(const Args& a, int batch) {
   return {sequence, 0, __ldg(a.seq_lens + sequence), batch, 1};
 }
 
-/// Tiles of all sequences, sequences with tokens, and whether none is much longer than the others.
+/// Tiles of all sequences and of the longest one, sequences with tokens, and whether none is much longer than the
+/// others.
 struct BatchTotals {
-  int tiles, sequences;
+  int tiles, longest, sequences;
   bool even;
 };
 
@@ -93,7 +94,7 @@ class SequenceLengths {
     }
     tiles = __reduce_add_sync(~0u, tiles), longest = __reduce_max_sync(~0u, longest);
     sequences = __reduce_add_sync(~0u, sequences);
-    return {tiles, sequences, detail::even_lengths(longest, sequences, tiles)};
+    return {tiles, longest, sequences, detail::even_lengths(longest, sequences, tiles)};
   }
 
  private:

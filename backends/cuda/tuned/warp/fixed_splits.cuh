@@ -5,11 +5,12 @@
 #include "backends/cuda/tuned/warp/fixed_walk.cuh"
 #include "backends/cuda/tuned/warp/kernel.cuh"
 
-/// The kernel of fixed splits (pagoda::Exactness). A batch head is divided into splits of 2^split_shift tiles, from its
-/// first token on, and 2^fixed_run_shift splits are a run. The states of the warps are added to that of a split, those
-/// of a run's splits one after another, and then those of the runs. So the bits of its results follow from its length
-/// and its data. Which blocks carry out the splits changes nothing: the splits of a batch head that one block has alone
-/// are added in shared memory, others through device memory, in the same order and by the same operations (QuadState).
+/// The kernel of fixed splits (pagoda::Exactness). A batch head is divided into splits of 2^shift tiles
+/// (fixed_split_shift), from its first token on, and 2^fixed_run_shift splits are a run. The states of the warps are
+/// added to that of a split, those of a run's splits one after another, and then those of the runs. So the bits of its
+/// results follow from its length and its data. Which blocks carry out the splits changes nothing: the splits of a
+/// batch head that one block has alone are added in shared memory, others through device memory, in the same order and
+/// by the same operations (QuadState).
 namespace pagoda::tuned::warp {
 
 /// One warp of a block. Each warp has a ring of stages, as in decode_block; copies run on across splits and segments.
@@ -53,8 +54,8 @@ PAGODA_DEVICE void decode_fixed_splits(const FixedSplitArgs& args) {
     for (int split = s.first_split; split < s.end_split; ++split) {
       if (split > s.first_split) rows.reset();
       FixedSegment part = s;  // the split alone
-      part.first_tile   = (split << walk.shift()) + warp;
-      add_tiles(args, part, min(s.end_tile(), (split + 1) << walk.shift()), ring, rows, producer, copies, issued, used,
+      part.first_tile   = (split << s.shift) + warp;
+      add_tiles(args, part, min(s.end_tile(), (split + 1) << s.shift), ring, rows, producer, copies, issued, used,
                 lane);
       states.add(args, rows, {s.batch, s.head, split, s.first_slot + split, split + 1 == s.num_splits, alone}, warp,
                  lane);

@@ -98,8 +98,8 @@ void set_options(const Problem& p, OptionArgs& a) {
 int fixed_split_tokens_of(const Problem& p) {
   return fixed_split_tokens(tile_bytes_of(p), p.head_dim, group_size_of(p));
 }
-std::int64_t fixed_split_slots_of(const Problem& p) {
-  return fixed_split_slots(std::int64_t(p.max_batch) * p.num_kv_heads, p.max_seq_len, fixed_split_tokens_of(p));
+std::int64_t fixed_split_slots_of(const Problem& p) {  // of a batch head
+  return fixed_split_slots(p.max_seq_len, fixed_split_tokens_of(p));
 }
 Block fixed_block_for(const Problem& p, const Device& d) {
   return fixed_split_block(tile_bytes_of(p), p.head_dim, group_size_of(p), d);
@@ -131,8 +131,8 @@ bool decode_fixed(const LaunchShape& shape, const Problem& p, const Device& d, v
   FixedSplitArgs a{};
   set_args(p, shape, tile_tokens, a);
   set_maps(p, a);
-  a.slots     = static_cast<char*>(workspace);
-  a.max_slots = fixed_split_slots_of(p);
+  a.slots          = static_cast<char*>(workspace);
+  a.slots_per_head = static_cast<int>(fixed_split_slots_of(p));
   while ((tile_tokens << a.split_shift) < fixed_split_tokens_of(p)) ++a.split_shift;
   // Fewer blocks give the same bits, where the stream may use fewer multiprocessors.
   for (std::int64_t blocks = shape.blocks; blocks > 0; blocks /= 2)
@@ -181,7 +181,8 @@ std::size_t workspace_bytes(const Problem& p, const Device& d) {
   if (is_list(p))
     return sizeof(QuadPartial) * 2 * std::size_t(d.num_sms) * list_warps * std::size_t(list_partial_quads(p.head_dim));
   if (p.fixed_splits)
-    return fixed_quad_bytes * static_cast<std::size_t>(fixed_split_slots_of(p)) * quads_of_batch_head(p);
+    return std::size_t(fixed_quad_bytes) * p.max_batch * p.num_kv_heads * fixed_split_slots_of(p) *
+           quads_of_batch_head(p);
   const int heads = may_read_two_heads(p) ? 2 : 1;
   return sizeof(QuadPartial) * 2 * std::size_t(d.num_sms) * warps_per_sm * heads * quads_of_batch_head(p);
 }

@@ -172,12 +172,20 @@ constexpr int heads_at_once(const Problem& p) {
   return may_read_two_heads(p) && adjacent && large ? 2 : 1;
 }
 
-/// Fixed splits: tokens of a split, warps of a block and stages of a warp's ring. They follow from the shape alone. A
-/// split is 512 KB of keys and values, so that a single sequence occupies many multiprocessors, or 1 MB where partial
-/// results are large for it (more than four query rows) or multiply-adds take most of the time (32 bits).
+/// Fixed splits: tokens of the shortest splits, warps of a block and stages of a warp's ring. They follow from the
+/// shape alone. A split is at least 512 KB of keys and values, so that a single sequence occupies many multiprocessors,
+/// or 1 MB where partial results are large for it (more than four query rows) or multiply-adds take most of the time
+/// (32 bits).
 constexpr int fixed_split_tokens(TileBytes tile, int head_dim, int group_size) {
   const bool is_large = group_size > 4 || tile.rows == tile_tokens * head_dim * 4;
   return (is_large ? 1048576 : 524288) / (2 * tile.rows) * tile_tokens;
+}
+/// Long sequences have splits of up to four times the length: with 128 splits of all kv heads a sequence alone occupies
+/// a device, and each split more costs time. Returns the tiles of a split of a sequence, as a power of two; shortest:
+/// those of the shortest splits.
+PAGODA_HOST_DEVICE constexpr int fixed_split_shift(int shortest, int tiles, int kv_heads) {
+  const std::int64_t times = std::int64_t(tiles) * kv_heads >> (shortest + 8);
+  return shortest + (times >= 2 ? 2 : times >= 1 ? 1 : 0);
 }
 PAGODA_HOST_DEVICE constexpr int fixed_split_warps(TileBytes tile) { return tile.rows > 4096 ? 4 : 8; }
 constexpr int fixed_split_stages(TileBytes tile) { return stages_of(tile, false); }
@@ -207,10 +215,9 @@ constexpr Block fixed_split_block(TileBytes tile, int head_dim, int group_size, 
   return block_with(fixed_layout(tile, head_dim, group_size, warps, stages).bytes, stages, warps, d);
 }
 
-/// Slots for partial results of fixed splits. A batch head of as many tokens as max_seq_len has at most one split more
-/// than whole ones, and the numbering of slots (FixedSplitWalk) skips up to two more.
-constexpr std::int64_t fixed_split_slots(std::int64_t batch_heads, std::int64_t max_seq_len, int split_tokens) {
-  return batch_heads * (max_seq_len / split_tokens + 3) + 1;
+/// Slots for partial results of a batch head: at most one split more than whole ones.
+constexpr std::int64_t fixed_split_slots(std::int64_t max_seq_len, int split_tokens) {
+  return max_seq_len / split_tokens + 1;
 }
 
 /// Whether a batch of a paged cache is expected to be uneven: one sequence may fill half of all pages. With fixed
