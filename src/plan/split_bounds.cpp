@@ -66,8 +66,10 @@ SplitBounds fixed_split_lengths(const FragmentChoice& choice, const ProblemShape
   const int shortest  = 1 << (s.chunk_shift + s.split_shift);
   int length          = 4096;
   while (length > 256 && length / 2 >= shortest && length >= 2 * tokens) length /= 2;
+  const int two_thirds = (2 * length + 2) / 3;
+  if (two_thirds >= std::max(256, shortest) && 2.0 * length > 3 * tokens) length = two_thirds;
   s.even_waves = s.waves = s.max_waves = 0;
-  s.max_chunks                         = std::max(length >> s.chunk_shift, 1);
+  s.max_chunks                         = (length + (1 << s.chunk_shift) - 1) >> s.chunk_shift;
   return s;
 }
 
