@@ -8,9 +8,7 @@
 #include "backends/host/simd_vec.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
-#include <cstring>
 
 PAGODA_ISA_BEGIN
 namespace pagoda::detail::PAGODA_ISA {
@@ -118,13 +116,19 @@ class SimdByteValues : public SimdRows<T, R> {
   }
 
   /// Stores the low bytes, then the high bytes, of four tokens and R rows. x: tokens 0 and 2, y: tokens 1 and 3.
-  template <class Register>
-  static void split(Register x, Register y, std::uint32_t* to) {
-    using Words  = RegisterOf<std::uint16_t, 2 * R>;
-    const auto a = std::bit_cast<Words>(x), b = std::bit_cast<Words>(y);
-    const Words lows = (a & 0xff) | (b << 8), highs = (a >> 8) | (b & 0xff00);
-    std::memcpy(to, &lows, sizeof lows);
-    std::memcpy(to + R, &highs, sizeof highs);
+  static void split(__m256i x, __m256i y, std::uint32_t* to) {
+    const __m256i low = _mm256_set1_epi16(0xff), high = _mm256_set1_epi16(-0x100);
+    const __m256i lows  = _mm256_or_si256(_mm256_and_si256(x, low), _mm256_slli_epi16(y, 8));
+    const __m256i highs = _mm256_or_si256(_mm256_srli_epi16(x, 8), _mm256_and_si256(y, high));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), lows);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + R), highs);
+  }
+  static void split(__m128i x, __m128i y, std::uint32_t* to) {
+    const __m128i low = _mm_set1_epi16(0xff), high = _mm_set1_epi16(-0x100);
+    const __m128i lows  = _mm_or_si128(_mm_and_si128(x, low), _mm_slli_epi16(y, 8));
+    const __m128i highs = _mm_or_si128(_mm_srli_epi16(x, 8), _mm_and_si128(y, high));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), lows);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + R), highs);
   }
 
   /// [max_score_width]: the units of the probabilities.
