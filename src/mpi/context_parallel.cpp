@@ -207,7 +207,7 @@ struct ContextParallel<ExecutionSpace>::Impl {
     check_step(plan, p);
     detail::require(
         nccl || !detail::MachineOf<ExecutionSpace>::Stream::capturing(exec),
-        "pagoda::mpi::ContextParallel::decode: exec captures a graph; allowed with Transport::nccl, because "
+        "pagoda::mpi::ContextParallel::decode: exec is capturing a graph; allowed with Transport::nccl, because "
         "MPI exchanges the states on the host");
     std::byte* const own = own_messages();
     detail::decode(exec, plan,

@@ -225,7 +225,7 @@ TYPED_TEST(ContextParallel, MpiInACudaGraphIsRefused) {
   const Results<Kokkos::Cuda, T> results(steps.sample, 0, steps.shard.heads);
   steps.exec.fence();
   const Graph graph(steps.exec.cuda_stream(), cudaStreamCaptureModeThreadLocal, [&] {
-    expect_throw_with<InvalidArgument>([&] { steps.step(results); }, {"exec captures a graph", "Transport::nccl"});
+    expect_throw_with<InvalidArgument>([&] { steps.step(results); }, {"exec is capturing a graph", "Transport::nccl"});
   });
   EXPECT_FALSE(graph.ok());
 }
