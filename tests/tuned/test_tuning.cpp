@@ -26,8 +26,12 @@ TEST(Tuning, LongSequencesHaveLongerFixedSplits) {
         EXPECT_GE(shift, shortest);
         EXPECT_LE(shift, shortest + 2);
         const auto splits = [&](int s) { return std::int64_t(tiles) * kv_heads >> s; };
-        if (shift > shortest) EXPECT_GE(splits(shift), 128) << tiles << " tiles, " << kv_heads << " kv heads";
-        if (shift < shortest + 2) EXPECT_LT(splits(shift + 1), 128) << tiles << " tiles, " << kv_heads << " kv heads";
+        if (shift > shortest) {
+          EXPECT_GE(splits(shift), 128) << tiles << " tiles, " << kv_heads << " kv heads";
+        }
+        if (shift < shortest + 2) {
+          EXPECT_LT(splits(shift + 1), 128) << tiles << " tiles, " << kv_heads << " kv heads";
+        }
       }
   EXPECT_EQ(fixed_split_shift(6, 131072 / 16, 8), 8);
   EXPECT_EQ(fixed_split_shift(6, 4096 / 16, 8), 6);
