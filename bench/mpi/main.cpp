@@ -58,9 +58,9 @@ double seconds_of(const Exec& exec, int samples, const Call& call) {
   });
 }
 
-/// Seconds of a call in a graph of several.
 #if defined(PAGODA_BENCH_GPU)
 constexpr int calls_in_graph = 8;
+/// Seconds of a call in a graph of calls_in_graph.
 template <class Call>
 double seconds_in_graph(const Exec& exec, int samples, const Call& call) {
   exec.fence("Pagoda::bench::sample");

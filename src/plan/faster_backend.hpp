@@ -37,7 +37,8 @@ constexpr std::int64_t max_visible_tokens(const AttentionOptions& o, std::int64_
 /// This is an empirical rule from all rows of pagoda_bench_decode on an H100 and an H200. On the average of the cards
 /// in bench/results, the backend it chooses is within 0.5% + 0.5 us of the faster one
 /// (tests/bench/test_default_backend.cpp); single cards differ by up to 2.5%. On an H100 it takes up to 12% longer
-/// where few sequences of a batch have 32 query tokens (bench/NOTES.md, "The second run on an H100"). The generic
+/// where few sequences of a batch have 32 query tokens (bench/NOTES.md, "The second run on an H100"), and 4% with ALiBi
+/// and 1 GB of fp8 ("The third run on an H100"). The generic
 /// kernel issues fewer instructions for 8 bits and reads long contiguous rows at 0.5 to 1.5% more bandwidth; the
 /// hand-tuned ones start sooner, merge splits faster, and balance uneven lengths better. So the generic one is faster
 /// only if rows are whole and long. Score options cost the generic kernel up to half of its speed with fp8 and up to

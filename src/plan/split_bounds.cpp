@@ -66,6 +66,8 @@ SplitBounds fixed_split_lengths(const FragmentChoice& choice, const ProblemShape
   const int shortest  = 1 << (s.chunk_shift + s.split_shift);
   int length          = 4096;
   while (length > 256 && length / 2 >= shortest && length >= 2 * tokens) length /= 2;
+  // A power of two, or two thirds of one where these are enough: splits of long rows then need not end in a round of
+  // teams that is mostly empty.
   const int two_thirds = (2 * length + 2) / 3;
   if (two_thirds >= std::max(256, shortest) && 2.0 * length > 3 * tokens) length = two_thirds;
   s.even_waves = s.waves = s.max_waves = 0;
