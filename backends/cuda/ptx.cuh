@@ -228,6 +228,10 @@ PAGODA_DEVICE std::uint64_t read_once_policy() {
   return policy;
 }
 
+/// Removes 128 bytes, which must be aligned, from the second-level cache without writing them to memory. Their contents
+/// are undefined until they are written again.
+PAGODA_DEVICE void discard_line(void* at) { asm volatile("discard.global.L2 [%0], 128;" ::"l"(at) : "memory"); }
+
 /// Cache policy for data that other blocks read too, for tensor copies. The value is that of CUTLASS
 /// (TMA::CacheHintSm90::EVICT_NORMAL).
 PAGODA_DEVICE std::uint64_t ordinary_policy() { return 0x1000000000000000ull; }

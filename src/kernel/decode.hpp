@@ -161,12 +161,23 @@ struct DecodeKernel {
       } else {
         join_splits(team, item, from, count, last, to);
       }
+      if constexpr (Fragment::discards_states)
+        if (has_fixed_splits(args.split)) discard(team, from, last ? 0 : 1, count);  // the first has been overwritten
       if (last) return;
       if (!last_to_arrive(team, args.arrived + args.slots + item.slot, groups, notes)) return;
       from  = partials(item.slot, 1, group);
       count = groups;
       last  = true;
     }
+  }
+
+  /// Discards the values of partial states first .. count of an item, which the team has joined. With few KV heads
+  /// these are megabytes, whose way to memory costs several times the time of reading as much.
+  KOKKOS_FUNCTION void discard(const Member& team, const StateArray<Acc>& all, int first, int count) const {
+    team.team_barrier();  // all have read them
+    const int bytes = args.row_tile.value * heads() * args.value_stride * static_cast<int>(sizeof(Acc));
+    for (int j = first; j < count; ++j)
+      Machine::discard(team, all.values + static_cast<std::int64_t>(j) * all.value_step, bytes);
   }
 
   /// Joins `count` states of up to max_rows of the item's rows, from first_row on. last: these are all states of the

@@ -48,6 +48,8 @@ struct FragmentDefaults {
   static constexpr int join_block = 0;
   /// The same if a row has many splits; 0: as for few.
   static constexpr int many_joined = 0;
+  /// With fixed splits, partial states are discarded after they are joined (Machine::discard).
+  static constexpr bool discards_states = false;
   /// Bytes that a fixed split reads at least, so that few teams are between two items.
   static constexpr int fixed_split_bytes = 1 << 19;
   /// Slow on devices whose fp64 arithmetic is a small fraction of their fp32 arithmetic: not chosen there.

@@ -82,6 +82,11 @@ struct MachineDefaults {
   /// The instruction set for a plan. Throws InvalidArgument if the environment names one that is not there.
   static MachineIsa isa() { return {}; }
 
+  /// Lets caches drop memory that will be written before it is read again, so that they do not write it back.
+  /// Team-wide, after all of the team have read it.
+  template <class Member>
+  KOKKOS_FUNCTION static void discard(const Member&, void* /*begin*/, int /*bytes*/) {}
+
   /// Whether the fragment suits the device of the instance. Another fragment of the list takes its place if not.
   template <class Fragment>
   static bool suits(const ExecutionSpace&) {
