@@ -55,8 +55,8 @@ class DmmaFragment : public FragmentDefaults<double> {
   static constexpr int teams_per_sm     = DimTile <= 128 ? 3 : 2;
   static constexpr int join_block       = 4;  ///< limited by registers
   static constexpr bool discards_states = true;
-  /// 688 tokens of 128 dims. Three teams on each of 132 multiprocessors then take powers of two of tokens in rounds that
-  /// are 97% full.
+  /// 688 tokens of 128 dims. Three teams on each of 132 multiprocessors then take powers of two of tokens in rounds
+  /// that are 97% full.
   static constexpr int fixed_split_bytes = 5 << 18;
   /// A worker has room for the outputs of so many rows; 0: of all rows.
   static constexpr int part_rows = DimTile <= 128 ? 0 : 4;

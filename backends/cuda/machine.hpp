@@ -111,13 +111,8 @@ struct CudaMachine : SimtMachine<Kokkos::Cuda, CudaMachine>, CudaLanes {
   KOKKOS_FUNCTION static void sync_worker(const Member&) { cuda::sync_warp(); }
 
   /// Whole lines only.
-  KOKKOS_FUNCTION static void discard([[maybe_unused]] const Member& team, [[maybe_unused]] void* begin,
-                                      [[maybe_unused]] int bytes) {
-    KOKKOS_IF_ON_DEVICE(
-        (char* const first = static_cast<char*>(begin) + (-reinterpret_cast<std::uintptr_t>(begin) & 127);
-         char* const end = static_cast<char*>(begin) + bytes - 127; const int lane = CudaLanes::lane(team);
-         PAGODA_UNROLL(1) for (char* at = first + 128 * (32 * team.team_rank() + lane); at < end;
-                               at += 128 * 32 * team.team_size()) ptx::discard_line(at);))
+  KOKKOS_FUNCTION static void discard(const Member& team, void* begin, int bytes) {
+    cuda::discard_lines(begin, bytes, 32 * team.team_rank() + CudaLanes::lane(team), 32 * team.team_size());
   }
 
   using SimtMachine::exp2;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/cuda/ptx.cuh"
+#include "src/base/unroll.hpp"
 
 #include <pagoda/types.hpp>
 
@@ -53,6 +54,18 @@ KOKKOS_INLINE_FUNCTION std::uint64_t read_once_policy() {
 #endif
 #else
   return 0;
+#endif
+}
+
+/// Discards the lines of 128 bytes that lie within `bytes` bytes from `begin` on: the first-th, and every step-th after
+/// it.
+KOKKOS_INLINE_FUNCTION void discard_lines([[maybe_unused]] void* begin, [[maybe_unused]] int bytes,
+                                          [[maybe_unused]] int first, [[maybe_unused]] int step) {
+#if defined(__CUDA_ARCH__)
+  char* const from = static_cast<char*>(begin) + (-reinterpret_cast<std::uintptr_t>(begin) & 127);
+  char* const end  = static_cast<char*>(begin) + bytes - 127;
+  PAGODA_UNROLL(1)
+  for (char* line = from + 128 * first; line < end; line += 128 * step) ptx::discard_line(line);
 #endif
 }
 

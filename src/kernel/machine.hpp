@@ -83,7 +83,7 @@ struct MachineDefaults {
   static MachineIsa isa() { return {}; }
 
   /// Lets caches drop memory that will be written before it is read again, so that they do not write it back.
-  /// Team-wide, after all of the team have read it.
+  /// Team-wide, after all of the team have read the memory.
   template <class Member>
   KOKKOS_FUNCTION static void discard(const Member&, void* /*begin*/, int /*bytes*/) {}
 
