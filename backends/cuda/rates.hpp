@@ -5,8 +5,11 @@
 #include <pagoda/device_rates.hpp>
 
 #include "backends/cuda/tuned/warp/list_tuning.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/mixed_tuning.hpp"
 #include "backends/cuda/tuned_problem.hpp"
 
+#include <algorithm>
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -21,6 +24,11 @@ inline bool has_few_rows_kernel(const Schedule& lists, int page_size) {
   return is_tuned(lists) && page_size % tuned::warp::tile_tokens == 0 &&
          tuned::warp::has_list_kernel(tuned_shape(lists));
 }
+/// Whether decodes of lists take the hand-tuned kernel for entries of many query rows and of few.
+inline bool has_mixed_kernel(const Schedule& lists, int page_size) {
+  return is_tuned(lists) && page_size % tuned::warp::tile_tokens == 0 &&
+         tuned::wgmma::grouped::has_mixed_kernel(tuned_shape(lists));
+}
 /// Whether entries that both plans can carry out run faster with the plan for fewer query rows. Schedule::kernel is the
 /// generic kernel's.
 inline bool is_faster_part(const Schedule& fewer, const Schedule& more, int page_size) {
@@ -31,8 +39,12 @@ inline bool is_faster_part(const Schedule& fewer, const Schedule& more, int page
          (rows(fewer) <= 64 && rows(more) > 64);  // two blocks on a multiprocessor instead of one
 }
 
-/// Entries of a list that are worth a launch of the kernel for few query rows beside another one's: 10 us.
-inline int few_rows_min_entries(const Schedule& lists) { return std::max(2048 / lists.shape.num_kv_heads, 1); }
+/// Whether `entries` entries of few query rows, with `queries` query tokens, are worth a launch of their own kernel
+/// beside one for the other entries, which takes some 10 us. mixed: that one carries out both kinds at the same time.
+/// It is slower only where many of the entries have several query tokens (bench/NOTES.md, "One launch with two roles").
+inline bool are_worth_a_launch(int entries, std::int64_t queries, int num_kv_heads, bool mixed) {
+  return entries >= std::max(2048 / num_kv_heads, 1) && (!mixed || 2 * queries > 3 * std::int64_t(entries));
+}
 
 /// Whether an element of keys and values is a byte.
 inline bool has_bytes(const Schedule& s) {

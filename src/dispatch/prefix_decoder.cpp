@@ -130,11 +130,12 @@ void PrefixState<ExecutionSpace>::make_list_plans(const ExecutionSpace& exec, co
     try {
       const Schedule s = make_schedule(exec, kv, o);
       if (!parts.empty() && !is_faster_part(s, parts.back().plan.schedule(), page_size)) continue;
-      const auto shared     = parts.empty() ? typename Plan<ExecutionSpace>::Workspace{} : parts[0].plan.workspace();
-      const bool fits       = s.workspace.bytes <= shared.extent(0);
-      const int min_entries = !parts.empty() && has_few_rows_kernel(s, page_size) ? few_rows_min_entries(s) : 0;
-      parts.push_back(
-          {queries, min_entries, make_plan(exec, kv, o, fits ? shared : typename Plan<ExecutionSpace>::Workspace{})});
+      const auto shared   = parts.empty() ? typename Plan<ExecutionSpace>::Workspace{} : parts[0].plan.workspace();
+      const bool fits     = s.workspace.bytes <= shared.extent(0);
+      const bool few_rows = !parts.empty() && has_few_rows_kernel(s, page_size);
+      const bool mixed    = few_rows && has_mixed_kernel(parts.back().plan.schedule(), page_size);
+      parts.push_back({queries, few_rows, mixed,
+                       make_plan(exec, kv, o, fits ? shared : typename Plan<ExecutionSpace>::Workspace{})});
     } catch (const InvalidArgument& refused) {  // the plain plan was accepted: lists are what is refused
       if (parts.empty()) always_plain = refused.what();
       return;
@@ -142,14 +143,17 @@ void PrefixState<ExecutionSpace>::make_list_plans(const ExecutionSpace& exec, co
   }
 }
 
-/// Leaves out parts that would have too few entries.
+/// Leaves out parts that are not worth a launch of their own.
 template <class ExecutionSpace>
 std::array<bool, max_list_parts> PrefixState<ExecutionSpace>::parts_in_use(const std::vector<Entry>& entries) const {
   std::array<bool, max_list_parts> in_use{true};
   for (std::size_t part = 1; part < parts.size(); ++part) {
-    const auto fits  = [&](const Entry& e) { return e.num_queries <= parts[part].max_queries; };
-    const auto count = std::count_if(entries.begin(), entries.end(), fits);
-    in_use[part]     = count >= parts[part].min_entries || count == static_cast<std::ptrdiff_t>(entries.size());
+    int count            = 0;
+    std::int64_t queries = 0;
+    for (const Entry& e : entries)
+      if (e.num_queries <= parts[part].max_queries) ++count, queries += e.num_queries;
+    in_use[part] = !parts[part].few_rows || count == static_cast<int>(entries.size()) ||
+                   are_worth_a_launch(count, queries, heads.num_kv_heads, parts[part].mixed);
   }
   return in_use;
 }

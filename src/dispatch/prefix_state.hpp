@@ -63,7 +63,8 @@ struct ListShape {
 template <class ExecutionSpace>
 struct PartPlan {
   int max_queries;  ///< query tokens of an entry; entries of fewer belong to a later part, if that has room for them
-  int min_entries;  ///< fewer are not worth a launch: they join the part before
+  bool few_rows;    ///< entries may join the part before, and do so where they are not worth a launch of their own
+  bool mixed;       ///< only if few_rows: the part before carries them out at the same time as its other entries
   Plan<ExecutionSpace> plan;
 };
 

@@ -3,6 +3,7 @@
 #include "backends/cuda/tuned/warp/list_tuning.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/kernels.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/list_tuning.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/mixed_tuning.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/tuning.hpp"
 #include "backends/cuda/tuned/wgmma/latent/kernels.hpp"
 #include "backends/cuda/tuned/wgmma/latent/tuning.hpp"
@@ -70,7 +71,8 @@ template <Type T>
 void say_list(const Card& card, const char* type, int head_dim) {
   const int tile_bytes = 16 * row_bytes(T, head_dim);
   say(card, type, head_dim, warp::max_list_rows, warp::list_warps, 1,
-      warp::list_layout(tile_bytes, head_dim, warp::list_stages(tile_bytes)).bytes, warp::list_kernel_of<T>(head_dim));
+      warp::list_layout(tile_bytes, head_dim, warp::list_stages(tile_bytes), warp::list_warps).bytes,
+      warp::list_kernel_of<T>(head_dim));
 }
 
 /// Lists of many query rows, if the build has kernels for them.
@@ -82,6 +84,9 @@ void say_wgmma_list([[maybe_unused]] const Card& card, [[maybe_unused]] const ch
     say(card, type, head_dim, warpgroups * wgmma::tile_rows, wgmma::grouped::list_threads(T, warpgroups) / 32,
         wgmma::grouped::blocks_per_sm(warpgroups), wgmma::grouped::list_layout(T, head_dim, warpgroups).bytes,
         wgmma::grouped::list_kernel_of<T>(head_dim, warpgroups));
+  if (const void* const kernel = wgmma::grouped::mixed_list_kernel_of<T>(head_dim))
+    say(card, type, head_dim, wgmma::tile_rows, wgmma::grouped::mixed_threads / 32, wgmma::grouped::blocks_per_sm(1),
+        wgmma::grouped::mixed_shared_bytes(T, head_dim), kernel);
 #endif
 }
 

@@ -2,6 +2,7 @@
 // How lists of entries are divided among blocks, or warps. Needs no GPU.
 #include "backends/cuda/tuned/warp/list_tuning.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/list_tuning.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/mixed_tuning.hpp"
 #include "tests/tuned/cards.hpp"
 
 #include <gtest/gtest.h>
@@ -136,6 +137,25 @@ TYPED_TEST(ListDivisionOf, SharesAreEven) {
   EXPECT_LE(longest, total / owners + Work::of((2 * Work::min_split_tiles + 1) * Work::tile_tokens, 4).units);
 }
 
+TEST(ListBlocks, RolesHaveBlocksByTheirUnits) {
+  using wgmma::grouped::blocks_of_many;
+  constexpr int blocks = 264;
+  EXPECT_EQ(blocks_of_many(blocks, 5, 0), blocks);
+  EXPECT_EQ(blocks_of_many(blocks, 0, 5), 0);
+  EXPECT_EQ(blocks_of_many(blocks, 0, 0), blocks);
+  // Each role with work has a block.
+  EXPECT_EQ(blocks_of_many(blocks, 1, 2000000000), 1);
+  EXPECT_EQ(blocks_of_many(blocks, 2000000000, 1), blocks - 1);
+  int before = 0;
+  for (int many = 1000; many <= 1000000; many += 1000) {
+    const int now = blocks_of_many(blocks, many, 1000000 - many + 1);
+    EXPECT_GE(now, before);
+    const double time = many * wgmma::grouped::many_unit_time;
+    EXPECT_NEAR(now, blocks * time / (time + 1000001 - many), 1.5);
+    before = now;
+  }
+}
+
 TEST(ListBlocks, FitTheirMultiprocessor) {
   using namespace wgmma;
   using namespace wgmma::grouped;
@@ -153,6 +173,11 @@ TEST(ListBlocks, FitTheirMultiprocessor) {
       // Products read 64 rows from any unit on.
       EXPECT_GE(layout.rows - layout.ring, groups * tile_rows / unit_rows * unit_bytes(head_dim));
     }
+  for (const int head_dim : {64, 128}) {
+    const int bytes = mixed_shared_bytes(Type::fp16, head_dim);
+    EXPECT_LE(bytes, h200.shared_per_block);
+    EXPECT_LE(blocks_per_sm(1) * (bytes + reserved), h200.shared_per_sm);
+  }
 }
 
 }  // namespace

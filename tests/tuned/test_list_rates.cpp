@@ -94,6 +94,26 @@ TEST(ListRates, PartsHaveFasterKernels) {
   EXPECT_TRUE(is_faster_part(generic, generic_schedule(16, DType::fp16), 16));
 }
 
+// Beside a kernel that carries out entries of few rows and of many at the same time, those of few rows have a launch of
+// their own only if they have several query tokens.
+TEST(ListRates, FewRowsMayHaveALaunchOfTheirOwn) {
+  EXPECT_TRUE(are_worth_a_launch(64, 64, 32, false));
+  EXPECT_FALSE(are_worth_a_launch(63, 200, 32, false));
+  EXPECT_FALSE(are_worth_a_launch(64, 64, 32, true));
+  EXPECT_FALSE(are_worth_a_launch(64, 96, 32, true));
+  EXPECT_TRUE(are_worth_a_launch(64, 97, 32, true));
+  EXPECT_FALSE(are_worth_a_launch(63, 200, 32, true));
+  EXPECT_TRUE(has_mixed_kernel(tuned_schedule(64, 32), 32));
+  EXPECT_TRUE(has_mixed_kernel(tuned_schedule(64, 8), 16));
+  EXPECT_FALSE(has_mixed_kernel(tuned_schedule(64, 8), 8));
+  EXPECT_FALSE(has_mixed_kernel(tuned_schedule(8, 8), 16));    // no entries of many rows
+  EXPECT_FALSE(has_mixed_kernel(tuned_schedule(128, 8), 16));  // blocks of two warpgroups
+  EXPECT_FALSE(has_mixed_kernel(tuned_schedule(64, 2), 16));   // no entries of few rows
+  auto bytes          = tuned_schedule(64);
+  bytes.shape.kv_type = DType::fp8_e4m3;
+  EXPECT_FALSE(has_mixed_kernel(bytes, 16));
+}
+
 // Caches of 8 bits: a plain decode has up to 8 query rows to a kv head, and a list has the kernels of 16 bits.
 TEST(ListRates, BytesHaveTheirOwn) {
   auto plain = tuned_schedule(4), wide = tuned_schedule(), narrow = tuned_schedule(64), few = tuned_schedule(4);

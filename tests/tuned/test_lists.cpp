@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <string>
@@ -44,7 +45,7 @@ class TunedLists : public ::testing::Test {
   }
   /// Each kernel, and groups that do not fill eights: query heads, kv heads, query tokens of an entry, head_dim. With
   /// one query head to a kv head, up to 8 rows run in the warp kernel if an entry has one query token, or hides
-  /// nothing.
+  /// nothing. Lists of 9 to 64 rows run in the kernel for many rows and few.
   static std::vector<ListCase> kinds() {
     std::vector<ListCase> all;
     for (const Type type : {Type::fp16, Type::bf16})
@@ -236,6 +237,33 @@ TEST_F(TunedLists, OneLongEntry) {
       ListCase c{.head_dim = 64, .q_heads = heads, .kv_heads = heads, .max_queries = queries, .page_size = 64};
       c.lengths = {60000, 40, 70};
       expect_right_with_one_long(c);
+    }
+}
+
+// Entries of many query rows and of few in one launch, in random order: those of one kind alone, and a long entry of
+// each, which several blocks divide.
+TEST_F(TunedLists, ManyRowsAndFew) {
+  unsigned seed = 150;
+  for (const auto& [q_heads, kv_heads, queries, dims] :
+       {std::array{4, 4, 64, 128}, {8, 2, 16, 128}, {12, 6, 20, 64}, {16, 2, 8, 128}, {3, 3, 33, 64}})
+    for (const bool causal : {true, false}) {
+      ListCase c{.head_dim = dims, .q_heads = q_heads, .kv_heads = kv_heads, .max_queries = queries};
+      c.type   = ++seed % 3 == 0 ? Type::bf16 : Type::fp16;
+      c.causal = causal, c.seed = seed, c.tokens = 60, c.empty = seed % 2 == 0;
+      c.lengths     = {1200, 1500, 64, 3, 129, 260, 1, 333};
+      const int few = causal ? 1 : 8 * kv_heads / q_heads;  // query tokens
+      ListScene both(c), many(c), only_few(c);
+      std::vector<Entry>& entries = both.list().entries;
+      Entry& wide                 = *std::ranges::max_element(entries, {}, &Entry::num_queries);
+      Entry& narrow = *std::ranges::find_if(entries, [&](const Entry& e) { return e.num_queries > 0 && &e != &wide; });
+      wide.sequence = 0, wide.first = 0, wide.last = -1;
+      narrow.sequence = 1, narrow.first = 0, narrow.last = -1, narrow.num_queries = 1;
+      EXPECT_GT(wide.num_queries, few);
+      many.list() = only_few.list() = both.list();
+      for (Entry& e : many.list().entries)
+        if (e.num_queries <= few) e.num_queries = 0;
+      for (Entry& e : only_few.list().entries) e.num_queries = std::min(e.num_queries, few);
+      for (ListScene* const scene : {&both, &many, &only_few}) scene->upload_list(), expect_right(*scene);
     }
 }
 

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -119,10 +120,11 @@ void set_list_args(const Problem& p, const LaunchShape& shape, int copy_tokens, 
   a.batch = l.num_entries;
   a.heads = Divisor::of(a.group_size), a.q_tokens_bound = p.max_q_tokens;
   a.entries = l.entries, a.queries = l.queries, a.masks = l.masks, a.state_begin = l.state_begin;
-  a.outputs[0] = {a.heads, p.out, p.lse, p.lse_token, p.lse_head, p.lse_double, l.sinks};
-  a.outputs[1] = {a.heads,          l.state_out,           l.state_lse.data, l.state_lse.token,
-                  l.state_lse.head, l.state_lse.is_double, nullptr};
-  a.causal     = p.causal;
+  a.outputs[0]  = {a.heads, p.out, p.lse, p.lse_token, p.lse_head, p.lse_double, l.sinks};
+  a.outputs[1]  = {a.heads,          l.state_out,           l.state_lse.data, l.state_lse.token,
+                   l.state_lse.head, l.state_lse.is_double, nullptr};
+  a.causal      = p.causal;
+  a.min_queries = 1, a.max_queries = std::numeric_limits<int>::max();
 }
 
 /// Lets a kernel use as much shared memory as a block may have.

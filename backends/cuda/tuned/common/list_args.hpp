@@ -29,6 +29,9 @@ struct ListArgsOf : Base {
   const int* state_begin;
   Outputs outputs[2];  ///< the outputs, and partial states
   bool causal;
+  /// Query tokens of the entries that are carried out. Others count as entries without query tokens: other blocks of
+  /// the launch carry them out, or nobody has to.
+  int min_queries, max_queries;
 };
 
 }  // namespace pagoda::tuned

@@ -14,11 +14,23 @@ using detail::EntryView;
 
 /// Entry `index` of a list, as it is stored.
 template <class Base>
-PAGODA_DEVICE Entry list_entry(const ListArgsOf<Base>& args, int index) {
+PAGODA_DEVICE Entry stored_entry(const ListArgsOf<Base>& args, int index) {
   static_assert(sizeof(Entry) == 2 * sizeof(int4));
   const int4* const at = reinterpret_cast<const int4*>(args.entries + index);
   const int4 a = __ldg(at), b = __ldg(at + 1);
   return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+}
+/// Whether an entry is among those that are carried out.
+template <class Base>
+PAGODA_DEVICE bool takes(const ListArgsOf<Base>& args, const Entry& e) {
+  return e.num_queries >= args.min_queries && e.num_queries <= args.max_queries;
+}
+/// Entry `index` of a list, without query tokens if it is not carried out.
+template <class Base>
+PAGODA_DEVICE Entry list_entry(const ListArgsOf<Base>& args, int index) {
+  Entry e = stored_entry(args, index);
+  if (!takes(args, e)) e.num_queries = 0;
+  return e;
 }
 template <class Base>
 PAGODA_DEVICE EntryQuery list_query(const ListArgsOf<Base>& args, int index) {

@@ -6,7 +6,7 @@
 
 /// Finds the shares of a list that the owners of a block carry out. The whole block finds where they begin. Then a warp
 /// goes through a share by itself. `Work` is a ListHeadWork. An owner takes heads_at_once kv heads of an entry at a
-/// time, and counts them as one.
+/// time, and counts them as one. Only the entries of the owner's role (`takes`) have work.
 namespace pagoda::tuned {
 
 template <class Work, class Args>
@@ -23,17 +23,29 @@ struct ListStart {
   int heads_at_once, head;  ///< the worker takes each heads_at_once-th kv head, from `head` on
 };
 
+/// The units of all entries that a kernel carries out. A `Roles` says how to count: blocks of a launch may have several
+/// roles, each with entries of its own. Units of role 1 are counted as negative numbers.
+template <class Work>
+struct OneRole {
+  static constexpr int count = 1;
+  template <class Base>
+  PAGODA_DEVICE int units_of(const ListArgsOf<Base>& args, const Entry& e, int end) const {
+    return takes(args, e) ? heads_of(args, e) * work_of<Work>(args, view_of(args, e, end)).units : 0;
+  }
+};
+
 /// Units of a run of entries, in shared memory. All threads of the block make one together.
-template <class Work, int Threads, int Capacity>
+template <class Roles, int Threads, int Capacity>
 struct UnitsWindow {
-  int begin, end;     ///< the thread's entries, counted from the window's first
-  int before, units;  ///< units of the window before the thread's entries, and of these
-  int total;          ///< units of the window, for one kv head at a time
+  int begin, end;  ///< the thread's entries, counted from the window's first
+  /// Of each role: units of the window before the thread's entries, of these, and of the window, for one kv head at a
+  /// time.
+  int before[Roles::count], units[Roles::count], total[Roles::count];
   bool single_heads;  ///< the window has an entry of one kv head
 
-  /// units: [Capacity]; sums: [Threads / 32]. Both may be read by the block until it calls this again.
+  /// units_of: [Capacity]; sums: [Threads / 32][roles]. Both may be read by the block until it calls this again.
   template <class Args>
-  PAGODA_DEVICE UnitsWindow(const Args& args, int first, int* units_of, int* sums) {
+  PAGODA_DEVICE UnitsWindow(const Roles& roles, const Args& args, int first, int* units_of, int* sums) {
     constexpr int loads = 8;
     bool single         = false;
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -44,87 +56,140 @@ struct UnitsWindow {
       Entry e[loads];
       int ends[loads];
 #pragma unroll
-      for (int i = 0; i < loads; ++i) e[i] = list_entry(args, first + min(from + i * Threads, count - 1));
+      for (int i = 0; i < loads; ++i) e[i] = stored_entry(args, first + min(from + i * Threads, count - 1));
 #pragma unroll
       for (int i = 0; i < loads; ++i) ends[i] = end_of(args, e[i]);
 #pragma unroll
       for (int i = 0; i < loads; ++i) {
         single |= e[i].kv_head >= 0;
-        if (from + i * Threads < count)
-          units_of[from + i * Threads] = heads_of(args, e[i]) * work_of<Work>(args, view_of(args, e[i], ends[i])).units;
+        if (from + i * Threads < count) units_of[from + i * Threads] = roles.units_of(args, e[i], ends[i]);
       }
     }
     single_heads   = __syncthreads_or(single);
     const int each = ((count + Threads - 1) / Threads) | 1;  // odd: lanes read different banks
     begin = min(thread * each, count), end = min(begin + each, count);
-    units = 0;
-    for (int i = begin; i < end; ++i) units += units_of[i];
-    before = units;
 #pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(~0u, before, d);
-      if (lane >= d) before += other;
+    for (int r = 0; r < Roles::count; ++r) units[r] = 0;
+    for (int i = begin; i < end; ++i) {
+#pragma unroll
+      for (int r = 0; r < Roles::count; ++r) units[r] += of_role(units_of[i], r);
     }
-    if (lane == 31) sums[warp] = before;
+#pragma unroll
+    for (int r = 0; r < Roles::count; ++r) {
+      before[r] = units[r];
+#pragma unroll
+      for (int d = 1; d < 32; d *= 2) {
+        const int other = __shfl_up_sync(~0u, before[r], d);
+        if (lane >= d) before[r] += other;
+      }
+      if (lane == 31) sums[warp * Roles::count + r] = before[r];
+    }
     __syncthreads();
-    before -= units, total = 0;
-    for (int w = 0; w < Threads / 32; ++w) {
-      if (w < warp) before += sums[w];
-      total += sums[w];
+#pragma unroll
+    for (int r = 0; r < Roles::count; ++r) {
+      before[r] -= units[r], total[r] = 0;
+      for (int w = 0; w < Threads / 32; ++w) {
+        const int sum = sums[w * Roles::count + r];
+        if (w < warp) before[r] += sum;
+        total[r] += sum;
+      }
     }
+  }
+  /// What an entry's units are for a role.
+  PAGODA_DEVICE static int of_role(int units, int role) {
+    return Roles::count == 1 ? units : max(role == 0 ? units : -units, 0);
   }
 };
 
-/// Ints of shared memory that find_start needs besides `Capacity`.
-PAGODA_HOST_DEVICE constexpr int start_memory(int threads, int most_owners) { return threads / 32 + 2 * most_owners; }
+/// Ints of shared memory that a ListScan needs besides `Capacity`.
+PAGODA_HOST_DEVICE constexpr int start_memory(int threads, int most_owners, int roles = 1) {
+  return threads / 32 * roles + 2 * most_owners;
+}
 
-/// Where the share of a worker of the block begins.
-/// memory: [Capacity + start_memory(Threads, Workers)]. The block's Workers are divided among owners: `heads_at_once`,
-/// a divisor of Workers and of the number of kv heads, make one, or a single one if an entry of the list has one kv
-/// head. min_units: of a share. All threads of the block call it.
+/// The blocks of a role, and how their workers share its entries.
+struct RoleBlocks {
+  int first, count;   ///< blocks
+  int workers;        ///< of a block
+  int heads_at_once;  ///< workers that are one owner; a divisor of `workers` and of the number of kv heads
+  int min_units;      ///< of a share
+};
+
+/// Counts the units of a list and finds where shares begin. All threads of the block make and use one together.
+template <class Roles, class Args, int Threads, int Capacity>
+class ListScan {
+ public:
+  /// memory: [Capacity + start_memory].
+  PAGODA_DEVICE ListScan(const Roles& roles, const Args& args, int* memory)
+      : roles_(roles),
+        args_(args),
+        memory_(memory),
+        window_(roles, args, 0, memory, sums()),
+        single_(window_.single_heads) {
+#pragma unroll
+    for (int r = 0; r < Roles::count; ++r) totals_[r] = window_.total[r];
+#pragma unroll 1
+    for (int first = Capacity; first < args.batch; first += Capacity) {
+      const Window next(roles, args, first, memory, sums());
+      single_ |= next.single_heads;
+#pragma unroll
+      for (int r = 0; r < Roles::count; ++r) totals_[r] += next.total[r];
+    }
+  }
+  PAGODA_DEVICE int total(int role) const { return totals_[role]; }
+
+  /// Where the share of a worker begins. A single worker is an owner if an entry of the list has one kv head.
+  template <int Role>
+  PAGODA_DEVICE ListStart find(const RoleBlocks& blocks, int worker) {
+    int* const found        = sums() + Threads / 32 * Roles::count;
+    const int heads_at_once = single_ ? 1 : blocks.heads_at_once, total = totals_[Role];
+    const int owners            = blocks.workers / heads_at_once;
+    const ListDivision division = ListDivision::of(total / heads_at_once, blocks.count * owners, blocks.min_units);
+    const int first_owner       = (static_cast<int>(blockIdx.x) - blocks.first) * owners;
+    if (static_cast<int>(threadIdx.x) < owners &&
+        division.begin(first_owner + static_cast<int>(threadIdx.x)) * heads_at_once >= total)
+      found[2 * threadIdx.x] = args_.batch, found[2 * threadIdx.x + 1] = total;  // no thread finds it
+    int earlier = 0;
+#pragma unroll 1
+    for (int first = 0; first < args_.batch; first += Capacity) {
+      if (args_.batch > Capacity) window_ = Window(roles_, args_, first, memory_, sums());
+#pragma unroll 1
+      for (int owner = 0; owner < owners; ++owner) {
+        const int begin = division.begin(first_owner + owner) * heads_at_once;
+        int before      = earlier + window_.before[Role];
+        if (begin >= before && begin < before + window_.units[Role]) {
+          const auto units = [&](int i) { return Window::of_role(memory_[i], Role); };
+          int i            = window_.begin;
+          while (begin >= before + units(i)) before += units(i++);
+          found[2 * owner] = first + i, found[2 * owner + 1] = before;
+        }
+      }
+      earlier += window_.total[Role];
+    }
+    __syncthreads();
+    const int mine = worker / heads_at_once;
+    const ListStart start{division,           found[2 * mine], found[2 * mine + 1] / heads_at_once,
+                          first_owner + mine, heads_at_once,   worker - mine * heads_at_once};
+    __syncthreads();
+    return start;
+  }
+
+ private:
+  using Window = UnitsWindow<Roles, Threads, Capacity>;
+  PAGODA_DEVICE int* sums() const { return memory_ + Capacity; }
+  const Roles roles_;
+  const Args& args_;
+  int* const memory_;
+  Window window_;
+  bool single_;
+  int totals_[Roles::count];
+};
+
+/// Where the share of a worker begins, in a kernel whose blocks have one role.
+/// memory: [Capacity + start_memory(Threads, Workers)]. All threads of the block call it.
 template <class Work, int Threads, int Capacity, int Workers, class Args>
 PAGODA_DEVICE ListStart find_start(const Args& args, int* memory, int min_units, int heads_at_once, int worker) {
-  using Window     = UnitsWindow<Work, Threads, Capacity>;
-  int* const sums  = memory + Capacity;
-  int* const found = sums + Threads / 32;
-  Window window(args, 0, memory, sums);
-  int total   = window.total;
-  bool single = window.single_heads;
-#pragma unroll 1
-  for (int first = Capacity; first < args.batch; first += Capacity) {
-    const Window next(args, first, memory, sums);
-    total += next.total, single |= next.single_heads;
-  }
-  if (single) heads_at_once = 1;
-  const int owners = Workers / heads_at_once;
-  const ListDivision division =
-      ListDivision::of(total / heads_at_once, static_cast<int>(gridDim.x) * owners, min_units);
-  const int first_owner = static_cast<int>(blockIdx.x) * owners;
-  if (static_cast<int>(threadIdx.x) < owners &&
-      division.begin(first_owner + static_cast<int>(threadIdx.x)) * heads_at_once >= total)
-    found[2 * threadIdx.x] = args.batch, found[2 * threadIdx.x + 1] = total;  // no thread finds it
-  int earlier = 0;
-#pragma unroll 1
-  for (int first = 0; first < args.batch; first += Capacity) {
-    if (args.batch > Capacity) window = Window(args, first, memory, sums);
-#pragma unroll 1
-    for (int owner = 0; owner < owners; ++owner) {
-      const int begin = division.begin(first_owner + owner) * heads_at_once;
-      int before      = earlier + window.before;
-      if (begin >= before && begin < before + window.units) {
-        int i = window.begin;
-        while (begin >= before + memory[i]) before += memory[i++];
-        found[2 * owner] = first + i, found[2 * owner + 1] = before;
-      }
-    }
-    earlier += window.total;
-  }
-  __syncthreads();
-  const int mine = worker / heads_at_once;
-  const ListStart start{division,           found[2 * mine], found[2 * mine + 1] / heads_at_once,
-                        first_owner + mine, heads_at_once,   worker - mine * heads_at_once};
-  __syncthreads();
-  return start;
+  ListScan<OneRole<Work>, Args, Threads, Capacity> scan({}, args, memory);
+  return scan.template find<0>({0, static_cast<int>(gridDim.x), Workers, heads_at_once, min_units}, worker);
 }
 
 /// An owner's split of a batch head.
@@ -147,7 +212,6 @@ class ListWalk {
         owner_(start.owner),
         heads_at_once_(start.heads_at_once),
         first_head_(start.head),
-        heads_(args.num_kv_heads.value / start.heads_at_once),
         index_(start.entry),
         position_(start.before) {
     if (index_ >= args.batch) return;
@@ -163,16 +227,20 @@ class ListWalk {
   PAGODA_DEVICE bool next(const Args& args, int lane, ListSegment& s) {
     while (index_ < args.batch) {
       if (heads_left_ == 0) {
-        if (++index_ >= args.batch) return false;
-        if (index_ - first_ == 32) load(args, lane);
-        select(args);
+        if (position_ >= division_.begin(owner_ + 1)) return false;  // the next entry is in a later share
+        if (!advance(args, lane)) return false;
         continue;
       }
       s.share = HeadShare::of(work_, position_, division_, owner_);
       if (s.share.last) return false;
-      s.index = index_, s.head = head_, s.entry = entry_, s.state = state_, s.to_end = to_end_;
+      s.index = index_, s.head = head_;
       head_ += heads_at_once_, --heads_left_, position_ += work_.units;
-      if (s.share.any) return true;
+      if (!s.share.any) continue;
+      // Read from the entry's lane every time, which takes fewer registers.
+      const int from = index_ - first_;
+      s.entry = view_in(from), s.state = __shfl_sync(~0u, lane_raw_.state, from);
+      s.to_end = __shfl_sync(~0u, lane_raw_.last, from) < 0;
+      return true;
     }
     return false;
   }
@@ -197,32 +265,40 @@ class ListWalk {
     first_     = index_;
     lane_raw_  = list_entry(args, min(index_ + lane, args.batch - 1));
     lane_view_ = view_of(args, lane_raw_, end_of(args, lane_raw_));
+    if (index_ + lane >= args.batch) lane_view_.queries = 0;
   }
-  /// Takes entry index_ from its lane.
+  /// Goes to the next entry that is carried out. Returns false if there is none.
+  template <class Args>
+  PAGODA_DEVICE bool advance(const Args& args, int lane) {
+    for (++index_; index_ < args.batch; index_ = first_ + 32) {
+      if (index_ - first_ == 32) load(args, lane);
+      const unsigned later = __ballot_sync(~0u, lane_view_.queries > 0) >> (index_ - first_);
+      if (later == 0) continue;
+      index_ += __ffs(static_cast<int>(later)) - 1;
+      select(args);
+      return true;
+    }
+    return false;
+  }
+  /// Begins with entry index_.
   template <class Args>
   PAGODA_DEVICE void select(const Args& args) {
-    const int lane    = index_ - first_;
-    const auto of     = [&](int x) { return __shfl_sync(~0u, x, lane); };
-    entry_            = view_in(lane);
-    state_            = of(lane_raw_.state);
-    to_end_           = of(lane_raw_.last) < 0;
-    work_             = work_of<Work>(args, entry_);
-    const int kv_head = of(lane_raw_.kv_head);
-    heads_left_       = entry_.queries == 0 ? 0 : kv_head >= 0 ? 1 : heads_;
-    head_             = kv_head >= 0 ? kv_head : first_head_;
+    const int from       = index_ - first_;
+    const EntryView view = view_in(from);
+    work_                = work_of<Work>(args, view);
+    const int kv_head    = __shfl_sync(~0u, lane_raw_.kv_head, from);
+    heads_left_          = view.queries == 0 ? 0 : kv_head >= 0 ? 1 : args.num_kv_heads.value / heads_at_once_;
+    head_                = kv_head >= 0 ? kv_head : first_head_;
   }
 
   ListDivision division_;
   int owner_, heads_at_once_, first_head_;
-  int heads_;         ///< that the worker takes of an entry
   int first_ = 0;     ///< entry of lane 0
   Entry lane_raw_{};  ///< the lane's entry
   EntryView lane_view_{};
   int index_, position_;  ///< entry, and units before the batch head
-  EntryView entry_{};     ///< entry index_
-  Work work_{};
-  int state_ = 0, head_ = 0, heads_left_ = 0;
-  bool to_end_ = false;
+  Work work_{};           ///< of the entry
+  int head_ = 0, heads_left_ = 0;
 };
 
 }  // namespace pagoda::tuned

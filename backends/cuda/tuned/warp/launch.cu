@@ -109,7 +109,7 @@ const void* find_list_kernel(const Problem& p) {
   return with_type(p, [&]<Type T>() { return list_kernel_of<T>(p.head_dim); });
 }
 ListLayout list_layout_of(const Problem& p) {
-  return list_layout(tile_bytes_of(p).rows, p.head_dim, list_stages(tile_bytes_of(p).rows));
+  return list_layout(tile_bytes_of(p).rows, p.head_dim, list_stages(tile_bytes_of(p).rows), list_warps);
 }
 
 void set_maps(const Problem& p, auto& args) {
@@ -123,7 +123,7 @@ bool decode_list(const LaunchShape& shape, const Problem& p, void* workspace, CU
   set_list_args(p, shape, tile_tokens, a);
   set_maps(p, a);
   a.partials      = static_cast<QuadPartial*>(workspace);
-  a.heads_at_once = list_heads_at_once(p.num_kv_heads);
+  a.heads_at_once = list_heads_at_once(p.num_kv_heads, list_warps);
   return launch(find_list_kernel(p), &a, {shape.blocks}, shape.warps * 32, list_layout_of(p).bytes, false, stream);
 }
 
@@ -178,8 +178,7 @@ const char* why_not(const Problem& p) {
 bool fits(const Problem& p, const Device& d) { return block_for(p, 1, device_for(p, d)).per_sm > 0; }
 
 std::size_t workspace_bytes(const Problem& p, const Device& d) {
-  if (is_list(p))
-    return sizeof(QuadPartial) * 2 * std::size_t(d.num_sms) * list_warps * std::size_t(list_partial_quads(p.head_dim));
+  if (is_list(p)) return list_partial_bytes(d.num_sms, p.head_dim);
   if (p.fixed_splits)
     return std::size_t(fixed_quad_bytes) * p.max_batch * p.num_kv_heads * fixed_split_slots_of(p) *
            quads_of_batch_head(p);

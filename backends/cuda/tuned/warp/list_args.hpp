@@ -2,6 +2,9 @@
 #pragma once
 
 #include "backends/cuda/tuned/common/list_args.hpp"
+#include "backends/cuda/tuned/warp/list_tuning.hpp"
+
+#include <cstddef>
 
 namespace pagoda::tuned::warp {
 
@@ -12,5 +15,9 @@ struct ListBase : Args {
 };
 /// What the kernel for lists reads. `partials` is indexed [warp][2][output quad of max_list_rows rows].
 using ListArgs = ListArgsOf<ListBase>;
+/// Bytes of the partial results of all warps.
+constexpr std::size_t list_partial_bytes(int num_sms, int head_dim) {
+  return sizeof(QuadPartial) * 2 * std::size_t(num_sms) * list_warps * std::size_t(list_partial_quads(head_dim));
+}
 
 }  // namespace pagoda::tuned::warp

@@ -51,23 +51,16 @@ struct FinishedOutput {
   }
 };
 
-template <Type T, int D, int Stages>
-PAGODA_DEVICE void decode_list(const ListArgs& args) {
+/// Carries out the share of a warp. Warps: of the block, which has the `memory`. Nothing is copied to that before.
+template <Type T, int D, int Stages, int Warps>
+PAGODA_DEVICE void carry_out_share(const ListArgs& args, const ListStart& start, char* memory, int warp, int lane) {
   using TileShape             = Tile<T, D>;
-  constexpr int threads       = list_warps * 32;
-  constexpr ListLayout layout = list_layout(TileShape::bytes, D, Stages);
+  constexpr ListLayout layout = list_layout(TileShape::bytes, D, Stages, Warps);
   constexpr int quads = D / 4, stride = D + 4, num_quads = list_partial_quads(D);
-  using Producer = ListProducer<TileShape, D, Stages>;
-  extern __shared__ __align__(1024) char memory[];
-  const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, threadIdx.x >> 5, 0);
-  Producer::Copies::prefetch(args);
-  constexpr int capacity = (layout.states - layout.values) / 4 - start_memory(threads, list_warps);
-  const ListStart start  = find_start<ListWork, threads, capacity, list_warps>(
-      args, reinterpret_cast<int*>(memory + layout.values), min_share_units, args.heads_at_once, warp);
+  using Producer         = ListProducer<TileShape, D, Stages>;
   const std::uint32_t at = shared_address(memory);
-  const WarpMemory own{reinterpret_cast<QueuedSegment*>(memory + layout.queues) + warp * queued_segments,
-                       memory + layout.queries + warp * queued_segments * query_bytes(D),
-                       at + warp * Stages * 2 * TileShape::bytes, at + layout.barriers + warp * 8 * Stages};
+  const WarpMemory<D> own{memory + layout.queues + warp * queue_bytes(D), at + warp * Stages * 2 * TileShape::bytes,
+                          at + layout.barriers + warp * 8 * Stages};
   Producer producer(args, ListWalk<ListWork>(args, start, lane), own, lane);
   float* const values  = reinterpret_cast<float*>(memory + layout.values) + warp * max_list_rows * stride;
   float2* const states = reinterpret_cast<float2*>(memory + layout.states) + warp * max_list_rows;
@@ -144,6 +137,19 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
                     store_quad(to.out, done.first + i % quads * 4, x.values, done.weight);
                   });
   }
+}
+
+template <Type T, int D, int Stages>
+PAGODA_DEVICE void decode_list(const ListArgs& args) {
+  constexpr int threads       = list_warps * 32;
+  constexpr ListLayout layout = list_layout(Tile<T, D>::bytes, D, Stages, list_warps);
+  constexpr int capacity      = (layout.states - layout.values) / 4 - start_memory(threads, list_warps);
+  extern __shared__ __align__(1024) char memory[];
+  const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, threadIdx.x >> 5, 0);
+  TensorCopies<Tile<T, D>, Stages>::prefetch(args);
+  const ListStart start = find_start<ListWork, threads, capacity, list_warps>(
+      args, reinterpret_cast<int*>(memory + layout.values), min_share_units, args.heads_at_once, warp);
+  carry_out_share<T, D, Stages, list_warps>(args, start, memory, warp, lane);
 }
 
 template <Type T, int D, int Stages>

@@ -24,10 +24,15 @@ struct alignas(16) QueuedSegment {
 static_assert(sizeof(QueuedSegment) == queued_segment_bytes);
 
 /// What a warp has in shared memory.
+template <int D>
 struct WarpMemory {
-  QueuedSegment* queue;  ///< [queued_segments]
-  char* queries;         ///< [queued_segments][8 rows]
+  char* queue;  ///< queries [queued_segments][8 rows], then QueuedSegment [queued_segments]
   std::uint32_t ring, barriers;
+
+  PAGODA_DEVICE char* queries(int i) const { return queue + i * query_bytes(D); }
+  PAGODA_DEVICE QueuedSegment* segment(int i) const {
+    return reinterpret_cast<QueuedSegment*>(queue + queued_segments * query_bytes(D)) + i;
+  }
 };
 
 /// Copies the tiles and queries of a warp's share in the order of their use, across segments, and queues the segments.
@@ -37,7 +42,8 @@ class ListProducer {
  public:
   using Copies = TensorCopies<TileShape, Stages>;
 
-  PAGODA_DEVICE ListProducer(const ListArgs& args, const ListWalk<ListWork>& walk, const WarpMemory& memory, int lane)
+  PAGODA_DEVICE ListProducer(const ListArgs& args, const ListWalk<ListWork>& walk, const WarpMemory<D>& memory,
+                             int lane)
       : walk_(walk), copies_(args, memory.ring, memory.barriers, lane), memory_(memory), lane_(lane) {}
 
   /// Copies until the ring of tiles or the queue is full, or there is no more.
@@ -60,11 +66,11 @@ class ListProducer {
   PAGODA_DEVICE const QueuedSegment* next(const ListArgs& args, Rows& rows) {
     if (queued_ == 0) fill(args);
     if (queued_ == 0) return nullptr;
-    const QueuedSegment* const s = memory_.queue + first_;
+    const QueuedSegment* const s = memory_.segment(first_);
     --queued_;
     wait_for_group();
     __syncwarp();
-    rows.begin_shared(memory_.queries + first_ * query_bytes(D), s->rows);
+    rows.begin_shared(memory_.queries(first_), s->rows);
     first_ = (first_ + 1) % queued_segments;
     return s;
   }
@@ -92,8 +98,8 @@ class ListProducer {
     }
     if (s.index != loaded_) load_entry(args, s);
     const int rows = s.entry.queries * args.heads.value, place = (first_ + queued_) % queued_segments;
-    QueuedSegment* const to = memory_.queue + place;
-    copy_queries(args, s.head, rows, memory_.queries + place * query_bytes(D), to->results, s.state);
+    QueuedSegment* const to = memory_.segment(place);
+    copy_queries(args, s.head, rows, memory_.queries(place), to->results, s.state);
     if (lane_ == 0) {  // lane 0 has the entry's first query token
       int4* const at     = reinterpret_cast<int4*>(to);
       const HeadShare& h = s.share;
@@ -170,7 +176,7 @@ class ListProducer {
   ListWalk<ListWork> walk_;
   Copies copies_;
   PageLookahead<false> pages_;
-  WarpMemory memory_;
+  WarpMemory<D> memory_;
   int lane_;
   Ring<Stages> issued_, used_;
   int in_flight_ = 0;              ///< tiles in the ring

@@ -9,7 +9,7 @@
 namespace pagoda::tuned::warp {
 
 inline constexpr int max_list_rows   = 8;             ///< query rows of an entry that share a kv head
-inline constexpr int list_warps      = warps_per_sm;  ///< of a block, the only one of a multiprocessor
+inline constexpr int list_warps      = warps_per_sm;  ///< of a block that is the only one of a multiprocessor
 inline constexpr int queued_segments = 3;             ///< segments that a warp has begun to copy and not to multiply
 
 /// The work of a batch head. A unit is the reading of eight tokens. Starting and ending a batch head costs a tile and a
@@ -17,10 +17,10 @@ inline constexpr int queued_segments = 3;             ///< segments that a warp 
 using ListWork                       = ListHeadWork<tile_tokens, 8, 3, 4, 8>;
 inline constexpr int min_share_units = 8 * ListWork::tile_units;  ///< shorter lists occupy fewer warps
 
-/// Warps of a block that share an owner's work: each takes one of as many neighboring kv heads. Their rows of a token
-/// lie side by side in memory, and are read at about the same time.
-constexpr int list_heads_at_once(int num_kv_heads) {
-  int heads = list_warps;
+/// Warps of a block of `warps` that share an owner's work: each takes one of as many neighboring kv heads. Their rows
+/// of a token lie side by side in memory, and are read at about the same time.
+constexpr int list_heads_at_once(int num_kv_heads, int warps) {
+  int heads = warps;
   while (num_kv_heads % heads != 0) heads /= 2;
   return heads;
 }
@@ -31,27 +31,30 @@ constexpr int list_stages(int tile_bytes) { return stages_of(tile_bytes, false);
 /// Query rows of a queued segment.
 inline constexpr int queued_segment_bytes = 48 + max_list_rows * 4;
 PAGODA_HOST_DEVICE constexpr int query_bytes(int head_dim) { return max_list_rows * head_dim * 2; }
+/// The queries of a warp's queued segments, then the segments.
+PAGODA_HOST_DEVICE constexpr int queue_bytes(int head_dim) {
+  return (queued_segments * (query_bytes(head_dim) + queued_segment_bytes) + 127) / 128 * 128;
+}
 /// Offset of eight dims of row r: runs of 64 dims, swizzled as tiles are.
 PAGODA_HOST_DEVICE constexpr int query_offset(int r, int chunk) {
   return (chunk >> 3) * 1024 + r * 128 + (((chunk & 7) ^ r) << 4);
 }
 
-/// Offsets in a block's shared memory, of the parts of all warps: rings of tiles, queries, states on their way to
-/// outputs, queues, barriers.
+/// Offsets in a block's shared memory, of the parts of all warps: rings of tiles, queues, states on their way to
+/// outputs, barriers.
 struct ListLayout {
-  int queries, values, states, queues;
+  int queues, values, states;
   int pending;  ///< PendingJoin [2]
   int barriers, bytes;
 };
-PAGODA_HOST_DEVICE constexpr ListLayout list_layout(int tile_bytes, int head_dim, int stages) {
+PAGODA_HOST_DEVICE constexpr ListLayout list_layout(int tile_bytes, int head_dim, int stages, int warps) {
   ListLayout l{};
-  l.queries  = list_warps * stages * 2 * tile_bytes;
-  l.values   = l.queries + list_warps * queued_segments * query_bytes(head_dim);
-  l.states   = l.values + list_warps * max_list_rows * (head_dim + 4) * 4;
-  l.queues   = l.states + list_warps * max_list_rows * 8;
-  l.pending  = l.queues + list_warps * queued_segments * queued_segment_bytes;
-  l.barriers = l.pending + list_warps * 2 * 16;
-  l.bytes    = l.barriers + list_warps * stages * 8;
+  l.queues   = warps * stages * 2 * tile_bytes;
+  l.values   = l.queues + warps * queue_bytes(head_dim);
+  l.states   = l.values + warps * max_list_rows * (head_dim + 4) * 4;
+  l.pending  = l.states + warps * max_list_rows * 8;
+  l.barriers = l.pending + warps * 2 * 16;
+  l.bytes    = l.barriers + warps * stages * 8;
   return l;
 }
 

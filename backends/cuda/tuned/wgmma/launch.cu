@@ -5,6 +5,8 @@
 #include "backends/cuda/tuned/wgmma/args.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/kernels.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/list_tuning.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/mixed_args.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/mixed_tuning.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/tuning.hpp"
 #include "backends/cuda/tuned/wgmma/latent/kernels.hpp"
 #include "backends/cuda/tuned/wgmma/latent/tuning.hpp"
@@ -43,6 +45,10 @@ const void* find_list_kernel(const Problem& p, int warpgroups) {
       return nullptr;
   }
 }
+const void* find_mixed_kernel(const Problem& p) {
+  return p.type == Type::bf16 ? grouped::mixed_list_kernel_of<Type::bf16>(p.head_dim)
+                              : grouped::mixed_list_kernel_of<Type::fp16>(p.head_dim);
+}
 #endif
 
 struct Kernel {
@@ -50,6 +56,16 @@ struct Kernel {
   int threads, shared, blocks_per_head;
   Pace pace;
 };
+/// The kernel for lists of entries of many query rows and of few. As many blocks run on a multiprocessor as of the
+/// other kernel for such lists.
+Kernel mixed_kernel_for(const Problem& p, const Device& d) {
+  Kernel k{nullptr, grouped::mixed_threads, grouped::mixed_shared_bytes(p.type, p.head_dim), 1,
+           grouped::pace(p.head_dim, 1, d)};
+#if defined(PAGODA_HAS_SM90A)
+  k.function = find_mixed_kernel(p);
+#endif
+  return k;
+}
 /// ragged: the instance for cu_seqlens_q. pairs: the one for clusters of two. The instances differ only in the
 /// function.
 Kernel kernel_for(const Problem& p, const Device& d, [[maybe_unused]] bool ragged = false,
@@ -84,6 +100,11 @@ Kernel kernel_for(const Problem& p, const Device& d, [[maybe_unused]] bool ragge
 std::int64_t partial_quads_of(const Problem& p, const Kernel& k) {
   const auto all_rows = static_cast<int>(max_rows_of(p));
   return partial_quads(k.blocks_per_head == 1 ? all_rows : tile_rows, p.head_dim_v);
+}
+/// Bytes of the partial results of blocks of `kernel`.
+std::size_t partial_bytes(const Problem& p, const Device& d, const Kernel& kernel) {
+  return sizeof(float4) * 2 * std::size_t(d.num_sms * kernel.pace.blocks_per_sm) *
+         std::size_t(partial_quads_of(p, kernel));
 }
 
 }  // namespace
@@ -126,12 +147,15 @@ const char* why_not(const Problem& p, const Device& d) {
 }
 
 std::size_t workspace_bytes(const Problem& p, const Device& d) {
-  const Kernel kernel = kernel_for(p, d);
-  return sizeof(float4) * 2 * std::size_t(d.num_sms * kernel.pace.blocks_per_sm) *
-         std::size_t(partial_quads_of(p, kernel));
+  const std::size_t bytes = partial_bytes(p, d, kernel_for(p, d));
+  return grouped::has_mixed_kernel(p) ? bytes + warp::list_partial_bytes(d.num_sms, p.head_dim) : bytes;
 }
 
 void prepare(const Problem& p, const Device& d) {
+  if (grouped::has_mixed_kernel(p)) {
+    const Kernel kernel = mixed_kernel_for(p, d);
+    allow_shared_memory(kernel.function, kernel.shared);
+  }
   for (const bool ragged : {false, true})  // a list has one kernel
     for (const bool pairs : {false, true}) {
       const Kernel kernel = kernel_for(p, d, ragged, pairs);
@@ -148,11 +172,13 @@ LaunchShape choose_shape(const Problem& p, const Device& d) {
 
 namespace {
 
-bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
-  if (p.list.num_entries == 0) return true;
-  const Kernel kernel = kernel_for(p, d);
-  ListArgs a{};
-  set_list_args(p, shape, copy_tokens, a);
+/// Whether a list runs in the kernel for entries of many query rows and of few.
+bool is_mixed(const Problem& p) {
+  return grouped::has_mixed_kernel(p) && p.block_table && p.page_size % warp::tile_tokens == 0;
+}
+
+void set_list_args(const Problem& p, const LaunchShape& shape, const Kernel& kernel, void* workspace, ListArgs& a) {
+  tuned::set_list_args(p, shape, copy_tokens, a);
   a.rows_bound = a.group_size * p.max_q_tokens;
   // Rows of 16 bits are two runs, so boxes of more than eight rows would lie differently.
   a.box_eights   = !grouped::is_converted(p.type) ? 1
@@ -161,6 +187,29 @@ bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, vo
   const int rows = a.box_eights * copy_tokens;
   a.k_map = make_tensor_map(p, p.k, rows), a.v_map = make_tensor_map(p, p.v, rows);
   a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel);
+}
+
+bool decode_mixed_list(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace,
+                       CUstream_st* stream) {
+  const Kernel kernel = mixed_kernel_for(p, d);
+  grouped::MixedArgs a{};
+  set_list_args(p, shape, kernel, workspace, a.many);
+  tuned::set_list_args(p, shape, warp::tile_tokens, a.few);
+  a.few.k_map         = make_tensor_map(p, p.k, warp::tile_tokens);
+  a.few.v_map         = make_tensor_map(p, p.v, warp::tile_tokens);
+  a.few.partials      = reinterpret_cast<QuadPartial*>(static_cast<char*>(workspace) + partial_bytes(p, d, kernel));
+  a.few.heads_at_once = warp::list_heads_at_once(p.num_kv_heads, grouped::mixed_few_warps);
+  a.few.max_queries   = grouped::mixed_few_queries(p);
+  a.many.min_queries  = a.few.max_queries + 1;
+  return launch(kernel.function, &a, {shape.blocks}, kernel.threads, kernel.shared, false, stream);
+}
+
+bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
+  if (p.list.num_entries == 0) return true;
+  if (is_mixed(p)) return decode_mixed_list(shape, p, d, workspace, stream);
+  const Kernel kernel = kernel_for(p, d);
+  ListArgs a{};
+  set_list_args(p, shape, kernel, workspace, a);
   return launch(kernel.function, &a, {shape.blocks}, kernel.threads, kernel.shared, false, stream);
 }
 

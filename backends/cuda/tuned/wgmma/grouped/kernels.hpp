@@ -12,5 +12,8 @@ const void* kernel_of(int head_dim, int warpgroups, bool ragged);
 /// The kernel for lists of entries of a type of 16 or 8 bits. It takes ListArgs. 8 bits: head_dim is 128.
 template <Type T>
 const void* list_kernel_of(int head_dim, int warpgroups);
+/// The kernel for lists of entries of many query rows and of few. It takes MixedArgs. Null for types of 8 bits.
+template <Type T>
+const void* mixed_list_kernel_of(int head_dim);
 
 }  // namespace pagoda::tuned::wgmma::grouped

@@ -293,10 +293,35 @@ class ListMultiplier {
   float scale_ = 0;  ///< of converted keys
 };
 
+/// Carries out the share of a block. A barrier of the block has followed `Memory::init`. Registers: of the threads that
+/// multiply, of 2 x 128, where two blocks of 256 threads run on a multiprocessor; 0: as compiled.
+template <Type T, int D, int Warpgroups, int Registers>
+PAGODA_DEVICE void carry_out_share(const ListArgs& args, const ListStart& start,
+                                   const ListMemory<T, D, Warpgroups>& shared, int warp, int lane) {
+  constexpr int compute_warps = compute_threads(Warpgroups) / 32;
+  if (warp >= compute_warps) {
+    if constexpr (Registers > 0) decrease_registers<256 - Registers>();
+    if (warp == compute_warps) {
+      ListWalk<HeadWork> walk(args, start, lane);
+      copy_list_tiles(args, walk, shared, lane);
+    } else if (warp == compute_warps + 1) {
+      ListWalk<HeadWork> walk(args, start, lane);
+      QueryLoader<T, D, Warpgroups>(args, shared, lane).run(walk);
+    } else if constexpr (is_converted(T)) {
+      convert_list_tiles(shared, static_cast<int>(threadIdx.x) - (compute_warps + 2) * 32);
+    }
+    return;
+  }
+  if constexpr (Registers > 0) increase_registers<Registers>();
+  ListMultiplier<T, D, Warpgroups>(args, shared, warp, lane).run();
+  join_pending<1, D, compute_threads(Warpgroups)>(args, shared.pending(), false, shared.memory + shared.layout.ring,
+                                                  warp, lane);
+}
+
 template <Type T, int D, int Warpgroups>
 PAGODA_DEVICE void decode_list(const ListArgs& args) {
-  constexpr int threads = list_threads(T, Warpgroups), compute_warps = compute_threads(Warpgroups) / 32;
-  using Memory = ListMemory<T, D, Warpgroups>;
+  constexpr int threads = list_threads(T, Warpgroups);
+  using Memory          = ListMemory<T, D, Warpgroups>;
   extern __shared__ __align__(1024) char memory[];
   const int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0), lane = threadIdx.x & 31;
   const Memory shared{memory, shared_address(memory)};
@@ -306,34 +331,8 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
   constexpr int capacity = Memory::layout.ring / 4 - start_memory(threads, 1);
   const ListStart start =
       find_start<HeadWork, threads, capacity, 1>(args, reinterpret_cast<int*>(memory), min_block_units, 1, 0);
-  if constexpr (is_converted(T)) {
-    constexpr bool moves_registers = Warpgroups == 1;  // two blocks on a multiprocessor
-    if (warp >= compute_warps) {
-      if constexpr (moves_registers) decrease_registers<producer_registers>();
-      if (warp == compute_warps) {
-        ListWalk<HeadWork> walk(args, start, lane);
-        copy_list_tiles(args, walk, shared, lane);
-      } else if (warp == compute_warps + 1) {
-        ListWalk<HeadWork> walk(args, start, lane);
-        QueryLoader<T, D, Warpgroups>(args, shared, lane).run(walk);
-      } else {
-        convert_list_tiles(shared, static_cast<int>(threadIdx.x) - (compute_warps + 2) * 32);
-      }
-      return;
-    }
-    if constexpr (moves_registers) increase_registers<multiplier_registers>();
-  }
-  if (!is_converted(T) && warp == compute_warps) {
-    ListWalk<HeadWork> walk(args, start, lane);
-    return copy_list_tiles<T, D, Warpgroups>(args, walk, shared, lane);
-  }
-  if (!is_converted(T) && warp == compute_warps + 1) {
-    ListWalk<HeadWork> walk(args, start, lane);
-    return QueryLoader<T, D, Warpgroups>(args, shared, lane).run(walk);
-  }
-  ListMultiplier<T, D, Warpgroups>(args, shared, warp, lane).run();
-  join_pending<1, D, compute_threads(Warpgroups)>(args, shared.pending(), false, memory + Memory::layout.ring, warp,
-                                                  lane);
+  constexpr int registers = is_converted(T) && Warpgroups == 1 ? multiplier_registers : 0;
+  carry_out_share<T, D, Warpgroups, registers>(args, start, shared, warp, lane);
 }
 
 template <Type T, int D, int Warpgroups>

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/tuned/warp/list_kernel.cuh"
+#include "backends/cuda/tuned/wgmma/grouped/list_kernel.cuh"
+#include "backends/cuda/tuned/wgmma/grouped/mixed_args.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/mixed_tuning.hpp"
+
+/// Decode attention for a list whose entries have many query rows or few. Blocks have one of two roles: that of a block
+/// of the kernel for lists (list_kernel.cuh), or that of some warps of the kernel for few rows (warp/list_kernel.cuh).
+/// Each role has its share of the blocks, so that both parts of the list are carried out at the same time.
+namespace pagoda::tuned::wgmma::grouped {
+
+/// Role 0 has entries of many rows, role 1 those of few.
+struct MixedRoles {
+  static constexpr int count = 2;
+  const MixedArgs& args;
+
+  PAGODA_DEVICE int units_of(const ListArgs& list, const Entry& e, int end) const {
+    const int heads      = heads_of(list, e);
+    const EntryView view = view_of(list, e, end);
+    return takes(args.few, e) ? -heads * work_of<warp::ListWork>(list, view).units
+                              : heads * work_of<HeadWork>(list, view).units;
+  }
+};
+
+/// Stages: of the ring of a warp that carries out entries of few rows.
+template <Type T, int D, int Stages>
+PAGODA_DEVICE void decode_mixed_list(const MixedArgs& args) {
+  using Memory = ListMemory<T, D, 1>;
+  extern __shared__ __align__(1024) char memory[];
+  const int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0), lane = threadIdx.x & 31;
+  constexpr int capacity = Memory::layout.ring / 4 - start_memory(mixed_threads, mixed_few_warps, 2);
+  ListScan<MixedRoles, ListArgs, mixed_threads, capacity> scan({args}, args.many, reinterpret_cast<int*>(memory));
+  const int blocks = static_cast<int>(gridDim.x);
+  const int many   = blocks_of_many(blocks, scan.total(0), scan.total(1));
+  if (static_cast<int>(blockIdx.x) < many) {
+    const Memory shared{memory, shared_address(memory)};
+    if (warp == 0) shared.init(lane);
+    if (threadIdx.x == 0) prefetch_map(&args.many.k_map), prefetch_map(&args.many.v_map);
+    const ListStart start = scan.template find<0>({0, many, 1, 1, min_block_units}, 0);
+    carry_out_share<T, D, 1, many_registers>(args.many, start, shared, warp, lane);
+  } else {
+    if (threadIdx.x == 0) prefetch_map(&args.few.k_map), prefetch_map(&args.few.v_map);
+    const ListStart start =
+        scan.template find<1>({many, blocks - many, mixed_few_warps, args.few.heads_at_once, warp::min_share_units},
+                              min(warp, mixed_few_warps - 1));
+    // Tiles are copied to where the scan has stored numbers.
+    fence_async_proxy();
+    __syncthreads();
+    if (warp < mixed_few_warps) {
+      increase_registers<few_registers>();
+      warp::carry_out_share<T, D, Stages, mixed_few_warps>(args.few, start, memory, warp, lane);
+    } else {
+      decrease_registers<256 - few_registers>();
+    }
+  }
+}
+
+template <Type T, int D, int Stages>
+__global__ void __launch_bounds__(mixed_threads, blocks_per_sm(1))
+    mixed_list_kernel(const __grid_constant__ MixedArgs args) {
+#if PAGODA_SM90A
+  decode_mixed_list<T, D, Stages>(args);
+#else
+  __trap();
+#endif
+}
+
+}  // namespace pagoda::tuned::wgmma::grouped

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/tuned/warp/list_tuning.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/list_tuning.hpp"
+
+#include <algorithm>
+
+/// The kernel for lists whose entries have many query rows or few: the shape of its blocks, as data and pure functions.
+namespace pagoda::tuned::wgmma::grouped {
+
+/// Two warpgroups, so that registers can be moved between them: the second one does not multiply.
+inline constexpr int mixed_threads = 256;
+/// Warps that carry out entries of few rows: as many on a multiprocessor as in the kernel for such entries alone.
+inline constexpr int mixed_few_warps = 4;
+static_assert(mixed_few_warps * blocks_per_sm(1) == warp::list_warps);
+/// Registers of threads that multiply, in either role. The block's other threads have the rest of 2 x 128.
+inline constexpr int many_registers = 176, few_registers = 232;
+
+/// Bytes of a tile of theirs, and stages of a warp's ring.
+constexpr int mixed_tile_bytes(int head_dim) { return warp::tile_tokens * head_dim * 2; }
+constexpr int mixed_stages(int head_dim) { return warp::list_stages(mixed_tile_bytes(head_dim)); }
+
+/// Shared memory of a block: that of the larger role.
+constexpr int mixed_shared_bytes(Type type, int head_dim) {
+  const int few =
+      warp::list_layout(mixed_tile_bytes(head_dim), head_dim, mixed_stages(head_dim), mixed_few_warps).bytes;
+  return std::max(list_layout(type, head_dim, 1).bytes, few);
+}
+
+/// The time of a unit of entries of many rows, in units of entries of few: what made most of 18 trees fast, each with
+/// three kinds of heads (bench/NOTES.md, "One launch with two roles").
+inline constexpr float many_unit_time = 1.7f;
+
+/// Blocks for entries of many rows: their part of the time. The others have entries of few rows.
+PAGODA_HOST_DEVICE constexpr int blocks_of_many(int blocks, int many_units, int few_units) {
+  if (few_units == 0) return blocks;
+  if (many_units == 0) return 0;
+  const float many = many_unit_time * static_cast<float>(many_units), few = static_cast<float>(few_units);
+  const int nearest = static_cast<int>(static_cast<float>(blocks) * (many / (many + few)) + 0.5f);
+  return nearest < 1 ? 1 : nearest >= blocks ? blocks - 1 : nearest;
+}
+
+/// Whether lists of this shape run in this kernel. A list has entries of few rows only where these have a role: all
+/// query rows of such an entry see the same tokens.
+constexpr bool has_mixed_kernel(const Problem& p) {
+  return is_list(p) && warp::has_list_elements(p) && !is_quantized(p.type) &&
+         p.num_q_heads / p.num_kv_heads <= warp::max_list_rows &&
+         p.num_q_heads / p.num_kv_heads * p.max_q_tokens > warp::max_list_rows &&
+         p.num_q_heads / p.num_kv_heads * p.max_q_tokens <= tile_rows;
+}
+/// The most query tokens of an entry of few rows.
+constexpr int mixed_few_queries(const Problem& p) {
+  return p.causal || p.list.masks ? 1 : warp::max_list_rows / (p.num_q_heads / p.num_kv_heads);
+}
+
+}  // namespace pagoda::tuned::wgmma::grouped
