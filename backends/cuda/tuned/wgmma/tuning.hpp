@@ -60,9 +60,10 @@ constexpr LaunchShape choose_shape(std::int64_t batch_heads, std::int64_t tiles,
   batch_heads = std::max<std::int64_t>(batch_heads, 1), tiles = std::max<std::int64_t>(tiles, 1);
   const std::int64_t num_splits = splits_that_fit(batch_heads, teams, tiles);
   const std::int64_t rounds     = (batch_heads * num_splits - 1) / teams + 1;
-  const double fixed            = us(double(rounds) * double((tiles + num_splits - 1) / num_splits),
-                                     double(std::min<std::int64_t>(batch_heads * num_splits, teams))) +
-                       (num_splits > 1 ? d.speed.wgmma_merge_us : 0.0);
+  const std::int64_t split      = (tiles + num_splits - 1) / num_splits;
+  const double fixed =
+      us(double(rounds) * double(split), double(std::min<std::int64_t>(batch_heads * num_splits, teams))) +
+      (num_splits > 1 ? d.speed.wgmma_merge_us : 0.0);
   const double stream = pace.stream_factor * us(double(batch_heads) * double(tiles) / teams, teams) +
                         d.speed.wgmma_merge_us + d.speed.wgmma_stream_us;
   return {teams, static_cast<int>(num_splits), stream < fixed, 0, std::min(fixed, stream)};

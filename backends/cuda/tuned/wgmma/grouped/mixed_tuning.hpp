@@ -37,7 +37,8 @@ PAGODA_HOST_DEVICE constexpr int blocks_of_many(int blocks, int many_units, int 
   if (few_units == 0) return blocks;
   if (many_units == 0) return 0;
   const float many = many_unit_time * static_cast<float>(many_units), few = static_cast<float>(few_units);
-  const int nearest = static_cast<int>(static_cast<float>(blocks) * (many / (many + few)) + 0.5f);
+  const int halves  = static_cast<int>(static_cast<float>(2 * blocks) * (many / (many + few)));
+  const int nearest = (halves + 1) / 2;
   return nearest < 1 ? 1 : nearest >= blocks ? blocks - 1 : nearest;
 }
 
