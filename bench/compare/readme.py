@@ -24,6 +24,7 @@ from results import PEERS, Column, Results, Samples, geometric_mean, load
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 PREFIX_RESULTS = "prefix-h200.json"
+PREFIX_PEERS = "prefix-peers-h100.json"
 PICTURE = RESULTS / "report" / "distance.svg"
 BLOCK = re.compile(r"(<!-- measured: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
@@ -136,20 +137,28 @@ def limits() -> str:
     return "\n".join(["| where time is lost | how much |", "|---|---|", *lines]) + "\n"
 
 
-def peers() -> str:
-    results = results_of("peers-h200.json")
-    ratios: dict[str, list[float]] = {"cudnn": [], "flashinfer": []}
+def ratios_to(peer: str, results: Results, own: tuple[str, ...] = ()) -> list[float]:
+    """Pagoda's times over the peer's, in all problems that both have. own: the backends to compare; all if empty."""
+    ratios = []
     for by in results.rows.values():
-        own = [s.median for c, s in by.items() if not c.is_peer]
-        for column, theirs in by.items():
-            if column.backend in ratios and own:
-                ratios[column.backend].append(min(own) / theirs.median)
+        ours = [s.median for c, s in by.items() if not c.is_peer and (not own or c.backend in own)]
+        theirs = [s.median for c, s in by.items() if c.backend == peer]
+        ratios += [min(ours) / us for us in theirs if ours]
+    return ratios
+
+
+def peers() -> str:
+    results, trees = results_of("peers-h200.json"), results_of(PREFIX_PEERS)
+    ratios = {PEERS[name]: ratios_to(name, results) for name in ("cudnn", "flashinfer")}
+    ratios["FlashInfer's cascade, at shared prefixes"] = ratios_to("flashinfer", trees, ("packed",))
+    ratios["FlashInfer's XQA with masks, at trees of drafts"] = ratios_to("flashinfer", trees, ("tree",))
     lines = ["| Pagoda's time over that of | problems | least | mean | most |", "|---|---|---|---|---|"]
     for name, of in ratios.items():
-        lines.append(f"| {PEERS[name]} | {len(of)} | {min(of):.2f} | {geometric_mean(of):.2f} | {max(of):.2f} |")
-    return (
-        "\n".join(lines) + f"\n\n(Commit {results.own[0].git}, `bench/peers/compare.py`; all problems: "
-        "`bench/results/report/peers-h200.md`.)\n"
+        lines.append(f"| {name} | {len(of)} | {min(of):.2f} | {geometric_mean(of):.2f} | {max(of):.2f} |")
+    return "\n".join(lines) + "\n\n" + wrapped(
+        f"(H200, commit {results.own[0].git}, `bench/peers/compare.py`; all problems: `bench/results/report/peers-h200.md`. "
+        f"The last two: H100, commit {trees.own[0].git}, `bench/peers/prefix_peers.py`; all problems: "
+        "`bench/results/report/prefix.md`.)"
     )
 
 
