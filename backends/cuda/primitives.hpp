@@ -57,8 +57,8 @@ KOKKOS_INLINE_FUNCTION std::uint64_t read_once_policy() {
 #endif
 }
 
-/// Discards the lines of 128 bytes that lie within `bytes` bytes from `begin` on: the first-th, and every step-th after
-/// it.
+/// Discards lines of 128 bytes that lie within `bytes` bytes from `begin` on: number `first`, counted from 0, and every
+/// step-th after it.
 KOKKOS_INLINE_FUNCTION void discard_lines([[maybe_unused]] void* begin, [[maybe_unused]] int bytes,
                                           [[maybe_unused]] int first, [[maybe_unused]] int step) {
 #if defined(__CUDA_ARCH__)

@@ -171,8 +171,8 @@ struct DecodeKernel {
     }
   }
 
-  /// Discards the values of partial states first .. count of an item, which the team has joined. With few KV heads
-  /// these are megabytes, whose way to memory costs several times the time of reading as much.
+  /// Discards the values of partial states first .. count of an item, which the team has joined. Otherwise the cache
+  /// would write them to memory, which are megabytes with few KV heads (bench/NOTES.md, "What exactness costs").
   KOKKOS_FUNCTION void discard(const Member& team, const StateArray<Acc>& all, int first, int count) const {
     team.team_barrier();  // all have read them
     const int bytes = args.row_tile.value * heads() * args.value_stride * static_cast<int>(sizeof(Acc));

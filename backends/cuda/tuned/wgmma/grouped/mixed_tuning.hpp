@@ -17,7 +17,7 @@ static_assert(mixed_few_warps * blocks_per_sm(1) == warp::list_warps);
 /// Registers of threads that multiply, in either role. The block's other threads have the rest of 2 x 128.
 inline constexpr int many_registers = 176, few_registers = 232;
 
-/// Bytes of a tile of theirs, and stages of a warp's ring.
+/// Bytes of a tile of entries of few rows, and stages of the ring of a warp that carries them out.
 constexpr int mixed_tile_bytes(int head_dim) { return warp::tile_tokens * head_dim * 2; }
 constexpr int mixed_stages(int head_dim) { return warp::list_stages(mixed_tile_bytes(head_dim)); }
 
@@ -28,7 +28,7 @@ constexpr int mixed_shared_bytes(Type type, int head_dim) {
   return std::max(list_layout(type, head_dim, 1).bytes, few);
 }
 
-/// The time of a unit of entries of many rows, in units of entries of few: what made most of 18 trees fast, each with
+/// The time of a unit of entries of many rows, in units of entries of few: the fastest factor of five over 18 trees with
 /// three kinds of heads (bench/NOTES.md, "One launch with two roles").
 inline constexpr float many_unit_time = 1.7f;
 
