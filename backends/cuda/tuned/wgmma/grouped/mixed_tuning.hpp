@@ -28,8 +28,8 @@ constexpr int mixed_shared_bytes(Type type, int head_dim) {
   return std::max(list_layout(type, head_dim, 1).bytes, few);
 }
 
-/// The time of a unit of entries of many rows, in units of entries of few: the fastest factor of five over 18 trees with
-/// three kinds of heads (bench/NOTES.md, "One launch with two roles").
+/// The time of a unit of entries of many rows, in units of entries of few: the fastest factor of five over 18 trees
+/// with three kinds of heads (bench/NOTES.md, "One launch with two roles").
 inline constexpr float many_unit_time = 1.7f;
 
 /// Blocks for entries of many rows: their part of the time. The others have entries of few rows.
