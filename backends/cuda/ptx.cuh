@@ -212,6 +212,20 @@ PAGODA_DEVICE std::uint32_t widen(std::uint32_t bytes) {
   return r;
 }
 
+/// Loads 16 bytes, or a float, of global memory that nothing writes while the kernel runs.
+PAGODA_DEVICE uint4 load_constant(const char* from, std::uint64_t policy) {
+  uint4 r;
+  asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "l"(from), "l"(policy));
+  return r;
+}
+PAGODA_DEVICE float load_constant_float(const char* from, std::uint64_t policy) {
+  float r;
+  asm volatile("ld.global.nc.L2::cache_hint.f32 %0, [%1], %2;" : "=f"(r) : "l"(from), "l"(policy));
+  return r;
+}
+
 /// Converts the four e4m3 numbers of a word to fp16, two to a word. The upper half needs no shift. sm_89 and newer.
 PAGODA_DEVICE void widen_pairs(std::uint32_t (&r)[2], std::uint32_t word) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
@@ -305,6 +319,10 @@ PAGODA_DEVICE void copy_tensor_box(std::uint32_t to, const CUtensorMap* map, int
       "l"(map), "r"(0), "r"(token), "r"(head), "r"(page), "r"(barrier), "l"(policy)
       : "memory");
 }
+/// Starts to bring bytes of global memory to the second-level cache. Address and number are multiples of 16.
+PAGODA_DEVICE void prefetch_bulk(const char* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 PAGODA_DEVICE void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -360,6 +378,7 @@ PAGODA_DEVICE void barrier_arrive_after_copies(std::uint32_t) {}
 PAGODA_DEVICE void barrier_arrive(std::uint32_t) {}
 PAGODA_DEVICE void barrier_wait(std::uint32_t, std::uint32_t) {}
 PAGODA_DEVICE void copy_tensor_box(std::uint32_t, const CUtensorMap*, int, int, int, std::uint32_t, std::uint64_t) {}
+PAGODA_DEVICE void prefetch_bulk(const char*, int) {}
 PAGODA_DEVICE void prefetch_map(const CUtensorMap*) {}
 PAGODA_DEVICE void fence_async_proxy() {}
 PAGODA_DEVICE void cluster_arrive() {}

@@ -31,6 +31,8 @@ inline std::optional<tuned::Type> tuned_type(DType type) {
       return tuned::Type::int8;
     case DType::int4:
       return tuned::Type::int4;
+    case DType::fp8_ds_mla:
+      return tuned::Type::fp8_ds_mla;
     default:
       return std::nullopt;
   }

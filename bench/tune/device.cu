@@ -111,7 +111,7 @@ tuned::Problem Device::problem_of(const Batch& b) const {
   p.seq_lens     = lengths_;
   p.num_q_tokens = p.max_q_tokens = b.num_q_tokens;
   p.causal                        = true;
-  const tuned::Type q             = tuned::is_quantized(b.type) ? tuned::Type::fp16 : b.type;
+  const tuned::Type q             = tuned::query_type(b.type);
   const std::int64_t heads        = b.num_q_heads;
   p.q                             = {small_, q, heads * b.head_dim, b.head_dim};
   p.out                           = {out_, q, heads * b.head_dim_v, b.head_dim_v};

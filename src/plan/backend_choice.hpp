@@ -15,8 +15,9 @@
 /// Which backend runs the decodes of a plan.
 namespace pagoda::detail {
 
-/// A problem of the plan's cache with dense queries and outputs of the cache's type (fp16 for a quantized cache). A
-/// plan is chosen for this problem. For a plan of lists it has the numbers of entries and queries, without pointers.
+/// A problem of the plan's cache with dense queries and outputs of the cache's type (bf16 for rows of fp8_ds_mla, fp16
+/// for other quantized caches). A plan is chosen for this problem. For a plan of lists it has the numbers of entries
+/// and queries, without pointers.
 Problem usual_problem(const Schedule& schedule, const CacheRef& kv);
 
 /// The names in the list, each in quotation marks, for error texts.

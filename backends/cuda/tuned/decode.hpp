@@ -17,7 +17,8 @@ struct CUstream_st;
 ///    no cu_seqlens_q and only such pages, too. The kernels below have no score options, except sinks of lists, and
 ///    need pages of multiples of 8 tokens.
 ///  - On sm_90, in 16 bits, up to 128 query rows (heads times tokens) to a kv head; also latent caches (head_dim 576,
-///    head_dim_v 512 of the same memory). Entries may have different numbers of query tokens. Here scores are sums of
+///    head_dim_v 512 of the same memory), also as rows of fp8_ds_mla (pagoda/row_formats.hpp), whose numbers times
+///    scales are rounded to bf16. Entries may have different numbers of query tokens. Here scores are sums of
 ///    head_dim / 16 steps, each of which the hardware truncates instead of rounding: log-sum-exps have errors of up to
 ///    head_dim / 16 * 2^-23 of the largest score.
 ///  - There too: lists of entries (pagoda/entry.hpp), with and without masks, of up to 128 query rows to a kv head;
@@ -26,15 +27,23 @@ struct CUstream_st;
 /// `why_not` says which problems the kernels support.
 namespace pagoda::tuned {
 
-/// int4: a byte holds two dims, the even one in its lower half.
-enum class Type { fp16, bf16, fp8_e4m3, fp8_e5m2, fp32, int8, int4 };
+/// int4: a byte holds two dims, the even one in its lower half. fp8_ds_mla: a byte of a row of 656.
+enum class Type { fp16, bf16, fp8_e4m3, fp8_e5m2, fp32, int8, int4, fp8_ds_mla };
 constexpr bool is_integer(Type type) { return type == Type::int8 || type == Type::int4; }
 /// Types of 8 or 4 bits, which only keys and values have.
-constexpr bool is_quantized(Type type) { return type == Type::fp8_e4m3 || type == Type::fp8_e5m2 || is_integer(type); }
+constexpr bool is_quantized(Type type) {
+  return type == Type::fp8_e4m3 || type == Type::fp8_e5m2 || type == Type::fp8_ds_mla || is_integer(type);
+}
+/// The type of queries for keys of a type.
+constexpr Type query_type(Type keys) {
+  return keys == Type::fp8_ds_mla ? Type::bf16 : is_quantized(keys) ? Type::fp16 : keys;
+}
 constexpr int bits_of(Type type) {
   return type == Type::fp32 ? 32 : type == Type::int4 ? 4 : is_quantized(type) ? 8 : 16;
 }
-constexpr int row_bytes(Type type, int head_dim) { return head_dim * bits_of(type) / 8; }
+constexpr int row_bytes(Type type, int head_dim) {
+  return type == Type::fp8_ds_mla ? 656 : head_dim * bits_of(type) / 8;
+}
 
 /// Keys or values: rows of head_dim dense elements. The strides are in bytes.
 struct Cache {

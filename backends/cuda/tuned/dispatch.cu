@@ -97,8 +97,8 @@ const char* why_not(const Problem& p, const Device& d) {
     return "page_size is not a multiple of 16, with an exactness other than fast";
   if (p.fixed_splits && p.cu_seqlens_q) return "cu_seqlens_q, with an exactness other than fast";
   if (p.fixed_splits && p.batch > p.max_batch) return "batch is more than max_batch";
-  const Type q = is_quantized(p.type) ? Type::fp16 : p.type;
-  if (p.q.type != q) return "q is not of the keys' type (fp16 for quantized keys)";
+  const Type q = query_type(p.type);
+  if (p.q.type != q) return "q is not of the keys' type (fp16 for quantized keys, bf16 for fp8_ds_mla)";
   if (is_quantized(p.out.type)) return "out is of 8 bits or fewer";
   const int in_16_bytes = 128 / bits_of(q);
   if (!aligned(p.q.data, 16) || p.q.token % in_16_bytes != 0 || p.q.head % in_16_bytes != 0)

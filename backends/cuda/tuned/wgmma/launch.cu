@@ -27,8 +27,8 @@ std::int64_t q_tokens_of(const Problem& p) {
 }
 bool is_latent(const Problem& p) { return p.head_dim == latent::head_dim; }
 
-/// The kernel for a list; null if there is none for the type.
 #if defined(PAGODA_HAS_SM90A)
+/// The kernel for a list; null if there is none for the type.
 const void* find_list_kernel(const Problem& p, int warpgroups) {
   switch (p.type) {
     case Type::fp16:
@@ -48,6 +48,18 @@ const void* find_list_kernel(const Problem& p, int warpgroups) {
 const void* find_mixed_kernel(const Problem& p) {
   return p.type == Type::bf16 ? grouped::mixed_list_kernel_of<Type::bf16>(p.head_dim)
                               : grouped::mixed_list_kernel_of<Type::fp16>(p.head_dim);
+}
+const void* find_latent_kernel(const Problem& p, int blocks_per_head, bool ragged, bool pairs) {
+  switch (p.type) {
+    case Type::fp16:
+      return latent::kernel_of<Type::fp16>(blocks_per_head, ragged, pairs);
+    case Type::bf16:
+      return latent::kernel_of<Type::bf16>(blocks_per_head, ragged, pairs);
+    case Type::fp8_ds_mla:
+      return latent::kernel_of<Type::fp8_ds_mla>(blocks_per_head, ragged, pairs);
+    default:
+      return nullptr;
+  }
 }
 #endif
 
@@ -70,8 +82,7 @@ Kernel mixed_kernel_for(const Problem& p, const Device& d) {
 /// function.
 Kernel kernel_for(const Problem& p, const Device& d, [[maybe_unused]] bool ragged = false,
                   [[maybe_unused]] bool pairs = false) {
-  const auto all_rows              = static_cast<int>(max_rows_of(p));
-  [[maybe_unused]] const bool bf16 = p.type == Type::bf16;
+  const auto all_rows = static_cast<int>(max_rows_of(p));
   Kernel k{};
   if (is_list(p)) {
     const int warpgroups = grouped::num_warpgroups(all_rows);
@@ -81,18 +92,17 @@ Kernel kernel_for(const Problem& p, const Device& d, [[maybe_unused]] bool ragge
     k.function = find_list_kernel(p, warpgroups);
 #endif
   } else if (is_latent(p)) {
-    k = {nullptr, latent::threads, latent::shared_bytes, latent::blocks_per_head(all_rows), latent::pace(d)};
+    k = {nullptr, latent::threads, latent::shared_bytes, latent::blocks_per_head(all_rows), latent::pace(p.type, d)};
 #if defined(PAGODA_HAS_SM90A)
-    k.function = bf16 ? latent::kernel_of<Type::bf16>(k.blocks_per_head, ragged, pairs)
-                      : latent::kernel_of<Type::fp16>(k.blocks_per_head, ragged, pairs);
+    k.function = find_latent_kernel(p, k.blocks_per_head, ragged, pairs);
 #endif
   } else {
     const int warpgroups = grouped::num_warpgroups(all_rows);
     k = {nullptr, grouped::threads(warpgroups), grouped::shared_layout(p.head_dim, warpgroups).bytes, 1,
          grouped::pace(p.head_dim, warpgroups, d)};
 #if defined(PAGODA_HAS_SM90A)
-    k.function = bf16 ? grouped::kernel_of<Type::bf16>(p.head_dim, warpgroups, ragged)
-                      : grouped::kernel_of<Type::fp16>(p.head_dim, warpgroups, ragged);
+    k.function = p.type == Type::bf16 ? grouped::kernel_of<Type::bf16>(p.head_dim, warpgroups, ragged)
+                                      : grouped::kernel_of<Type::fp16>(p.head_dim, warpgroups, ragged);
 #endif
   }
   return k;
@@ -111,6 +121,7 @@ std::size_t partial_bytes(const Problem& p, const Device& d, const Kernel& kerne
 
 bool handles(const Problem& p) {
   if (is_list(p) && grouped::is_converted(p.type)) return p.head_dim == 128 && p.head_dim_v == 128;
+  if (p.type == Type::fp8_ds_mla) return is_latent(p) && !is_list(p);
   if (p.type != Type::fp16 && p.type != Type::bf16) return false;
   if (is_latent(p)) return p.head_dim_v == latent::head_dim_v;
   return (p.head_dim == 64 || p.head_dim == 128) && p.head_dim_v == p.head_dim &&
@@ -226,7 +237,7 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
   a.q_tokens_bound = p.cu_seqlens_q ? p.max_q_tokens : p.num_q_tokens;
   a.heads = Divisor::of(group_size), a.rows_bound = group_size * a.q_tokens_bound;
   a.hidden_bound = p.causal ? a.q_tokens_bound - 1 : 0;
-  a.k_map        = make_tensor_map(p, p.k, copy_tokens);
+  if (p.type != Type::fp8_ds_mla) a.k_map = make_tensor_map(p, p.k, copy_tokens);
   if (is_latent(p)) {
     // Indexed [query token][kv head][head of the group]. Boxes of eight rows lie within a query token and kv head: with
     // several query tokens the group is a multiple of 8; else rows beyond the group are zeros.

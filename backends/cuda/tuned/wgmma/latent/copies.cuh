@@ -11,7 +11,7 @@ namespace pagoda::tuned::wgmma::latent {
 template <int BlocksPerHead>
 class TileCopies {
  public:
-  PAGODA_DEVICE explicit TileCopies(int lane) : lane_(lane) {}
+  PAGODA_DEVICE TileCopies(int /*warp*/, int lane) : lane_(lane) {}
 
   /// Looks up the page ids of `tile`, which is the next one to copy.
   PAGODA_DEVICE void begin(const Args& args, const Segment& s, int tile) {
@@ -55,13 +55,13 @@ class TileCopies {
     }
   }
 
- private:
+ protected:
   PAGODA_DEVICE TokenLocation look_up(const Args& args, const Segment& s, int tile) const {
     return pages_.look_up(args, s.sequence, tile * (tile_tokens / copy_tokens) + (lane_ & 7));
   }
   int lane_;
   PageCursor<copy_tokens> pages_;
-  TokenLocation next_{};
+  TokenLocation next_{};  ///< of eight tokens of the next tile
 };
 
 }  // namespace pagoda::tuned::wgmma::latent

@@ -15,30 +15,37 @@ namespace pagoda::tuned::wgmma::latent {
 
 /// Called by one warp. The warps that copy set up the barriers of their first copies
 /// (Scorer::start_first_copies).
+template <Type T>
 PAGODA_DEVICE void init_barriers(SharedMemory shared, int lane) {
-  const bool of_copies = lane == Barriers::q_full || (lane >= Barriers::full && lane < Barriers::empty);
-  const bool of_group  = lane == Barriers::p_full || (lane >= Barriers::max_ready && lane < Barriers::full);
+  // Warps arrive at `full` if they make tiles.
+  constexpr int end_of_copies = copies_tiles<T> ? Barriers::empty : Barriers::full;
+  constexpr int end_of_group  = copies_tiles<T> ? Barriers::full : Barriers::empty;
+  const bool of_copies        = lane == Barriers::q_full || (lane >= Barriers::full && lane < end_of_copies);
+  const bool of_group         = lane == Barriers::p_full || (lane >= Barriers::max_ready && lane < end_of_group);
   if (lane < Barriers::count && !of_copies)
     barrier_init(shared.barrier(lane), of_group ? 4 : lane >= Barriers::received ? 1 : 8);
   fence_barrier_init();
 }
 
-template <bool Bf16, int BlocksPerHead>
+template <Type T, int BlocksPerHead>
 PAGODA_DEVICE void decode_block(const auto& args) {
   extern __shared__ __align__(1024) char memory[];
   const int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0), lane = threadIdx.x & 31;
   const SharedMemory shared{shared_address(memory)};
   if (warp == 0) {
-    init_barriers(shared, lane);
-    if (lane == 0) prefetch_map(&args.k_map), prefetch_map(&args.q_map);
+    init_barriers<T>(shared, lane);
+    if (lane == 0) {
+      if constexpr (copies_tiles<T>) prefetch_map(&args.k_map);
+      prefetch_map(&args.q_map);
+    }
   }
   if (warp >= 8) {
     decrease_registers<96>();
-    score_tiles<Bf16, BlocksPerHead>(args, shared, memory, warp / 4 - 2, warp % 4, lane);
+    score_tiles<T, BlocksPerHead>(args, shared, memory, warp / 4 - 2, warp % 4, lane);
     increase_registers<128>();
   } else {
     increase_registers<160>();
-    add_values<Bf16, BlocksPerHead>(args, shared, memory, warp / 4, warp % 4, lane);
+    add_values<is_bf16<T>, BlocksPerHead>(args, shared, memory, warp / 4, warp % 4, lane);
     decrease_registers<128>();
   }
   const auto* pending  = reinterpret_cast<const PendingJoin*>(memory + SharedLayout::pending);
@@ -48,10 +55,10 @@ PAGODA_DEVICE void decode_block(const auto& args) {
 }
 
 /// Args: wgmma::Args or RaggedArgs, or either in PairedArgs.
-template <bool Bf16, int BlocksPerHead, class Args>
+template <Type T, int BlocksPerHead, class Args>
 __global__ void __launch_bounds__(threads, 1) decode_kernel(const __grid_constant__ Args args) {
 #if PAGODA_SM90A
-  decode_block<Bf16, BlocksPerHead>(args);
+  decode_block<T, BlocksPerHead>(args);
 #else
   __trap();
 #endif

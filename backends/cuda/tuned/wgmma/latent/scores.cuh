@@ -3,16 +3,19 @@
 
 #include "backends/cuda/tuned/common/partials.cuh"
 #include "backends/cuda/tuned/wgmma/latent/copies.cuh"
+#include "backends/cuda/tuned/wgmma/latent/row_tiles.cuh"
 #include "backends/cuda/tuned/wgmma/output.cuh"
 #include "backends/cuda/tuned/wgmma/softmax.cuh"
 #include "backends/cuda/wgmma.cuh"
+
+#include <type_traits>
 
 namespace pagoda::tuned::wgmma::latent {
 
 /// Computes scores and probabilities of every other tile, with one of two warpgroups. A lane has two rows, eight apart,
 /// and two tokens of each eight. The two warpgroups share the running maximum, which they pass on from tile to tile;
 /// each has its own sums. Tiles of a block are counted across segments; even tiles belong to warpgroup 0.
-template <bool Bf16, int BlocksPerHead, class Args>
+template <Type T, int BlocksPerHead, class Args>
 class Scorer {
  public:
   /// group: the warpgroup, 0 or 1; warp: index in the warpgroup.
@@ -28,7 +31,7 @@ class Scorer {
         active_(16 * warp < block_rows<BlocksPerHead>(args.rows_bound)),
         copies_here_(warp == 0),
         cursor_(args, lane),
-        copies_(lane) {}
+        copies_(warp, lane) {}
 
   PAGODA_DEVICE void run() {
     begin_segment();
@@ -36,6 +39,7 @@ class Scorer {
     for (; cursor_.valid; cursor_.next(args_), begin_segment()) {
       const int count = cursor_.tiles();
       if (count == 0) continue;
+      if constexpr (!copies_tiles<T>) prefetch_rows(i_, count);
       if (tiles_ == 0) {
         if (copies_here_) start_first_copies(count);
         shared_.begin(args_.pairs);
@@ -60,6 +64,9 @@ class Scorer {
   }
 
  private:
+  static constexpr bool Bf16 = is_bf16<T>;
+  using Copies               = std::conditional_t<copies_tiles<T>, TileCopies<BlocksPerHead>, RowTiles<BlocksPerHead>>;
+
   PAGODA_DEVICE float* running_max() const { return reinterpret_cast<float*>(memory_ + SharedLayout::running_max); }
   PAGODA_DEVICE float* corrections() const { return reinterpret_cast<float*>(memory_ + SharedLayout::corrections); }
   PAGODA_DEVICE int* flags() const { return reinterpret_cast<int*>(memory_ + SharedLayout::flags) + warp_; }
@@ -77,8 +84,9 @@ class Scorer {
   }
 
   PAGODA_DEVICE void begin_segment() {
-    i_ = (group_ - tiles_) & 1;
-    if (copies_here_ && cursor_.valid)
+    i_                      = (group_ - tiles_) & 1;
+    const bool brings_tiles = copies_here_ || !copies_tiles<T>;
+    if (brings_tiles && cursor_.valid)
       copies_.begin(args_, cursor_.segment, cursor_.segment.first_tile + i_ * cursor_.segment.tile_step);
   }
 
@@ -86,13 +94,24 @@ class Scorer {
   /// tiles of the first segment that has any.
   PAGODA_DEVICE void start_first_copies(int count) {
     if (lane_ == 0) {
-      barrier_init(shared_.barrier(Barriers::full + group_));
+      if constexpr (copies_tiles<T>) barrier_init(shared_.barrier(Barriers::full + group_));
       if (group_ == 0) barrier_init(shared_.barrier(Barriers::q_full));
       fence_barrier_init();
     }
     __syncwarp();
-    if (i_ < count) copy_tile(0);
+    if constexpr (copies_tiles<T>)
+      if (i_ < count) copy_tile(0);
     if (group_ == 0) copies_.copy_queries(args_, cursor_.segment, shared_);
+  }
+  /// Brings the rows of the i-th of the segment's tiles, which the warpgroup makes next, to the second-level cache.
+  PAGODA_DEVICE void prefetch_rows(int i, int count) const {
+    if (i < count) copies_.prefetch(args_, cursor_.segment, cursor_.segment.first_tile + i * cursor_.segment.tile_step);
+  }
+  /// Makes the warpgroup's next tile of rows, as the round-th of its slot.
+  PAGODA_DEVICE void make_tile(int round) {
+    const Segment& s = cursor_.segment;
+    const int tile   = s.first_tile + i_ * s.tile_step;
+    copies_.make_tile(args_, s, shared_, group_, round, tile, tile + 2 * s.tile_step);
   }
   /// Whether start_first_copies has started those of the warpgroup's next tile and of the queries.
   PAGODA_DEVICE bool copied() const { return tiles_ == 0 && i_ < stages; }
@@ -113,15 +132,21 @@ class Scorer {
     const Segment& s = cursor_.segment;
     const int n = tiles_ + i_, tokens_left = s.len - (s.first_tile + i_ * s.tile_step) * tile_tokens;
     float x[32];
-    if (copies_here_ && !copied()) copy_tile(n / stages);
+    if constexpr (copies_tiles<T>) {
+      if (copies_here_ && !copied()) copy_tile(n / stages);
+    } else {
+      if (i_ < 2) copy_queries();
+      make_tile(n / stages);
+    }
     if (i_ < 2) {
-      copy_queries();
+      if constexpr (copies_tiles<T>) copy_queries();
       shared_.wait(Barriers::q_full, segments_);
     }
     shared_.wait(Barriers::full + group_, n / stages);
     const std::uint64_t q = opaque(matrix_descriptor(shared_.address + SharedLayout::q, bytes_of_8));
     const std::uint64_t k = opaque(matrix_descriptor(tile_address(), bytes_of_8));
     start_scores<Bf16, head_dim>(x, q, k);
+    if constexpr (!copies_tiles<T>) prefetch_rows(i_ + 2, count);
     wgmma_wait<0>();
     wgmma_fence_registers(x);
     if (i_ + 2 >= count) shared_.arrive(Barriers::q_empty, lane_);
@@ -224,17 +249,17 @@ class Scorer {
   const int group_, warp_, lane_, row_, column_;
   const bool active_, copies_here_;
   SegmentCursor<BlocksPerHead> cursor_;
-  TileCopies<BlocksPerHead> copies_;
+  Copies copies_;
   int tiles_ = 0, segments_ = 0;  ///< the block's, before the current segment
   int i_ = 0;                     ///< the warpgroup's next tile, counted in the segment
   float max_[2], sum_[2];         ///< running maxima that the sums are relative to
 };
 
-template <bool Bf16, int BlocksPerHead, class Args>
+template <Type T, int BlocksPerHead, class Args>
 PAGODA_DEVICE void score_tiles(const Args& args, SharedMemory shared, char* memory, int group, int warp, int lane) {
   if (group == 0 && warp == 0 && lane < 2)
     reinterpret_cast<PendingJoin*>(memory + SharedLayout::pending)[lane] = no_pending_join;
-  Scorer<Bf16, BlocksPerHead, Args>(args, shared, memory, group, warp, lane).run();
+  Scorer<T, BlocksPerHead, Args>(args, shared, memory, group, warp, lane).run();
 }
 
 }  // namespace pagoda::tuned::wgmma::latent

@@ -14,13 +14,22 @@ inline constexpr int bytes_of_8 = bytes_of_8_tokens(head_dim);
 inline constexpr int tile_bytes = tile_tokens / 8 * bytes_of_8;
 inline constexpr int q_bytes    = tile_rows / 8 * bytes_of_8;
 
+/// Tiles are multiplied in bf16, otherwise in fp16.
+template <Type T>
+inline constexpr bool is_bf16 = T != Type::fp16;
+/// Tiles are copied as they lie in memory. Otherwise (fp8_ds_mla) they are made of rows, by the warps that multiply.
+template <Type T>
+inline constexpr bool copies_tiles = T != Type::fp8_ds_mla;
+
 /// Blocks that share the query rows of a kv head.
 constexpr int blocks_per_head(int rows_of_head) { return rows_of_head > tile_rows ? 2 : 1; }
 
 inline constexpr int blocks_per_sm = 1;
 /// A tile takes 2.0 us in equal splits and 2.3 us in stream-K (128 heads, 128 x 4096, H200).
 inline constexpr double stream_factor = 1.1;
-constexpr Pace pace(const Device& d) { return {tile_bytes, d.speed.latent_tile_us, blocks_per_sm, stream_factor}; }
+constexpr Pace pace(Type type, const Device& d) {
+  return {tile_tokens * row_bytes(type, head_dim), d.speed.latent_tile_us, blocks_per_sm, stream_factor};
+}
 
 /// Offsets in a block's shared memory.
 struct SharedLayout {
