@@ -77,8 +77,9 @@ class Draw {
   /// Heads that backends/cuda/tuned supports (its why_not).
   void draw_tuned_heads() {
     several_query_tokens_ = false;
-    const bool many       = sixteen_bits() && random_.chance(0.5);
-    if (many && random_.chance(0.35)) {
+    const bool rows       = has_row_format(problem_.type);
+    const bool many       = rows || (sixteen_bits() && random_.chance(0.5));
+    if (rows || (many && random_.chance(0.35))) {
       several_query_tokens_ = random_.chance(0.5);
       make_latent(several_query_tokens_ ? 8 * random_.integer(1, 8) : random_.integer(1, 128));
       return;
@@ -99,7 +100,7 @@ class Draw {
   void draw_types() {
     const auto any = [&] { return random_.pick({DType::fp64, DType::fp32, DType::fp16, DType::bf16}); };
     if (problem_.for_tuned) {
-      if (quantized()) shape_.q_type = DType::fp16;
+      if (quantized()) shape_.q_type = has_row_format(problem_.type) ? DType::bf16 : DType::fp16;
       if (random_.chance(0.35)) placement_.out_type = random_.pick({DType::fp32, DType::fp16, DType::bf16});
     } else {
       if (random_.chance(0.35)) shape_.q_type = any();
@@ -202,9 +203,9 @@ class Draw {
     p.table_strides = draw_arrangement();
     p.layout        = random_.pick({Layout::contiguous, Layout::paged, Layout::paged, Layout::csr});
     const bool many = several_query_tokens_ || group() > 8 || shape_.head_dim == 576;
-    p.page_size     = !problem_.for_tuned      ? random_.pick({1, 2, 3, 5, 7, 8, 13, 16, 16, 16, 32, 48, 64, 100, 256})
-                      : sixteen_bits() && many ? random_.pick({8, 16, 24, 40, 64, 128})
-                                               : random_.pick({1, 2, 4, 5, 8, 24, 16, 16, 32, 48, 64, 128});
+    p.page_size     = !problem_.for_tuned ? random_.pick({1, 2, 3, 5, 7, 8, 13, 16, 16, 16, 32, 48, 64, 100, 256})
+                      : many              ? random_.pick({8, 16, 24, 40, 64, 128})
+                                          : random_.pick({1, 2, 4, 5, 8, 24, 16, 16, 32, 48, 64, 128});
     p.unused_page   = random_.pick({-1, -1, -1, 0, INT_MAX, INT_MIN});
     p.indirect      = random_.chance(0.4);
     problem_.programmatic_launch = problem_.for_tuned && random_.chance(0.2);

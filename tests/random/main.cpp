@@ -100,7 +100,8 @@ class Decodes {
     Random random(seed, 0);
     const DType type        = random.pick(types_);
     const bool half         = random.chance(0.5);
-    constexpr DType tuned[] = {DType::fp32, DType::fp16, DType::bf16, DType::fp8_e4m3, DType::fp8_e5m2};
+    constexpr DType tuned[] = {DType::fp32,     DType::fp16,     DType::bf16,
+                               DType::fp8_e4m3, DType::fp8_e5m2, DType::fp8_ds_mla};
     if (std::find(std::begin(tuned), std::end(tuned), type) == std::end(tuned)) return {type, false};
     if (!options_.backend.empty()) return {type, options_.backend == "tuned"};
     return {type, half && options_.space == "device" && has_tuned};

@@ -113,6 +113,7 @@ bool device_has_tuned([[maybe_unused]] const Problem& problem) {
     const tuned::Device device = tuned::Device::current();
     const Shape& s             = problem.steps[0].shape;
     const bool sixteen         = problem.type == DType::fp16 || problem.type == DType::bf16;
+    if (has_row_format(problem.type)) return device.sm90a;
     if (sixteen && (s.head_dim == 576 || problem.max_query_len > 1 || s.num_q_heads > 8 * s.num_kv_heads))
       return device.sm90a;
     return device.sm >= (is_quantized(problem.type) ? 90 : 80);

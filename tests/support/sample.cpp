@@ -200,7 +200,7 @@ bool Sample<T>::sees(int b, int t) const {
 
 template <class T>
 void Sample<T>::set_sight(const std::function<std::optional<Sight>(int token, int head)>& sight) {
-  sight_.clear(), seen_.clear(), rows_.clear();
+  sight_.clear(), seen_.clear(), rows_.clear(), rounded_rows_.clear();
   for (const int length : shape_.lengths) seen_.emplace_back(length, false);
   for (int token = 0; token < query_tokens(); ++token)
     for (int h = 0; h < shape_.num_q_heads; ++h) {
@@ -225,13 +225,16 @@ int Sample<T>::entry_of(int token) const {
 }
 
 template <class T>
-reference::Row Sample<T>::answer(int b, int token, int head) const {
+reference::Row Sample<T>::answer(int b, int token, int head, [[maybe_unused]] bool rounded) const {
   constexpr bool in_blocks = block_dims_v<T> > 0;
   const int kv_head        = head / group();
   const auto read          = [&](const T* from, std::span<double> to, const auto& scale_of_dim) {
     const double scale = in_blocks ? 0 : scale_of_dim(0);
-    for (int d = 0; d < static_cast<int>(to.size()); ++d)
+    for (int d = 0; d < static_cast<int>(to.size()); ++d) {
       to[d] = (in_blocks ? scale_of_dim(d) : scale) * load_dim(from, d);
+      if constexpr (has_row_format_v<T>)
+        if (rounded) to[d] = DsMlaRow::load_rounded(from, d);
+    }
   };
   const int length = shape_.lengths[b], query_len = this->query_len(b);
   reference::RowOptions o;
@@ -279,17 +282,18 @@ reference::Row Sample<T>::answer(int b, int token, int head) const {
 }
 
 template <class T>
-const std::vector<reference::Row>& Sample<T>::rows() const {
-  if (!rows_.empty()) return rows_;
-  rows_.resize(row_of(query_tokens(), 0));
+const std::vector<reference::Row>& Sample<T>::rows(bool rounded) const {
+  std::vector<reference::Row>& rows = rounded ? rounded_rows_ : rows_;
+  if (!rows.empty()) return rows;
+  rows.resize(row_of(query_tokens(), 0));
   Kokkos::parallel_for(
       "reference",
-      Kokkos::RangePolicy<Host, Kokkos::Schedule<Kokkos::Dynamic>>(Host(), 0, rows_.size()).set_chunk_size(1),
+      Kokkos::RangePolicy<Host, Kokkos::Schedule<Kokkos::Dynamic>>(Host(), 0, rows.size()).set_chunk_size(1),
       [&](std::size_t i) {
         const int token = static_cast<int>(i) / shape_.num_q_heads, head = static_cast<int>(i) % shape_.num_q_heads;
-        rows_[i] = answer(entry_of(token), token, head);
+        rows[i] = answer(entry_of(token), token, head, rounded);
       });
-  return rows_;
+  return rows;
 }
 
 #define PAGODA_TEST_INSTANTIATE(name) template class Sample<pagoda::detail::type_##name>;

@@ -137,8 +137,9 @@ class Sample {
   std::vector<float>& alibi_slopes() { return alibi_slopes_; }
   std::vector<float>& sinks() { return sinks_; }
 
-  /// The reference's results, indexed by row_of(token, head); computed once.
-  const std::vector<reference::Row>& rows() const;
+  /// The reference's results, indexed by row_of(token, head); computed once. rounded: with rows of fp8_ds_mla, of
+  /// numbers as the hand-tuned kernels round them.
+  const std::vector<reference::Row>& rows(bool rounded = false) const;
   std::size_t row_of(int token, int head) const { return static_cast<std::size_t>(token) * shape_.num_q_heads + head; }
   /// The batch entry that a query token belongs to.
   int entry_of(int token) const;
@@ -159,7 +160,7 @@ class Sample {
   }
   std::size_t row(int t, int head) const { return static_cast<std::size_t>(t) * shape_.num_kv_heads + head; }
   bool sees(int b, int t) const;
-  reference::Row answer(int b, int token, int head) const;
+  reference::Row answer(int b, int token, int head, bool rounded) const;
 
   Shape shape_;
   std::vector<int> query_begin_;
@@ -171,7 +172,7 @@ class Sample {
   std::vector<float> alibi_slopes_, sinks_;
   std::vector<std::optional<Sight>> sight_;  ///< of each row, or empty
   std::vector<std::vector<bool>> seen_;      ///< with sight_: of each entry, the tokens that a row sees
-  mutable std::vector<reference::Row> rows_;
+  mutable std::vector<reference::Row> rows_, rounded_rows_;
 };
 
 }  // namespace pagoda::test

@@ -78,6 +78,7 @@ class Scene {
   Array<Space>& lse() { return lse_; }
 
  private:
+  bool io_starts_on_16_bytes() const;
   int num_sequences() const { return sample_.batch() + (placement_.indirect ? 3 : 0); }
   bool paged() const { return placement_.layout != Layout::contiguous; }
   Array<Space> make_cache_array(int dims, const Arrangement& strides) const;
@@ -113,6 +114,7 @@ class Scene {
   double worst_                   = 0;
   mutable DType probability_type_ = dtype_v<accumulator_t<T>>;  ///< of the last decode's plan
   mutable int truncated_steps_    = 0;                          ///< the same
+  mutable bool rounds_numbers_    = false;                      ///< the same: see compare
 };
 
 /// Plans and decodes the sample once for each placement, and expects right results.

@@ -90,6 +90,19 @@ void say_wgmma_list([[maybe_unused]] const Card& card, [[maybe_unused]] const ch
 #endif
 }
 
+/// Latent caches, likewise.
+template <Type T>
+void say_latent([[maybe_unused]] const Card& card, [[maybe_unused]] const char* type) {
+#if defined(PAGODA_HAS_SM90A)
+  for (const bool ragged : {false, true})
+    for (const int count : {wgmma::tile_rows, wgmma::max_rows})
+      for (const bool pairs : {false, true})
+        say(card, type, wgmma::latent::head_dim, count, wgmma::latent::threads / 32, wgmma::latent::blocks_per_sm,
+            wgmma::latent::shared_bytes,
+            wgmma::latent::kernel_of<T>(wgmma::latent::blocks_per_head(count), ragged, pairs));
+#endif
+}
+
 /// Many query rows per KV head, likewise.
 template <Type T>
 void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* type) {
@@ -101,11 +114,8 @@ void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* t
         say(card, type, head_dim, count, wgmma::grouped::threads(warpgroups) / 32,
             wgmma::grouped::blocks_per_sm(warpgroups), wgmma::grouped::shared_layout(head_dim, warpgroups).bytes,
             wgmma::grouped::kernel_of<T>(head_dim, warpgroups, ragged));
-      for (const bool pairs : {false, true})
-        say(card, type, wgmma::latent::head_dim, count, wgmma::latent::threads / 32, wgmma::latent::blocks_per_sm,
-            wgmma::latent::shared_bytes,
-            wgmma::latent::kernel_of<T>(wgmma::latent::blocks_per_head(count), ragged, pairs));
     }
+  say_latent<T>(card, type);
 #endif
 }
 
@@ -145,5 +155,6 @@ int main() {
     say_fixed<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
     say_wgmma<Type::fp16>(card, "fp16");
     say_wgmma<Type::bf16>(card, "bf16");
+    say_latent<Type::fp8_ds_mla>(card, "fp8_ds_mla");
   }
 }

@@ -85,6 +85,25 @@ TEST(TunedProblem, IntegerCaches) {
   EXPECT_EQ(tuned::row_bytes(t.type, t.head_dim), 64);
 }
 
+// Bytes of rows that hold their scales. Keys and values are the same rows.
+TEST(TunedProblem, RowsWithTheirScales) {
+  Planned planned;
+  ProblemShape& shape = planned.schedule.shape;
+  shape.kv_type = DType::fp8_ds_mla, shape.num_kv_heads = 1, shape.head_dim = 576, shape.head_dim_v = 512;
+  CacheRef& kv = planned.problem.kv;
+  kv.k = kv.v            = {memory, DType::fp8_ds_mla, 4, {3, 512, 1, 656}, {512 * 672, 672, 656, 1}};
+  planned.problem.q.type = DType::bf16;
+  const tuned::Problem t = planned.passed();
+  EXPECT_EQ(t.type, tuned::Type::fp8_ds_mla);
+  EXPECT_EQ(t.k.page, 512 * 672);
+  EXPECT_EQ(t.k.token, 672);
+  EXPECT_EQ(t.v.token, 672);
+  EXPECT_EQ(t.v.data, t.k.data);
+  EXPECT_EQ(tuned::row_bytes(t.type, t.head_dim), 656);
+  EXPECT_EQ(tuned::query_type(t.type), tuned::Type::bf16);
+  EXPECT_TRUE(tuned::is_quantized(t.type));
+}
+
 // What the plan allocates and loads depends on whether there are options.
 TEST(TunedProblem, ScoreOptions) {
   Planned planned;

@@ -221,9 +221,10 @@ TEST(Tuning, EveryChoiceIsValidAtAnySpeed) {
     }
     ASSERT_LE(blocks_to_launch(rows, 1 + pick(3), s), s.blocks);
 
-    const wgmma::Pace pace = pick(2) ? wgmma::latent::pace(d) : wgmma::grouped::pace(head_dim, 1 + pick(2), d);
-    const int per_head     = 1 + pick(2);
-    const LaunchShape m    = wgmma::choose_shape(rows, tiles, per_head, pace, d);
+    const wgmma::Pace pace =
+        pick(2) ? wgmma::latent::pace(Type::bf16, d) : wgmma::grouped::pace(head_dim, 1 + pick(2), d);
+    const int per_head  = 1 + pick(2);
+    const LaunchShape m = wgmma::choose_shape(rows, tiles, per_head, pace, d);
     ASSERT_EQ(m.blocks, d.num_sms * pace.blocks_per_sm / per_head);
     ASSERT_GE(m.num_splits, 1);
     ASSERT_LE(m.num_splits, std::max<std::int64_t>(tiles, 1));

@@ -37,7 +37,7 @@ TEST(Wgmma, EveryRowIsSomebodys) {
     EXPECT_GE(grouped::num_warpgroups(rows_of_head) * tile_rows, rows_of_head);
     EXPECT_GE(partial_quads(rows_of_head, 128) * 4, std::int64_t(rows_of_head) * 128);
   }
-  for (const Pace& pace : {latent::pace(h200), grouped::pace(64, 1, h200), grouped::pace(128, 2, h200)})
+  for (const Pace& pace : {latent::pace(Type::bf16, h200), grouped::pace(64, 1, h200), grouped::pace(128, 2, h200)})
     for (const int per_head : {1, 2})
       for (const int count : {0, 1, 2, 16, 64, 66, 131, 132, 133, 140, 264, 1000, 100000})
         for (const int tiles : {0, 1, 2, 64, 1024, 100000}) {
@@ -59,7 +59,7 @@ TEST(Wgmma, PairsAreOfOneBatchHead) {
   for (const int per_head : {1, 2})
     for (const int count : {1, 2, 3, 16, 32, 33, 40, 64, 66, 140})
       for (const int tiles : {1, 2, 64, 1024}) {
-        const LaunchShape s = choose_shape(count, tiles, per_head, latent::pace(h200), h200);
+        const LaunchShape s = choose_shape(count, tiles, per_head, latent::pace(Type::bf16, h200), h200);
         const auto blocks   = blocks_to_launch(count, 2, s);
         if (!forms_pairs(s, blocks)) continue;
         EXPECT_EQ(s.num_splits % 2, 0);
@@ -67,7 +67,7 @@ TEST(Wgmma, PairsAreOfOneBatchHead) {
         EXPECT_FALSE(s.stream_k);
       }
   const auto pairs = [](int count, int tiles, int per_head) {
-    const LaunchShape s = choose_shape(count, tiles, per_head, latent::pace(h200), h200);
+    const LaunchShape s = choose_shape(count, tiles, per_head, latent::pace(Type::bf16, h200), h200);
     return forms_pairs(s, blocks_to_launch(count, 2, s));
   };
   EXPECT_TRUE(pairs(64, 64, 1));
@@ -78,15 +78,15 @@ TEST(Wgmma, PairsAreOfOneBatchHead) {
 }
 
 TEST(Wgmma, OneLongRowTakesTheWholeMachine) {
-  EXPECT_EQ(choose_shape(1, 1024, 1, latent::pace(h200), h200).num_splits, 132);
-  EXPECT_EQ(choose_shape(1, 1024, 2, latent::pace(h200), h200).num_splits, 66);
+  EXPECT_EQ(choose_shape(1, 1024, 1, latent::pace(Type::bf16, h200), h200).num_splits, 132);
+  EXPECT_EQ(choose_shape(1, 1024, 2, latent::pace(Type::bf16, h200), h200).num_splits, 66);
   EXPECT_EQ(choose_shape(1, 1024, 1, grouped::pace(128, 1, h200), h200).num_splits, 264);
 }
 
 TEST(Wgmma, RowsThatFitBadlyAreStreamed) {
-  EXPECT_FALSE(choose_shape(132, 64, 1, latent::pace(h200), h200).stream_k);
-  EXPECT_TRUE(choose_shape(140, 64, 1, latent::pace(h200), h200).stream_k);  // a second round of eight
-  EXPECT_FALSE(choose_shape(140, 1, 1, latent::pace(h200), h200).stream_k);  // too few bytes to matter
+  EXPECT_FALSE(choose_shape(132, 64, 1, latent::pace(Type::bf16, h200), h200).stream_k);
+  EXPECT_TRUE(choose_shape(140, 64, 1, latent::pace(Type::bf16, h200), h200).stream_k);  // a second round of eight
+  EXPECT_FALSE(choose_shape(140, 1, 1, latent::pace(Type::bf16, h200), h200).stream_k);  // too few bytes to matter
 }
 
 }  // namespace

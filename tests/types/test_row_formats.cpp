@@ -3,6 +3,9 @@
 #include "tests/support/latent.hpp"
 #include "tests/support/refusal.hpp"
 #include "tests/support/scene.hpp"
+#if defined(KOKKOS_ENABLE_CUDA)
+#include "backends/cuda/tuned/decode.hpp"
+#endif
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +16,7 @@
 #include <limits>
 #include <optional>
 #include <random>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -31,6 +35,41 @@ static_assert(latent_bytes_per_token(512, 64, DType::fp8_ds_mla) == 656);
 
 constexpr float nan      = std::numeric_limits<float>::quiet_NaN();
 constexpr float infinity = std::numeric_limits<float>::infinity();
+
+/// Whether the hand-tuned kernels take a sample's rows on this device.
+template <class Space, class T>
+bool tuned_takes([[maybe_unused]] const Sample<T>& sample, [[maybe_unused]] const Placement& placement) {
+#if defined(KOKKOS_ENABLE_CUDA)
+  if constexpr (std::is_same_v<Space, Kokkos::Cuda>) {
+    const Shape& s   = sample.shape();
+    const int tokens = s.query_lens.empty() ? 1 : *std::max_element(s.query_lens.begin(), s.query_lens.end());
+    return tuned::Device::current().sm90a && sample.q_type() == DType::bf16 && s.num_q_heads * tokens <= 128 &&
+           (tokens == 1 || s.num_q_heads % 8 == 0) && s.window_left < 0 && s.logit_soft_cap == 0 && !s.alibi &&
+           !s.sinks && placement.io == Arrangement() &&
+           (placement.layout == Layout::contiguous || placement.page_size % 8 == 0);
+  }
+#endif
+  return false;
+}
+
+/// As expect_right, by each backend that takes the sample.
+template <class Space, class T>
+void expect_right_by_each(const Sample<T>& sample, const std::vector<Placement>& placements) {
+  for (const Placement& placement : placements) {
+    Scene<Space, T> scene(sample, placement);
+    for (const std::string backend : {"generic", "tuned"}) {
+      if (backend == "tuned" && !tuned_takes<Space>(sample, placement)) continue;
+      scene.options().backend = backend;
+      scene.poison_outputs();
+      scene.decode(scene.plan());
+      EXPECT_TRUE(scene.right()) << backend << ": " << describe(sample.shape()) << "; " << describe(placement);
+    }
+  }
+}
+template <class Space, class T>
+void expect_right_by_each(const Shape& shape, const std::vector<Placement>& placements) {
+  expect_right_by_each<Space>(Sample<T>(shape), placements);
+}
 
 template <class Param>
 struct RowFormats : testing::Test {
@@ -60,8 +99,8 @@ TYPED_TEST(RowFormats, Heads) {
     for (const Shape& shape : TestFixture::with_query_types(latent_shape(heads, {70, 1, 0, 33}))) {
       const Sample<typename TestFixture::T> sample(shape);
       Scene<typename TestFixture::Space, typename TestFixture::T> scene(sample, {.layout = Layout::paged});
-      const auto plan = scene.plan();
-      EXPECT_EQ(plan.backend(), "generic");
+      scene.options().backend = "generic";
+      const auto plan         = scene.plan();
       EXPECT_EQ(plan.schedule().shape.head_dim, 576);
       EXPECT_EQ(plan.schedule().shape.head_dim_v, 512);
       EXPECT_NE(plan.schedule().kernel.row_alignment, 0) << "rows are read in vectors";
@@ -71,19 +110,19 @@ TYPED_TEST(RowFormats, Heads) {
           << plan.describe();
       scene.decode(plan);
       EXPECT_TRUE(scene.right()) << heads << " heads";
+      expect_right_by_each<typename TestFixture::Space>(sample, {{.layout = Layout::paged}});
     }
 }
 
 TYPED_TEST(RowFormats, LengthsAroundTilesAndPages) {
   std::vector<Placement> placements{{.layout = Layout::contiguous}, {.layout = Layout::csr, .page_size = 5}};
-  for (const int page : {1, 16, 48, 64}) placements.push_back({.layout = Layout::paged, .page_size = page});
+  for (const int page : {1, 8, 16, 48, 64}) placements.push_back({.layout = Layout::paged, .page_size = page});
   for (const Shape& shape :
        TestFixture::with_query_types(latent_shape(8, {15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129})))
-    expect_right<typename TestFixture::Space, typename TestFixture::T>(shape, placements);
+    expect_right_by_each<typename TestFixture::Space, typename TestFixture::T>(shape, placements);
 }
 
 TYPED_TEST(RowFormats, LayoutsOfRows) {
-  const Sample<typename TestFixture::T> sample(latent_shape(5, {70, 0, 33, 1}));
   std::vector<Placement> placements;
   for (const Layout layout : {Layout::contiguous, Layout::paged, Layout::csr})
     for (const KVOrder order : {KVOrder::NHD, KVOrder::HND})
@@ -95,7 +134,8 @@ TYPED_TEST(RowFormats, LayoutsOfRows) {
                               .table_strides = Strides::padded});
   placements.push_back({.layout = Layout::paged, .io = Strides::padded, .indirect = true});
   placements.push_back({.layout = Layout::paged, .with_lse = false});
-  expect_right<typename TestFixture::Space>(sample, placements);
+  for (const Shape& shape : TestFixture::with_query_types(latent_shape(5, {70, 0, 33, 1})))
+    expect_right_by_each<typename TestFixture::Space, typename TestFixture::T>(shape, placements);
 }
 
 // Split and joined.
@@ -105,10 +145,25 @@ TYPED_TEST(RowFormats, UnevenBatches) {
       const Sample<typename TestFixture::T> sample(shape);
       Scene<typename TestFixture::Space, typename TestFixture::T> scene(sample,
                                                                         {.layout = Layout::paged, .page_size = 64});
-      const auto plan = scene.plan();
+      scene.options().backend = "generic";
+      const auto plan         = scene.plan();
       scene.decode(plan);
       EXPECT_GT(scene.cuts(plan).items, 5);
       EXPECT_TRUE(scene.right()) << heads << " heads";
+      expect_right_by_each<typename TestFixture::Space>(sample, {{.layout = Layout::paged, .page_size = 64}});
+    }
+}
+
+// Splits of equal lengths, which the hand-tuned kernel joins in pairs; with two of them, with more, with one block of
+// 64 query rows and with two.
+TYPED_TEST(RowFormats, EvenBatches) {
+  for (const int heads : {16, 64, 65, 128})
+    for (const auto& [batch, length] : {std::pair(1, 5000), {6, 700}, {64, 140}}) {
+      if (batch * length * heads > 600000) continue;  // the reference takes its time
+      Shape shape  = latent_shape(heads, std::vector<int>(batch, length));
+      shape.q_type = DType::bf16;
+      expect_right_by_each<typename TestFixture::Space, typename TestFixture::T>(
+          shape, {{.layout = Layout::paged, .page_size = 64}});
     }
 }
 
@@ -116,7 +171,7 @@ TYPED_TEST(RowFormats, UnevenBatches) {
 TYPED_TEST(RowFormats, MoreRowsThanTeams) {
   for (const int heads : {1, 20})
     for (const Shape& shape : TestFixture::with_query_types(latent_shape(heads, std::vector<int>(900, 18))))
-      expect_right<typename TestFixture::Space, typename TestFixture::T>(shape, {{.layout = Layout::paged}});
+      expect_right_by_each<typename TestFixture::Space, typename TestFixture::T>(shape, {{.layout = Layout::paged}});
 }
 
 TYPED_TEST(RowFormats, ExactPlans) {
@@ -132,16 +187,16 @@ TYPED_TEST(RowFormats, ExactPlans) {
 }
 
 TYPED_TEST(RowFormats, SeveralQueryTokens) {
-  for (const int heads : {6, 16}) {
-    Shape shape      = latent_shape(heads, {90, 17, 3, 300});
-    shape.query_lens = {4, 4, 4, 4};
-    expect_right<typename TestFixture::Space, typename TestFixture::T>(
-        shape, {{.layout = Layout::paged, .page_size = 64}, {.layout = Layout::contiguous, .ragged = true}});
-    shape.query_lens = {5, 0, 2, 1};
-    expect_right<typename TestFixture::Space, typename TestFixture::T>(shape, {{.layout = Layout::paged}});
-    shape.causal = false;
-    expect_right<typename TestFixture::Space, typename TestFixture::T>(shape, {{.layout = Layout::paged}});
-  }
+  for (const int heads : {6, 16, 32})
+    for (Shape shape : TestFixture::with_query_types(latent_shape(heads, {90, 17, 3, 300}))) {
+      shape.query_lens = {4, 4, 4, 4};
+      expect_right_by_each<typename TestFixture::Space, typename TestFixture::T>(
+          shape, {{.layout = Layout::paged, .page_size = 64}, {.layout = Layout::contiguous, .ragged = true}});
+      shape.query_lens = {5, 0, 2, 1};
+      expect_right_by_each<typename TestFixture::Space, typename TestFixture::T>(shape, {{.layout = Layout::paged}});
+      shape.causal = false;
+      expect_right_by_each<typename TestFixture::Space, typename TestFixture::T>(shape, {{.layout = Layout::paged}});
+    }
 }
 
 TYPED_TEST(RowFormats, ScoreOptions) {
@@ -153,7 +208,7 @@ TYPED_TEST(RowFormats, ScoreOptions) {
     shape.num_initial_tokens = 5;
     shape.logit_soft_cap     = 7;
     shape.alibi = shape.sinks = true;
-    expect_right<typename TestFixture::Space, typename TestFixture::T>(
+    expect_right_by_each<typename TestFixture::Space, typename TestFixture::T>(
         shape, {{.layout = Layout::paged}, {.layout = Layout::csr, .page_size = 7, .indirect = true}});
   }
 }
@@ -164,7 +219,7 @@ TYPED_TEST(RowFormats, TypesOfQueriesAndOutputs) {
       for (const int heads : {16, 20}) {
         Shape shape  = latent_shape(heads, {70, 33});
         shape.q_type = q;
-        expect_right<typename TestFixture::Space, typename TestFixture::T>(
+        expect_right_by_each<typename TestFixture::Space, typename TestFixture::T>(
             shape, {{.layout = Layout::paged, .out_type = out, .lse_type = DType::fp64},
                     {.layout = Layout::paged, .io = Strides::padded, .out_type = out}});
       }
@@ -176,7 +231,7 @@ TYPED_TEST(RowFormats, LargeAndSmallNumbers) {
     shape.softmax_scale = 1 / (24 * std::max(size / 4, 1e-6));
     shape.key_size      = size;
     for (const Shape& each : TestFixture::with_query_types(shape))
-      expect_right<typename TestFixture::Space, typename TestFixture::T>(each, {{.layout = Layout::paged}});
+      expect_right_by_each<typename TestFixture::Space, typename TestFixture::T>(each, {{.layout = Layout::paged}});
   }
 }
 
@@ -189,7 +244,7 @@ TYPED_TEST(RowFormats, LargeAndSmallQueries) {
       for (int token = 0; token < 2; ++token)
         for (int h = 0; h < 20; ++h)
           for (int d = 0; d < 576; ++d) sample.query(token, h)[d] *= size * std::exp2(h % 7 - 6);
-      expect_right<typename TestFixture::Space>(sample, {{.layout = Layout::paged}, {}});
+      expect_right_by_each<typename TestFixture::Space>(sample, {{.layout = Layout::paged}, {}});
     }
 }
 
@@ -216,18 +271,20 @@ TYPED_TEST(RowFormats, ScalesFarFromEachOther) {
           for (int d = 0; d < 512; ++d) row[d].bits = fp8_e4m3_t(kind == 2 ? 0.0f : 16 * normal(random)).bits;
           for (int d = 512; d < 576; ++d) store_dim(row, d, d == 512 && kind == 0 ? -70 : normal(random));
         }
-      expect_right<typename TestFixture::Space>(sample, {{.layout = Layout::paged}, {.layout = Layout::contiguous}});
+      expect_right_by_each<typename TestFixture::Space>(sample,
+                                                        {{.layout = Layout::paged}, {.layout = Layout::contiguous}});
     }
 }
 
 // One block has all of the numbers, and the other blocks have zeros and scales that are far from its own: the scale of
 // another block would show.
 TYPED_TEST(RowFormats, EachBlockHasItsScale) {
-  for (int block = 0; block < 4; ++block)
+  for (int i = 0; i < 8; ++i)
     for (const float scale : {0x1p-20f, 1.7f, 0x1p20f}) {
+      const int block     = i / 2;
       Shape shape         = latent_shape(4, {100});
       shape.softmax_scale = 0.1 / scale;
-      if (block % 2 == 1) shape.q_type = DType::bf16;
+      if (i % 2 == 1) shape.q_type = DType::bf16;
       Sample<typename TestFixture::T> sample(shape);
       std::mt19937 random(block);
       std::normal_distribution<float> normal;
@@ -236,7 +293,7 @@ TYPED_TEST(RowFormats, EachBlockHasItsScale) {
         for (int i = 0; i < 4; ++i) DsMlaRow::set_scale(row, i, i == block ? scale * (1 + t % 7) : 0x1p10f / scale);
         for (int d = 0; d < 576; ++d) store_dim(row, d, d / 128 == block ? 16 * scale * normal(random) : 0);
       }
-      expect_right<typename TestFixture::Space>(sample, {{.layout = Layout::paged}, {}});
+      expect_right_by_each<typename TestFixture::Space>(sample, {{.layout = Layout::paged}, {}});
     }
 }
 
@@ -247,7 +304,7 @@ TYPED_TEST(RowFormats, KeysOfTheRotaryPartAlone) {
     for (int token = 0; token < 2; ++token)
       for (int h = 0; h < 4; ++h)
         for (int d = 0; d < 512; ++d) sample.query(token, h)[d] = 0;
-    expect_right<typename TestFixture::Space>(sample, {{.layout = Layout::paged}, {}});
+    expect_right_by_each<typename TestFixture::Space>(sample, {{.layout = Layout::paged}, {}});
   }
 }
 
@@ -273,6 +330,32 @@ TYPED_TEST(RowFormats, ToleranceFindsOneTokenAndOneNumber) {
   }
 }
 
+// The same where the hand-tuned kernels round numbers to bf16: the tolerance finds one token of 3000, and the scale of
+// one block of one token.
+TYPED_TEST(RowFormats, ToleranceFindsOneTokenAndOneScale) {
+  const Placement placement{.layout = Layout::paged, .page_size = 64};
+  for (Shape shape : TestFixture::with_query_types(latent_shape(16, {3000}))) {
+    Sample<typename TestFixture::T> sample(shape);
+    const bool tuned = tuned_takes<typename TestFixture::Space>(sample, placement);
+    Scene<typename TestFixture::Space, typename TestFixture::T> scene(sample, placement);
+    scene.options().backend = tuned ? "tuned" : "generic";
+    const auto plan         = scene.plan();
+    scene.set_lengths({2999});
+    scene.decode(plan);
+    EXPECT_FALSE(scene.right());
+    for (int block = 0; block < 4; ++block) {
+      Sample<typename TestFixture::T> other(shape);
+      auto* const row = other.key(0, 1234, 0);
+      DsMlaRow::set_scale(row, block, 4 * DsMlaRow::scale(row, 128 * block));
+      Scene<typename TestFixture::Space, typename TestFixture::T> changed(other, placement);
+      changed.options().backend = tuned ? "tuned" : "generic";
+      changed.decode(changed.plan());
+      EXPECT_TRUE(changed.right());
+      EXPECT_FALSE(changed.right(sample)) << "block " << block;
+    }
+  }
+}
+
 // A NaN or an infinity in a number or a scale reaches the query tokens that see its token, and no others.
 TYPED_TEST(RowFormats, NaNs) {
   const auto in_number = [](auto* row, int d) {
@@ -280,23 +363,24 @@ TYPED_TEST(RowFormats, NaNs) {
     const bfloat16_t b(x);
     d < 512 ? static_cast<void>(row[d].bits = 0x7f) : static_cast<void>(std::memcpy(row + 528 + 2 * (d - 512), &b, 2));
   };
-  for (const int heads : {1, 5, 16}) {
-    Shape shape      = latent_shape(heads, std::vector<int>(9, 71));
-    shape.query_lens = std::vector<int>(9, 3);
-    Sample<typename TestFixture::T> sample(shape);
-    for (int b = 0; b < 9; ++b) {
-      auto* const row = sample.key(b, b < 4 ? 69 : 8 * b, 0);  // of the first entries, not all query tokens see it
-      if (b == 0) in_number(row, 0);
-      if (b == 1) in_number(row, 511);
-      if (b == 2) in_number(row, 512);
-      if (b == 3) DsMlaRow::set_scale(row, 3, nan);
-      if (b == 4) DsMlaRow::set_scale(row, 0, nan);
-      if (b == 5) DsMlaRow::set_scale(row, 2, infinity);
-      if (b == 6) in_number(row, 575);
+  for (const int heads : {1, 5, 16, 32})
+    for (Shape shape : TestFixture::with_query_types(latent_shape(heads, std::vector<int>(9, 71)))) {
+      shape.query_lens = std::vector<int>(9, 3);
+      Sample<typename TestFixture::T> sample(shape);
+      for (int b = 0; b < 9; ++b) {
+        auto* const row = sample.key(b, b < 4 ? 69 : 8 * b, 0);  // of the first entries, not all query tokens see it
+        if (b == 0) in_number(row, 0);
+        if (b == 1) in_number(row, 511);
+        if (b == 2) in_number(row, 512);
+        if (b == 3) DsMlaRow::set_scale(row, 3, nan);
+        if (b == 4) DsMlaRow::set_scale(row, 0, nan);
+        if (b == 5) DsMlaRow::set_scale(row, 2, infinity);
+        if (b == 6) in_number(row, 575);
+      }
+      expect_right_by_each<typename TestFixture::Space>(sample, {{.layout = Layout::paged, .page_size = 3},
+                                                                 {.layout = Layout::paged, .page_size = 8},
+                                                                 {.layout = Layout::contiguous}});
     }
-    expect_right<typename TestFixture::Space>(
-        sample, {{.layout = Layout::paged, .page_size = 3}, {.layout = Layout::contiguous}});
-  }
 }
 
 // Lists of entries: an entry for each sequence, and a shared prefix that is read once for the query tokens of all.
