@@ -138,7 +138,7 @@ compile_cuda() {
   local flags=(-std=c++20 -O3 -Werror all-warnings -I. -Iinclude)
   echo "nvcc $1"
   case $1 in
-    */wgmma/*/kernels_*) flags+=("${sm90a[@]}") ;; # wgmma needs sm_90a
+    */wgmma/*kernels_*) flags+=("${sm90a[@]}") ;; # wgmma needs sm_90a
     bench/*) flags+=("${gencode[@]}" -Xptxas "-warn-spills,-Werror") ;;
     *)
       flags+=(-DPAGODA_HAS_SM90A)

@@ -15,7 +15,7 @@ std::int64_t Case::tokens() const { return std::accumulate(lengths.begin(), leng
 
 std::int64_t Case::visible_tokens() const {
   if (options.window_left < 0) return tokens();
-  const std::int64_t most = std::int64_t(options.window_left) + 1 + options.num_initial_tokens;
+  const std::int64_t most = std::int64_t(options.window_left) + num_q_tokens + options.num_initial_tokens;
   return std::accumulate(lengths.begin(), lengths.end(), std::int64_t(0),
                          [&](std::int64_t sum, int length) { return sum + std::min<std::int64_t>(length, most); });
 }

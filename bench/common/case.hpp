@@ -72,7 +72,8 @@ struct Case {
   int query_begin(int b) const;
   int longest() const;
   std::int64_t tokens() const;
-  /// Tokens that a decode must read: those of `tokens()` that the options do not hide. For one query token.
+  /// Tokens that a decode must read: those of `tokens()` that the options do not hide from all query tokens. Not for
+  /// ragged cases.
   std::int64_t visible_tokens() const;
   /// Scales: types with block scales have these, and per-tensor scales if the type requires them. Integers have a scale
   /// per token and kv head. fp8 has a scale per tensor.

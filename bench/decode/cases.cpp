@@ -95,7 +95,7 @@ void add_exact(std::vector<Case>& cases, DType type, Heads heads) {
 }
 
 /// With each score option and with all of them: their cost beside the row without options.
-void add_options(std::vector<Case>& cases, DType type) {
+void add_options(std::vector<Case>& cases, DType type, Heads heads, int query_tokens = 1) {
   constexpr CaseOptions each[] = {
       {},
       {.window_left = 4095, .num_initial_tokens = 4},
@@ -105,8 +105,9 @@ void add_options(std::vector<Case>& cases, DType type) {
       {.window_left = 4095, .num_initial_tokens = 4, .logit_soft_cap = 30, .alibi = true, .sinks = true}};
   for (const auto& [batch, length] : {std::pair(1, 131072), {32, 1024}, {32, 8192}, {64, 16384}})
     for (const CaseOptions& options : each) {
-      Case c    = uniform(type, grouped, batch, length, 16);
-      c.options = options;
+      Case c         = uniform(type, heads, batch, length, 16);
+      c.num_q_tokens = query_tokens;
+      c.options      = options;
       cases.push_back(c);
     }
 }
@@ -223,7 +224,9 @@ std::vector<Case> device_cases() {
   add_checked(cases);
   for (const DType type : {DType::fp16, DType::bf16, DType::fp8_e4m3, DType::fp32, DType::fp64})
     for (const Heads heads : {grouped, all, wide}) add_exact(cases, type, heads);
-  for (const DType type : {DType::fp16, DType::fp8_e4m3, DType::fp32}) add_options(cases, type);
+  for (const DType type : {DType::fp16, DType::fp8_e4m3, DType::fp32}) add_options(cases, type, grouped);
+  add_options(cases, DType::fp16, {64, 4});  // many query rows to a kv head
+  for (const int query_tokens : {4, 16}) add_options(cases, DType::fp16, grouped, query_tokens);
   return unique(std::move(cases));
 }
 

@@ -94,8 +94,12 @@ class Draw {
     shape_.values_in_keys = random_.chance(0.1);
   }
 
+  /// Whether the hand-tuned kernels for many query rows to a kv head would take these heads.
+  bool many_rows() const {
+    return sixteen_bits() && (several_query_tokens_ || group() > 8 || shape_.head_dim == 576);
+  }
   /// Whether the hand-tuned kernels for these heads have score options.
-  bool tuned_has_options() const { return shape_.head_dim != 576 && group() <= 8 && !several_query_tokens_; }
+  bool tuned_has_options() const { return shape_.head_dim != 576; }
 
   void draw_types() {
     const auto any = [&] { return random_.pick({DType::fp64, DType::fp32, DType::fp16, DType::bf16}); };
@@ -120,8 +124,10 @@ class Draw {
 
   void draw_score_options() {
     shape_.causal = !random_.chance(0.2);
-    if (random_.chance(0.3))
-      shape_.softmax_scale = random_.pick({0.0, 0.001, 0.3, 1.0, 3.0}) * (random_.chance(0.3) ? -1 : 1);
+    if (random_.chance(0.3))  // the hand-tuned kernels for many rows need a positive scale
+      shape_.softmax_scale = problem_.for_tuned && many_rows()
+                                 ? random_.pick({0.001, 0.3, 1.0, 3.0})
+                                 : random_.pick({0.0, 0.001, 0.3, 1.0, 3.0}) * (random_.chance(0.3) ? -1 : 1);
     if (random_.chance(0.25)) {
       shape_.window_left = random_.chance(0.15)  ? INT_MAX - random_.integer(0, 2)
                            : random_.chance(0.1) ? random_.integer(0, 1)
@@ -202,9 +208,8 @@ class Draw {
     if (random_.chance(0.5)) p.scale_order = KVOrder::HND;
     p.table_strides = draw_arrangement();
     p.layout        = random_.pick({Layout::contiguous, Layout::paged, Layout::paged, Layout::csr});
-    const bool many = several_query_tokens_ || group() > 8 || shape_.head_dim == 576;
     p.page_size     = !problem_.for_tuned ? random_.pick({1, 2, 3, 5, 7, 8, 13, 16, 16, 16, 32, 48, 64, 100, 256})
-                      : many              ? random_.pick({8, 16, 24, 40, 64, 128})
+                      : many_rows()       ? random_.pick({8, 16, 24, 40, 64, 128})
                                           : random_.pick({1, 2, 4, 5, 8, 24, 16, 16, 32, 48, 64, 128});
     p.unused_page   = random_.pick({-1, -1, -1, 0, INT_MAX, INT_MIN});
     p.indirect      = random_.chance(0.4);

@@ -141,6 +141,12 @@ const std::vector<Row> rows{
     {"ALiBi slopes", [](Ask& a) { a.options.alibi_slopes = some<float>(a.num_q_heads); }},
     {"sink logits", [](Ask& a) { a.options.sinks = some<float>(a.num_q_heads); }},
     {"logit soft cap, 16 query heads to a KV head", [](Ask& a) { a.num_kv_heads = 2, a.options.logit_soft_cap = 30; }},
+    {"sliding window, 4 query tokens", [](Ask& a) { a.options.window_left = 127, a.options.max_query_len = 4; }},
+    {"sliding window, ragged query tokens",
+     [](Ask& a) {
+       a.options.window_left = 127, a.options.max_query_len = 4, a.options.cu_seqlens_q = some<int>(batch + 1);
+     }},
+    {"logit soft cap, latent cache 576/512, 16 heads", [](Ask& a) { make_latent(a), a.options.logit_soft_cap = 30; }},
     {"logit soft cap, batch_invariant",
      [](Ask& a) { a.options.logit_soft_cap = 30, a.options.exactness = Exactness::batch_invariant; }},
     {"list of entries", make_list},

@@ -111,9 +111,11 @@ void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* t
     for (const int count : {wgmma::tile_rows, wgmma::max_rows}) {
       const int warpgroups = wgmma::grouped::num_warpgroups(count);
       for (const int head_dim : {64, 128})
-        say(card, type, head_dim, count, wgmma::grouped::threads(warpgroups) / 32,
-            wgmma::grouped::blocks_per_sm(warpgroups), wgmma::grouped::shared_layout(head_dim, warpgroups).bytes,
-            wgmma::grouped::kernel_of<T>(head_dim, warpgroups, ragged));
+        for (const bool options : {false, true})
+          say(card, type, head_dim, count, wgmma::grouped::threads(warpgroups) / 32,
+              wgmma::grouped::blocks_per_sm(warpgroups), wgmma::grouped::shared_layout(head_dim, warpgroups).bytes,
+              options ? wgmma::grouped::option_kernel_of<T>(head_dim, warpgroups, ragged)
+                      : wgmma::grouped::kernel_of<T>(head_dim, warpgroups, ragged));
     }
   say_latent<T>(card, type);
 #endif

@@ -14,16 +14,15 @@ struct CUstream_st;
 ///  - One query token for each entry, or with cu_seqlens_q one or none, up to 8 query heads to a kv head; keys and
 ///    values of 32, 16 or 8 bits, and integers of 8 or 4 bits; pages of any size; all score options. `fixed_splits`
 ///    allows no score options, no cu_seqlens_q, no integers, and only pages of multiples of 16 tokens; integers allow
-///    no cu_seqlens_q and only such pages, too. The kernels below have no score options, except sinks of lists, and
-///    need pages of multiples of 8 tokens.
-///  - On sm_90, in 16 bits, up to 128 query rows (heads times tokens) to a kv head; also latent caches (head_dim 576,
-///    head_dim_v 512 of the same memory), also as rows of fp8_ds_mla (pagoda/row_formats.hpp), whose numbers times
-///    scales are rounded to bf16. Entries may have different numbers of query tokens. Here scores are sums of
-///    head_dim / 16 steps, each of which the hardware truncates instead of rounding: log-sum-exps have errors of up to
-///    head_dim / 16 * 2^-23 of the largest score.
-///  - There too: lists of entries (pagoda/entry.hpp), with and without masks, of up to 128 query rows to a kv head;
-///  keys
-///    and values of 16 bits and 64 or 128 dims, or of 8 bits and 128 dims without scales of single tokens.
+///    no cu_seqlens_q and only such pages, too. The kernels below need pages of multiples of 8 tokens.
+///  - On sm_90, in 16 bits, up to 128 query rows (heads times tokens) to a kv head, with all score options; also latent
+///    caches (head_dim 576, head_dim_v 512 of the same memory), without score options, also as rows of fp8_ds_mla
+///    (pagoda/row_formats.hpp), whose numbers times scales are rounded to bf16. Entries may have different numbers of
+///    query tokens. Here scores are sums of head_dim / 16 steps, each of which the hardware truncates instead of
+///    rounding: log-sum-exps have errors of up to head_dim / 16 * 2^-23 of the largest score.
+///  - There too: lists of entries (pagoda/entry.hpp), with and without masks and sinks, but no other score options, of
+///    up to 128 query rows to a kv head; keys and values of 16 bits and 64 or 128 dims, or of 8 bits and 128 dims
+///    without scales of single tokens.
 /// `why_not` says which problems the kernels support.
 namespace pagoda::tuned {
 

@@ -2,6 +2,7 @@
 #include "backends/cuda/tuned/warp/launch.hpp"
 
 #include "backends/cuda/tuned/common/launch.hpp"
+#include "backends/cuda/tuned/common/set_options.hpp"
 #include "backends/cuda/tuned/warp/fixed_args.hpp"
 #include "backends/cuda/tuned/warp/kernels.hpp"
 #include "backends/cuda/tuned/warp/list_args.hpp"
@@ -11,7 +12,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 
 namespace pagoda::tuned::warp {
@@ -65,34 +65,6 @@ const void* find_kernel(const Problem& p, int warps, int stages, bool maps) {
 }
 const void* find_fixed_kernel(const Problem& p) {
   return with_type(p, [&]<Type T>() { return fixed_kernel_of<T>(p.head_dim, group_size_of(p)); });
-}
-
-/// Tiles of the initial tokens that stay visible besides a window.
-std::int64_t initial_tiles_of(const Problem& p) {
-  return (std::int64_t(p.options.num_initial_tokens) + tile_tokens - 1) / tile_tokens;
-}
-/// Tiles that are read of the longest sequence that there may be.
-std::int64_t max_visible_tiles(const Problem& p) {
-  const std::int64_t all = max_tiles(p, tile_tokens);
-  if (p.options.window_left < 0) return all;
-  const std::int64_t window = (std::int64_t(p.options.window_left) + tile_tokens - 1) / tile_tokens + 1;
-  return std::min(all, initial_tiles_of(p) + window);
-}
-
-void set_options(const Problem& p, OptionArgs& a) {
-  const ScoreOptions& o   = p.options;
-  constexpr int all       = std::numeric_limits<int>::max();
-  constexpr double log2_e = 1.4426950408889634;
-  const bool window       = o.window_left >= 0;
-  a.window_left           = window ? o.window_left : all;
-  a.initial_tiles         = window ? static_cast<int>(initial_tiles_of(p)) : all;
-  a.num_initial_tokens    = o.num_initial_tokens;
-  if (o.logit_soft_cap > 0) {
-    // Caps beyond 2^100 change no score. Up to there the reciprocal is a normal number.
-    const double cap = std::min(o.logit_soft_cap * log2_e, 0x1p100);
-    a.soft_cap = static_cast<float>(cap), a.inverse_soft_cap = static_cast<float>(1 / cap);
-  }
-  a.alibi_slopes = o.alibi_slopes, a.sinks = o.sinks;
 }
 
 int fixed_split_tokens_of(const Problem& p) {
@@ -206,7 +178,7 @@ LaunchShape choose_shape(const Problem& p, const Device& actual) {
   if (is_list(p)) return {d.num_sms, 1, true, list_warps};
   if (p.fixed_splits) return {d.num_sms * fixed_block_for(p, d).per_sm, 1, true, fixed_split_warps(tile_bytes_of(p))};
   const auto batch_heads = batch_heads_of(p);
-  const auto tiles       = max_visible_tiles(p);
+  const auto tiles       = max_visible_tiles(p, tile_tokens);
   const bool uneven      = p.block_table && expects_uneven(p.batch, tile_tokens * tiles, p.num_pages * p.page_size);
   if (uneven) return stream_k(batch_heads, tiles, tile_bytes_of(p), p.head_dim, rows_at_once(p), d);
   return choose_shape(batch_heads, tiles, tile_bytes_of(p), p.head_dim, rows_at_once(p), d);
@@ -222,7 +194,7 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& actua
   OptionArgs a{};  // kernels without options read the part that is Args; RaggedArgs adds no field
   set_args(p, shape, copy_tokens_of(p), a, heads);
   while (copy_tokens_of(p) << a.log_copies < tile_tokens) ++a.log_copies;
-  set_options(p, a);
+  set_options(p, tile_tokens, a);
   if (maps) set_maps(p, a);
   a.quads_per_join = (heads * quads_of_batch_head(p) + shape.num_splits - 1) / shape.num_splits;
   a.programmatic   = p.programmatic && maps && !shape.stream_k;

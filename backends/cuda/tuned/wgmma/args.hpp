@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/cuda/tuned/common/list_args.hpp"
+#include "backends/cuda/tuned/common/option_args.hpp"
 
 namespace pagoda::tuned::wgmma {
 
@@ -30,6 +31,10 @@ template <class Base>
 struct PairedArgs : Base {
   static constexpr bool pairs = true;
 };
+
+/// The same as Base, which is Args or RaggedArgs, with score options. Only the grouped kernels have instances for it.
+template <class Base>
+struct OptionArgs : OptionArgsOf<Base> {};
 
 /// The same for a list. Only the grouped kernels have an instance for it.
 struct ListArgs : ListArgsOf<Args> {

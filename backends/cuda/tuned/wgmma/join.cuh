@@ -131,8 +131,9 @@ PAGODA_DEVICE void store_empty_sequences(const auto& args) {
     constexpr int pairs = DimsV / 2;
     for (int item = threadIdx.x; item < block_rows<BlocksPerHead>(num_rows(args, entry)) * pairs; item += Threads) {
       const QueryRow row(args, head, first_row<BlocksPerHead>() + item / pairs);
-      store_two(args, row, entry.query_begin, item % pairs * 2, 0, 0);
-      if (item % pairs == 0 && args.lse) store_lse(args, row, entry.query_begin, initial_max, 0);
+      const FinishedRow none(args, row.head, initial_max, 0);
+      store_two(args, row, entry.query_begin, item % pairs * 2, 0 * none.weight, 0 * none.weight);
+      if (item % pairs == 0 && args.lse) store_lse(args, row, entry.query_begin, none.row_max, none.row_sum);
     }
   }
 }

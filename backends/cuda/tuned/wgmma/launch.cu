@@ -2,6 +2,7 @@
 #include "backends/cuda/tuned/wgmma/launch.hpp"
 
 #include "backends/cuda/tuned/common/launch.hpp"
+#include "backends/cuda/tuned/common/set_options.hpp"
 #include "backends/cuda/tuned/wgmma/args.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/kernels.hpp"
 #include "backends/cuda/tuned/wgmma/grouped/list_tuning.hpp"
@@ -101,8 +102,11 @@ Kernel kernel_for(const Problem& p, const Device& d, [[maybe_unused]] bool ragge
     k = {nullptr, grouped::threads(warpgroups), grouped::shared_layout(p.head_dim, warpgroups).bytes, 1,
          grouped::pace(p.head_dim, warpgroups, d)};
 #if defined(PAGODA_HAS_SM90A)
-    k.function = p.type == Type::bf16 ? grouped::kernel_of<Type::bf16>(p.head_dim, warpgroups, ragged)
-                                      : grouped::kernel_of<Type::fp16>(p.head_dim, warpgroups, ragged);
+    const auto find = [&]<Type T>() {
+      return p.options.any() ? grouped::option_kernel_of<T>(p.head_dim, warpgroups, ragged)
+                             : grouped::kernel_of<T>(p.head_dim, warpgroups, ragged);
+    };
+    k.function = p.type == Type::bf16 ? find.operator()<Type::bf16>() : find.operator()<Type::fp16>();
 #endif
   }
   return k;
@@ -135,8 +139,8 @@ const char* why_not(const Problem& p, const Device& d) {
   if (is_list(p)) {
     if (is_latent(p)) return "a list of entries, with a latent cache";
     if (has_token_scales(p.k) || has_token_scales(p.v)) return "scales of single tokens, with a list of entries";
-  } else if (p.options.any()) {
-    return "a score option, with several query tokens, more than 8 query heads to a kv head or a latent cache";
+  } else if (is_latent(p) && p.options.any()) {
+    return "a score option, with a latent cache";
   }
   if (d.shared_per_block < kernel_for(p, d).shared) return "the device has too little shared memory";
   if (max_rows_of(p) > max_rows) return "more than 128 query heads and tokens share a kv head";
@@ -177,7 +181,7 @@ void prepare(const Problem& p, const Device& d) {
 LaunchShape choose_shape(const Problem& p, const Device& d) {
   const Kernel kernel = kernel_for(p, d);
   if (is_list(p)) return {d.num_sms * kernel.pace.blocks_per_sm, 1, true};
-  return choose_shape(std::int64_t(p.batch) * p.num_kv_heads, max_tiles(p, tile_tokens), kernel.blocks_per_head,
+  return choose_shape(std::int64_t(p.batch) * p.num_kv_heads, max_visible_tiles(p, tile_tokens), kernel.blocks_per_head,
                       kernel.pace, d);
 }
 
@@ -232,8 +236,11 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
   const bool ragged      = p.cu_seqlens_q != nullptr;
   const Kernel kernel    = kernel_for(p, d, ragged);
   const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
-  RaggedArgs a{};  // kernels of the uniform instance read the part that is Args; PairedArgs adds no field
+  // Kernels without options read the part that is Args. RaggedArgs and PairedArgs add no field.
+  OptionArgs<RaggedArgs> a{};
+  static_assert(sizeof(a) == sizeof(OptionArgs<Args>));
   set_args(p, shape, copy_tokens, a);
+  set_options(p, tile_tokens, a);
   a.q_tokens_bound = p.cu_seqlens_q ? p.max_q_tokens : p.num_q_tokens;
   a.heads = Divisor::of(group_size), a.rows_bound = group_size * a.q_tokens_bound;
   a.hidden_bound = p.causal ? a.q_tokens_bound - 1 : 0;

@@ -70,6 +70,10 @@ PAGODA_DEVICE int token_row(const LoadedRows& loaded, int token) { return loaded
 
 /// Where the results of a batch entry go, and their rows.
 PAGODA_DEVICE const Args& outputs_of(const Args& args, int /*batch*/) { return args; }
+template <class Base>
+PAGODA_DEVICE const OptionArgs<Base>& outputs_of(const OptionArgs<Base>& args, int /*batch*/) {
+  return args;
+}
 PAGODA_DEVICE int rows_of(const Args& /*args*/, int /*batch*/, const EntryView& entry) { return entry.query_begin; }
 PAGODA_DEVICE const Outputs& outputs_of(const ListArgs& args, int index) {
   return list_outputs(args, list_entry(args, index).state >= 0);

@@ -3,7 +3,7 @@
 
 #include "backends/cuda/tuned/common/ring.cuh"
 #include "backends/cuda/tuned/wgmma/grouped/tuning.hpp"
-#include "backends/cuda/tuned/wgmma/segment_cursor.cuh"
+#include "backends/cuda/tuned/wgmma/grouped/visible_tiles.cuh"
 #include "backends/cuda/tuned/wgmma/tiles.cuh"
 
 namespace pagoda::tuned::wgmma::grouped {
@@ -22,19 +22,19 @@ struct SharedMemory {
 
 /// Copies all tiles of a block in the order of their use, across segments, with one warp. Each lane knows the location
 /// of the same eight tokens of every fourth tile, so page ids are looked up for four tiles at a time.
-template <int D, int Warpgroups>
-PAGODA_DEVICE void copy_tiles(const auto& args, SegmentCursor<1>& cursor, SharedMemory<D, Warpgroups> shared,
+template <int D, int Warpgroups, class Args>
+PAGODA_DEVICE void copy_tiles(const Args& args, SegmentCursor<1>& cursor, SharedMemory<D, Warpgroups> shared,
                               int lane) {
   const std::uint64_t policy = read_once_policy();
   Ring<SharedMemory<D, Warpgroups>::num_stages> to;
   PageCursor<copy_tokens> pages;
   for (; cursor.valid; cursor.next(args)) {
-    const Segment& s   = cursor.segment;
-    const int count    = cursor.tiles();
+    const Segment& s = cursor.segment;
+    const int count  = cursor.tiles();
+    const VisibleTiles<Args> tiles(args, s);
     const auto look_up = [&](int first) {  // for tiles first to first + 3 of the segment
-      return pages.look_up(
-          args, s.sequence,
-          (s.first_tile + (first + (lane >> 3)) * s.tile_step) * (tile_tokens / copy_tokens) + (lane & 7));
+      const int tile = tiles.place(s.first_tile + (first + (lane >> 3)) * s.tile_step);
+      return pages.look_up(args, s.sequence, tile * (tile_tokens / copy_tokens) + (lane & 7));
     };
     if (count == 0) continue;
     pages.begin(args, s.sequence);
@@ -44,12 +44,11 @@ PAGODA_DEVICE void copy_tiles(const auto& args, SegmentCursor<1>& cursor, Shared
         if (i > 0) now = next;
         if (i + 4 < count) next = look_up(i + 4);
       }
-      const int tokens_left = s.len - (s.first_tile + i * s.tile_step) * tile_tokens;
-      const int eights      = min(tile_tokens / 8, (tokens_left + 7) >> 3);
+      const auto eights = tiles.eights(s.first_tile + i * s.tile_step);
       barrier_wait(shared.empty(to.slot), to.parity ^ 1);  // in the first round all are empty
-      if (lane == 0) barrier_expect_bytes(shared.full(to.slot), 2 * eights * bytes_of_8_tokens(D));
+      if (lane == 0) barrier_expect_bytes(shared.full(to.slot), 2 * count_of(eights) * bytes_of_8_tokens(D));
       __syncwarp();
-      if (lane >> 3 == (i & 3) && (lane & 7) < eights) {
+      if (lane >> 3 == (i & 3) && contains(eights, lane & 7)) {
         const int offset = (lane & 7) * bytes_of_8_tokens(D);
         copy_tensor_box(shared.keys(to.slot) + offset, &args.k_map, now.token, s.head, now.page, shared.full(to.slot),
                         policy);

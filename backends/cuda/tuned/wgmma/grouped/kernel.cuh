@@ -2,42 +2,14 @@
 #pragma once
 
 #include "backends/cuda/tuned/wgmma/grouped/copies.cuh"
+#include "backends/cuda/tuned/wgmma/grouped/scores.cuh"
 #include "backends/cuda/tuned/wgmma/join.cuh"
-#include "backends/cuda/tuned/wgmma/softmax.cuh"
 #include "backends/cuda/wgmma.cuh"
 
 /// Decode attention for up to 128 query rows that share a kv head of 64 or 128 dims. One warp copies tiles into a ring,
 /// and one warpgroup (two beyond 64 rows) multiplies. Probabilities stay in registers (FlashAttention-3: Shah et al.,
 /// 2024).
 namespace pagoda::tuned::wgmma::grouped {
-
-/// Adds the infinities and NaNs that clear_non_finite removed from the values of a segment to the rows that see their
-/// tokens. It reads them from the cache again. Their weights do not matter. o: outputs of the lane's rows, `row` and
-/// the one eight below it.
-template <bool Bf16, int D>
-PAGODA_DEVICE void add_non_finite(const auto& args, const Segment& s, float (&o)[D / 2], int row, int column) {
-  PageCursor<copy_tokens> pages;
-  pages.begin(args, s.sequence);
-  const int hidden = hidden_tokens(args, s.batch);
-  const int seen0  = s.len - QueryRow(args, 0, row).hidden(hidden);
-  const int seen1  = s.len - QueryRow(args, 0, row + 8).hidden(hidden);
-#pragma unroll 1
-  for (int t = max(s.len - hidden, 0); t < s.len; ++t) {
-    const int tile = t / tile_tokens;
-    if (tile < s.first_tile || tile >= s.end_tile() || (tile - s.first_tile) % s.tile_step != 0)
-      continue;  // tile of another block
-    const TokenLocation from = pages.look_up(args, s.sequence, t / copy_tokens);
-    const char* const at     = static_cast<const char*>(args.v.data) + from.page * args.v.page +
-                           (from.token + t % copy_tokens) * args.v.token + s.head * args.v.head;
-#pragma unroll
-    for (int j = 0; j < D / 8; ++j) {
-      const float2 v = unpack<Bf16>(__ldg(reinterpret_cast<const unsigned*>(at) + 4 * j + column));
-      const float x = isfinite(v.x) ? 0.0f : v.x, y = isfinite(v.y) ? 0.0f : v.y;
-      o[4 * j] += t < seen0 ? x : 0.0f, o[4 * j + 1] += t < seen0 ? y : 0.0f;
-      o[4 * j + 2] += t < seen1 ? x : 0.0f, o[4 * j + 3] += t < seen1 ? y : 0.0f;
-    }
-  }
-}
 
 /// A warpgroup's query rows, over all segments of the block. A lane has two rows, eight apart, of scores and of
 /// outputs, and two tokens or dims of each eight.
@@ -78,11 +50,11 @@ class Multiplier {
     fence_async_proxy();
     sync_block<num_threads>();
     float max[2] = {initial_max, initial_max}, sum[2] = {0, 0}, o[1][D / 2];
-    for (int i = 0; i < count; ++i)
-      add_tile(s.batch, i, s.len - (s.first_tile + i * s.tile_step) * tile_tokens, max, sum, o[0]);
+    const SegmentScores<Args> scores(args_, s, row_);
+    for (int i = 0; i < count; ++i) add_tile(scores, scores.tile(s.first_tile + i * s.tile_step), i, max, sum, o[0]);
 
-    if (args_.hidden_bound > 0 && *cleared_ != 0) [[unlikely]]
-      add_non_finite<Bf16, D>(args_, s, o[0], row_, column_);
+    if (scores.may_clear_non_finite() && *cleared_ != 0) [[unlikely]]
+      scores.template add_non_finite<Bf16, D>(o[0], row_, column_);
     float2 state[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) state[r] = make_float2(max[r], row_sum(sum[r]));
@@ -91,15 +63,16 @@ class Multiplier {
     if (active_) store_segment<1, 1>(args_, {s.batch, s.head, s.has_first_tile, whole}, o, state, 0, row_, lane_);
   }
 
-  /// Adds tile i of the segment to running maxima, sums and outputs.
-  PAGODA_DEVICE void add_tile(int batch, int i, int tokens_left, float (&max)[2], float (&sum)[2], float (&o)[D / 2]) {
+  /// Adds tile i of the segment to running maxima, sums and outputs. tile: see scores.cuh.
+  PAGODA_DEVICE void add_tile(const SegmentScores<Args>& scores, int tile, int i, float (&max)[2], float (&sum)[2],
+                              float (&o)[D / 2]) {
     const std::uint64_t q = matrix_descriptor(shared_.address + group_ * (tile_rows / 8) * bytes_of_8, bytes_of_8);
     const std::uint64_t k = matrix_descriptor(shared_.keys(used_.slot), bytes_of_8);
     const std::uint64_t v = matrix_descriptor(shared_.values(used_.slot), bytes_of_8, run_bytes);
     barrier_wait(shared_.full(used_.slot), used_.parity);
     float x[32];
     start_scores<Bf16, D>(x, q, k);
-    if (tokens_left < tile_tokens + args_.hidden_bound) clear_unseen_values(batch, tokens_left);  // beside the products
+    if (scores.hides_any(tile)) clear_unseen_values(scores, tile);  // beside the products
     wgmma_wait<0>();
     wgmma_fence_registers(x);
 
@@ -107,9 +80,9 @@ class Multiplier {
     bool raised         = false;
     float correction[2] = {1, 1};
     if (active_) {
-      mask_hidden(args_, x, batch, tokens_left, row_, column_);
-      raised = update_max(x, max, sum, correction);
-      exponentiate<Bf16>(x, args_.scale, max, sum, p);
+      scores.change(x, tile, row_, column_);
+      raised = update_max(x, scores.scale(), max, sum, correction);
+      exponentiate<Bf16>(x, scores.scale(), max, sum, p);
     }
     if (raised && i > 0) {
 #pragma unroll
@@ -128,26 +101,20 @@ class Multiplier {
     used_.next();
   }
 
-  /// Zeroes the values that would turn products with probabilities of 0 into NaN: those behind the last token, and
-  /// infinities and NaNs of tokens that some row does not see.
-  PAGODA_DEVICE void clear_unseen_values(int batch, int tokens_left) const {
+  /// Zeroes the values that must not be multiplied. All multiplying threads of the block do so.
+  PAGODA_DEVICE void clear_unseen_values(const SegmentScores<Args>& scores, int tile) const {
     const int thread = static_cast<int>(threadIdx.x);
-    clear_values<D, D, num_threads>(shared_.values(used_.slot), tokens_left, thread);
-    if (args_.hidden_bound > 0) {
-      const bool found = clear_non_finite<Bf16, D, D, num_threads>(shared_.values(used_.slot),
-                                                                   ::max(tokens_left - hidden_tokens(args_, batch), 0),
-                                                                   min(tokens_left, tile_tokens), thread);
-      if (__any_sync(~0u, found)) *cleared_ = 1;
-    }
+    scores.template clear<Bf16, D, num_threads>(shared_.values(used_.slot), tile, thread, cleared_);
     fence_async_proxy();
     sync_block<num_threads>();
   }
 
   /// Raises the running maxima to those of the tile's scores x if needed, and rescales the sums. correction: factor of
   /// the outputs. Returns whether the maximum of a row was raised.
-  PAGODA_DEVICE bool update_max(const float (&x)[32], float (&max)[2], float (&sum)[2], float (&correction)[2]) const {
+  PAGODA_DEVICE bool update_max(const float (&x)[32], float scale, float (&max)[2], float (&sum)[2],
+                                float (&correction)[2]) const {
     float largest[2];
-    lane_max(x, args_.scale, largest);
+    lane_max(x, scale, largest);
     const bool raised =
         __any_sync(~0u, largest[0] > max[0] + rescale_threshold || largest[1] > max[1] + rescale_threshold);
     if (raised) {
@@ -194,7 +161,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   finish<1, D, compute_threads(Warpgroups)>(args, pending, memory + Shared::layout.ring, warp, lane);
 }
 
-/// Args: wgmma::Args or RaggedArgs.
+/// Args: wgmma::Args, RaggedArgs, or OptionArgs of either.
 template <bool Bf16, int D, int Warpgroups, class Args>
 __global__ void __launch_bounds__(threads(Warpgroups), blocks_per_sm(Warpgroups))
     decode_kernel(const __grid_constant__ Args args) {

@@ -9,6 +9,9 @@ namespace pagoda::tuned::wgmma::grouped {
 /// a translation unit of its own, kernels_TYPE.cu, compiled for sm_90a.
 template <Type T>
 const void* kernel_of(int head_dim, int warpgroups, bool ragged);
+/// The same with score options (option_kernels_TYPE.cu). It takes OptionArgs of RaggedArgs or of Args.
+template <Type T>
+const void* option_kernel_of(int head_dim, int warpgroups, bool ragged);
 /// The kernel for lists of entries of a type of 16 or 8 bits. It takes ListArgs. 8 bits: head_dim is 128.
 template <Type T>
 const void* list_kernel_of(int head_dim, int warpgroups);
