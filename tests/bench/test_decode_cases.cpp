@@ -109,8 +109,7 @@ TEST(DecodeCases, HoldTheRowsOfTheSuites) {
         "decode/generic/fp8_e4m3/32x8x128/B32/S1024/page16", "decode/generic/fp8_e4m3/64x8x128/B128/S2048/contiguous",
         "decode/generic/int8/32x8x128/B1/S131072/page16", "decode/generic/int4/32x8x128/B32/S8192/page16",
         "decode/generic/fp16/64x4x128/B32/S8192/page16", "decode/generic/fp16/32x8x128/B32q8/S1024/page16",
-        "decode/generic/int4/32x8x128/B32/S8192/page16-HND", "decode/generic/fp16/64x4x128/B64/S16384/page16-cap30",
-        "decode/generic/fp16/32x8x128/B32q4/S8192/page16-alibi", "decode/generic/fp16/32x8x128/B1q16/S131072/page16-sinks"})
+        "decode/generic/int4/32x8x128/B32/S8192/page16-HND"})
     EXPECT_NO_THROW(find(cases, name));
 }
 
@@ -136,6 +135,7 @@ TEST(DecodeCases, CountBytesAndProductsAsTheyAre) {
   EXPECT_EQ(window.bytes(), row.bytes() / 8192 * 4100);
   const auto windows_of_several = find(cases, "decode/generic/fp16/32x8x128/B32q16/S8192/page16-window4095+4");
   EXPECT_EQ(windows_of_several.bytes(), row.bytes() / 8192 * 4115);
+  EXPECT_NO_THROW(find(cases, "decode/generic/fp16/64x4x128/B64/S16384/page16-cap30"));
   const auto several = find(cases, "decode/generic/fp16/32x8x128/B32q8/S8192/page16");
   EXPECT_EQ(several.bytes(), row.bytes());
   EXPECT_EQ(several.fmas(), 8 * row.fmas());

@@ -108,7 +108,7 @@ TYPED_TEST(TunedManyOptions, SinksThatAreNoNumbers) {
   for (Shape shape : TestFixture::shapes({40, 0, 700})) {
     shape.sinks = true;
     Sample<T> sample(shape);
-    sample.sinks()[0]                                           = std::numeric_limits<float>::quiet_NaN();
+    sample.sinks()[0]                                               = std::numeric_limits<float>::quiet_NaN();
     sample.sinks()[static_cast<std::size_t>(shape.num_q_heads) / 2] = -std::numeric_limits<float>::infinity();
     Scene<Kokkos::Cuda, T> scene(sample, TestFixture::pages_of_64);
     scene.options().backend = "tuned";
@@ -124,8 +124,8 @@ void set_all(Shape& s) {
 
 TYPED_TEST(TunedManyOptions, AllTogether) {
   for (const auto& lengths : {std::vector<int>{3000}, {0, 3000, 3, 64, 921, 922, 937}})
-    for (const Placement& placement : {Placement{.layout = Layout::contiguous},
-                                       {.layout = Layout::csr, .page_size = 48, .indirect = true}})
+    for (const Placement& placement :
+         {Placement{.layout = Layout::contiguous}, {.layout = Layout::csr, .page_size = 48, .indirect = true}})
       TestFixture::expect_all_right(lengths, placement, set_all);
 }
 
@@ -177,8 +177,8 @@ TYPED_TEST(TunedManyOptions, RandomCombinations) {
 // tokens, and among the newest tokens. They reach the rows that see them, and no other row.
 TYPED_TEST(TunedManyOptions, NaNsAtTheEdgesOfWindows) {
   using T = typename TypeParam::type;
-  // With 16 query tokens and a window of 101 tokens: initial are 0 to 69; windows begin at 234 to 249; the newest tokens
-  // are 334 to 349. The window of the last shape is shorter than its query tokens are many.
+  // With 16 query tokens and a window of 101 tokens: initial are 0 to 69; windows begin at 234 to 249; the newest
+  // tokens are 334 to 349. The window of the last shape is shorter than its query tokens are many.
   const std::vector<int> at = {0, 63, 64, 69, 234, 235, 240, 248, 249, 255, 256, 333, 334, 340, 349};
   for (const float planted : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()})
     for (const int window : {100, 5})
@@ -191,7 +191,7 @@ TYPED_TEST(TunedManyOptions, NaNsAtTheEdgesOfWindows) {
           for (std::size_t i = 0; i < at.size(); ++i) {
             const int b = static_cast<int>(i);
             if (!sample.visible(b, at[i])) continue;
-            T* const row                     = in_value ? sample.value(b, at[i], 0) : sample.key(b, at[i], 0);
+            T* const row                = in_value ? sample.value(b, at[i], 0) : sample.key(b, at[i], 0);
             row[at[i] % shape.head_dim] = to_element<T>(planted);
           }
           Scene<Kokkos::Cuda, T> scene(sample, {.layout = Layout::paged, .page_size = 16});
