@@ -52,9 +52,10 @@ class DmmaFragment : public FragmentDefaults<double> {
   static constexpr DType probability_type     = DType::fp64;
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
   /// Teams have four warps. Registers limit how many fit.
-  static constexpr int teams_per_sm     = DimTile <= 128 ? 3 : 2;
-  static constexpr int join_block       = 4;  ///< limited by registers
-  static constexpr bool discards_states = true;
+  static constexpr int teams_per_sm      = DimTile <= 128 ? 3 : 2;
+  static constexpr int join_block        = 4;  ///< limited by registers
+  static constexpr bool lengthens_splits = true;
+  static constexpr bool discards_states  = true;
   /// 688 tokens of 128 dims. Three teams on each of 132 multiprocessors then take powers of two of tokens in rounds
   /// that are 97% full.
   static constexpr int fixed_split_bytes = 5 << 18;

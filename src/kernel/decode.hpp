@@ -48,6 +48,7 @@ struct DecodeKernel {
     if constexpr (shared_tiles) return Fragment::join_quads;
     return 1;
   }();
+  using Items = Share<Machine, General, deals_tiles, Fragment::lengthens_splits>;
   /// The fragment requires values that are a prefix of the keys.
   static constexpr bool values_in_keys = Fragment::values_in_keys;
 
@@ -69,7 +70,7 @@ struct DecodeKernel {
     for (bool again = false;; again = true) {
       {
         // Work that does not depend on the lengths overlaps with their loading.
-        Share<Machine, General, deals_tiles> share(team, args, again ? &notes->plan : nullptr);
+        Items share(team, args, again ? &notes->plan : nullptr);
         Fragment fragment(team, args, memory);
         WorkItem item;
         SpeculativeStart started;
@@ -96,7 +97,7 @@ struct DecodeKernel {
  private:
   /// What a team keeps in scratch while its registers hold keys and values.
   struct TeamNotes {
-    typename Share<Machine, General, deals_tiles>::State plan;
+    typename Items::State plan;
     WorkItem item;
     int next;  ///< number of the team's next item
     int last;  ///< whether this team arrived last
@@ -113,8 +114,7 @@ struct DecodeKernel {
   KOKKOS_FUNCTION static bool leads(const Member& team) { return team.team_rank() == 0 && Machine::lane(team) == 0; }
 
   /// The fragment can start before the lengths are known. If the batch is not even, this work is discarded.
-  static constexpr bool starts_speculatively =
-      Share<Machine, General, deals_tiles>::has_grid && Fragment::starts_speculatively;
+  static constexpr bool starts_speculatively = Items::has_grid && Fragment::starts_speculatively;
 
   struct SpeculativeStart {
     bool queries = false;  ///< the queries are loaded

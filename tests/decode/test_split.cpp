@@ -209,6 +209,21 @@ TEST(Split, WithoutWavesSplitsFollowFromTheRowAlone) {
   }
 }
 
+TEST(Split, FixedSplitsOfLongRowsAreTwiceAsLong) {
+  SplitBounds bounds = batches()[0].bounds;
+  bounds.even_waves = bounds.waves = bounds.max_waves = 0;
+  bounds.max_chunks = 43, bounds.max_cuts = 1 << 24;
+  const auto splits = [&](int chunks) {
+    return num_splits_of<true>(chunks, limit_splits(totals({chunks, 7, 5000}), bounds), bounds);
+  };
+  EXPECT_EQ(splits(0), 1);
+  EXPECT_EQ(splits(43), 1);
+  EXPECT_EQ(splits(44), 2);
+  EXPECT_EQ(splits(23 * 86), 46);
+  EXPECT_EQ(splits(23 * 86 + 1), 24);
+  EXPECT_EQ(splits(8192), 96);
+}
+
 TEST(Split, SplitsCoverTheRowInOrderAndNoneIsShort) {
   for (const Batch& b : batches()) {
     const SplitLimit limit = limit_splits(totals(b.chunks), b.bounds);

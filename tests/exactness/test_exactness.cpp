@@ -74,10 +74,10 @@ template <class Space, class T>
 std::vector<RowBytes> alone(const Sequences<Space, T>& all, DecodeOptions<typename Space::memory_space> options) {
   const Space exec;
   std::vector<RowBytes> rows;
-  for (int s = 0; s < static_cast<int>(lengths.size()); ++s) {
+  for (int s = 0; s < static_cast<int>(all.lengths().size()); ++s) {
     const auto b        = all.batch({s});
     options.max_batch   = 1;
-    options.max_seq_len = std::max(lengths[s], 1);
+    options.max_seq_len = std::max(all.lengths()[s], 1);
     all.clear(exec, b);
     all.decode(exec, plan(exec, all.cache(b), options), b);
     rows.push_back(all.results(exec, b)[0]);
@@ -91,7 +91,7 @@ void expect_same(const Sequences<Space, T>& all, const typename Sequences<Space,
   const auto rows = all.results(Space(), b);
   for (std::size_t i = 0; i < b.ids.size(); ++i)
     ASSERT_EQ(rows[i] == expected[b.ids[i]], true)
-        << what << ": entry " << i << " of " << b.ids.size() << ", " << lengths[b.ids[i]] << " tokens";
+        << what << ": entry " << i << " of " << b.ids.size() << ", " << all.lengths()[b.ids[i]] << " tokens";
 }
 
 TYPED_TEST(Exact, BitsDependOnTheSequenceAlone) {
@@ -235,6 +235,32 @@ TYPED_TEST(ExactGraph, LongSequencesOfManyHeads) {
   expect_bits({0, 0, 0, 0, 0, 0, 0, 0, 0});
   expect_bits({3, 0, 12, 4, 0, 14});
   expect_bits({12, 12, 14, 12, 14, 12, 12, 12, 14, 12});
+}
+
+// Splits of very long rows may be longer, too.
+TYPED_TEST(ExactGraph, VeryLongSequences) {
+  using Space = Kokkos::Cuda;
+  using T     = typename TypeParam::type;
+  const Space exec;
+  const Sequences<Space, T> all({.num_q_heads = 8, .num_kv_heads = 1, .head_dim = 128}, {40000, 1, 33000, 700, 31648},
+                                10);
+  auto options        = all.options();
+  options.exactness   = Exactness::batch_invariant;
+  const auto expected = alone(all, options);
+  options.max_seq_len = all.longest();
+  for (const std::vector<int>& ids : {std::vector{2, 0, 4, 3, 1, 0}, std::vector{4, 4, 4, 4, 4, 4, 4, 4, 4}}) {
+    const auto b      = all.batch(ids);
+    options.max_batch = static_cast<int>(ids.size());
+    all.clear(exec, b);
+    all.decode(exec, plan(exec, all.cache(b), options), b);
+    expect_same(all, b, expected, detail::concat(ids.size(), " sequences"));
+  }
+
+  const Sample<T> sample({.lengths = {40000, 900}, .num_q_heads = 8, .num_kv_heads = 1, .head_dim = 128});
+  Scene<Space, T> scene(sample, {.layout = Layout::paged});
+  scene.options().exactness = Exactness::batch_invariant;
+  scene.decode(scene.plan());
+  EXPECT_TRUE(scene.right());
 }
 
 // A captured decode, replayed for other sequences and pages.
