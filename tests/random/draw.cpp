@@ -95,7 +95,7 @@ class Draw {
   }
 
   /// Whether the hand-tuned kernels for many query rows to a kv head would take these heads.
-  bool many_rows() const { return sixteen_bits() && (several_query_tokens_ || group() > 8 || shape_.head_dim == 576); }
+  bool many_rows() const { return several_query_tokens_ || group() > 8 || shape_.head_dim == 576; }
   /// Whether the hand-tuned kernels for these heads have score options.
   bool tuned_has_options() const { return shape_.head_dim != 576; }
 
