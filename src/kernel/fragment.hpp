@@ -50,7 +50,7 @@ struct FragmentDefaults {
   static constexpr int many_joined = 0;
   /// With fixed splits, partial states are discarded after they are joined (Machine::discard).
   static constexpr bool discards_states = false;
-  /// Fixed splits of long rows are twice as long (num_splits_of).
+  /// Fixed splits of long rows are longer (num_splits_of).
   static constexpr bool lengthens_splits = false;
   /// Bytes that a fixed split reads at least, so that few teams are between two items.
   static constexpr int fixed_split_bytes = 1 << 19;

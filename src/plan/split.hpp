@@ -106,12 +106,14 @@ inline SplitBounds fit_teams_to_rows(std::int64_t rows, const SplitBounds& bound
 }
 
 /// Number of splits of a row: at most 1 + chunks * density, or chunks / max_chunks if that is larger. LongRows: fixed
-/// splits are twice as long where a row then still has 24.
+/// splits are twice as long where a row then still has 24, and four times as long where it still has 48.
 template <bool LongRows = false>
 KOKKOS_INLINE_FUNCTION int num_splits_of(int chunks, const SplitLimit& limit, const SplitBounds& bounds) {
   if constexpr (LongRows) {
-    const int fewer = ceil_div(chunks, 2 * limit.max_chunks);
-    if (has_fixed_splits(bounds) && fewer >= 24) return fewer;
+    for (int times = 4; times > 1 && has_fixed_splits(bounds); times /= 2) {
+      const int fewer = ceil_div(chunks, times * limit.max_chunks);
+      if (fewer >= 12 * times) return fewer;
+    }
   }
   const int wanted = 1 + static_cast<int>(static_cast<float>(chunks) * limit.density);
   int num_splits   = least(wanted, greatest(chunks >> bounds.split_shift, 1));

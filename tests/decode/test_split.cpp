@@ -209,7 +209,7 @@ TEST(Split, WithoutWavesSplitsFollowFromTheRowAlone) {
   }
 }
 
-TEST(Split, FixedSplitsOfLongRowsAreTwiceAsLong) {
+TEST(Split, FixedSplitsOfLongRowsAreLonger) {
   SplitBounds bounds = batches()[0].bounds;
   bounds.even_waves = bounds.waves = bounds.max_waves = 0;
   bounds.max_chunks = 43, bounds.max_cuts = 1 << 24;
@@ -221,7 +221,9 @@ TEST(Split, FixedSplitsOfLongRowsAreTwiceAsLong) {
   EXPECT_EQ(splits(44), 2);
   EXPECT_EQ(splits(23 * 86), 46);
   EXPECT_EQ(splits(23 * 86 + 1), 24);
-  EXPECT_EQ(splits(8192), 96);
+  EXPECT_EQ(splits(47 * 172), 94);
+  EXPECT_EQ(splits(47 * 172 + 1), 48);
+  EXPECT_EQ(splits(8192), 48);
 }
 
 TEST(Split, SplitsCoverTheRowInOrderAndNoneIsShort) {
