@@ -64,8 +64,8 @@ class Draw {
     shape_.num_q_heads  = group * shape_.num_kv_heads;
     const auto dims     = [&] {
       return random_.chance(0.5)   ? random_.pick({16, 32, 48, 64, 80, 96, 128, 128, 192, 256})
-             : random_.chance(0.8) ? random_.integer(1, 160)
-                                   : random_.integer(161, 600);
+                 : random_.chance(0.8) ? random_.integer(1, 160)
+                                       : random_.integer(161, 600);
     };
     const int per_element = dims_per_element(problem_.type);
     shape_.head_dim       = (dims() + per_element - 1) / per_element * per_element;

@@ -290,7 +290,7 @@ TYPED_TEST(RowFormats, EachBlockHasItsScale) {
       std::normal_distribution<float> normal;
       for (int t = 0; t < 100; ++t) {
         auto* const row = sample.key(0, t, 0);
-        for (int i = 0; i < 4; ++i) DsMlaRow::set_scale(row, i, i == block ? scale * (1 + t % 7) : 0x1p10f / scale);
+        for (int b = 0; b < 4; ++b) DsMlaRow::set_scale(row, b, b == block ? scale * (1 + t % 7) : 0x1p10f / scale);
         for (int d = 0; d < 576; ++d) store_dim(row, d, d / 128 == block ? 16 * scale * normal(random) : 0);
       }
       expect_right_by_each<typename TestFixture::Space>(sample, {{.layout = Layout::paged}, {}});

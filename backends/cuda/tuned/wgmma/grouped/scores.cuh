@@ -21,7 +21,7 @@ PAGODA_DEVICE void add_non_finite_value(const auto& args, const Segment& s, cons
                                         int token, int column, bool sees0, bool sees1, float (&o)[D / 2]) {
   const TokenLocation from = pages.look_up(args, s.sequence, token / copy_tokens);
   const char* const at     = static_cast<const char*>(args.v.data) + from.page * args.v.page +
-                             (from.token + token % copy_tokens) * args.v.token + s.head * args.v.head;
+                         (from.token + token % copy_tokens) * args.v.token + s.head * args.v.head;
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
     const float2 v = unpack<Bf16>(__ldg(reinterpret_cast<const unsigned*>(at) + 4 * j + column));
