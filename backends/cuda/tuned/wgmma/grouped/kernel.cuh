@@ -51,6 +51,11 @@ class Multiplier {
     sync_block<num_threads>();
     float max[2] = {initial_max, initial_max}, sum[2] = {0, 0}, o[1][D / 2];
     const SegmentScores<Args> scores(args_, s, row_);
+    if constexpr (Args::ragged) {
+      const int rows = num_rows(args_, entry_of(args_, s.batch));
+      active_        = row_ - (lane_ >> 2) < rows;
+      multiplies_    = group_ * tile_rows < rows;
+    }
     for (int i = 0; i < count; ++i) add_tile(scores, scores.tile(s.first_tile + i * s.tile_step), i, max, sum, o[0]);
 
     if (scores.may_clear_non_finite() && *cleared_ != 0) [[unlikely]]
@@ -71,31 +76,34 @@ class Multiplier {
     const std::uint64_t v = matrix_descriptor(shared_.values(used_.slot), bytes_of_8, run_bytes);
     barrier_wait(shared_.full(used_.slot), used_.parity);
     float x[32];
-    start_scores<Bf16, D>(x, q, k);
+    const bool multiplies = !Args::ragged || Warpgroups == 1 || multiplies_;
+    if (multiplies) start_scores<Bf16, D>(x, q, k);
     if (scores.hides_any(tile)) clear_unseen_values(scores, tile);  // beside the products
-    wgmma_wait<0>();
-    wgmma_fence_registers(x);
+    if (multiplies) {
+      wgmma_wait<0>();
+      wgmma_fence_registers(x);
 
-    std::uint32_t p[16] = {};
-    bool raised         = false;
-    float correction[2] = {1, 1};
-    if (active_) {
-      scores.change(x, tile, row_, column_);
-      raised = update_max(x, scores.scale(), max, sum, correction);
-      exponentiate<Bf16>(x, scores.scale(), max, sum, p);
-    }
-    if (raised && i > 0) {
+      std::uint32_t p[16] = {};
+      bool raised         = false;
+      float correction[2] = {1, 1};
+      if (active_) {
+        scores.change(x, tile, row_, column_);
+        raised = update_max(x, scores.scale(), max, sum, correction);
+        exponentiate<Bf16>(x, scores.scale(), max, sum, p);
+      }
+      if (raised && i > 0) {
 #pragma unroll
-      for (int e = 0; e < D / 2; ++e) o[e] *= correction[e >> 1 & 1];
-    }
-    wgmma_fence_registers(o);
-    wgmma_fence();
+        for (int e = 0; e < D / 2; ++e) o[e] *= correction[e >> 1 & 1];
+      }
+      wgmma_fence_registers(o);
+      wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < tile_tokens / 16; ++j)
-      wgmma_register_a<Bf16>(o, p + 4 * j, advance_descriptor(v, j * 2 * bytes_of_8), i > 0 || j > 0);
-    wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_fence_registers(o);
+      for (int j = 0; j < tile_tokens / 16; ++j)
+        wgmma_register_a<Bf16>(o, p + 4 * j, advance_descriptor(v, j * 2 * bytes_of_8), i > 0 || j > 0);
+      wgmma_commit();
+      wgmma_wait<0>();
+      wgmma_fence_registers(o);
+    }
     __syncwarp();
     if (lane_ == 0) barrier_arrive(shared_.empty(used_.slot));
     used_.next();
@@ -106,7 +114,10 @@ class Multiplier {
     const int thread = static_cast<int>(threadIdx.x);
     scores.template clear<Bf16, D, num_threads>(shared_.values(used_.slot), tile, thread, cleared_);
     fence_async_proxy();
-    sync_block<num_threads>();
+    if constexpr (Args::ragged)
+      sync_block_from_anywhere<num_threads>();  // the compiler may make a copy for each warpgroup
+    else
+      sync_block<num_threads>();
   }
 
   /// Raises the running maxima to those of the tile's scores x if needed, and rescales the sums. correction: factor of
@@ -136,7 +147,8 @@ class Multiplier {
   /// product, which costs 6% at 128 query rows.
   volatile int* const cleared_;
   const int group_, row_, lane_, column_;
-  const bool active_;
+  bool active_;             ///< the warp has rows of the segment's entry
+  bool multiplies_ = true;  ///< the warpgroup has
   Ring<Shared::num_stages> used_;
 };
 
