@@ -5,9 +5,9 @@
     python3 bench/peers/compare.py --bench build/bench/decode/pagoda_bench_decode [--filter REGEX] [--resume FILE]
 
 On an NVIDIA GPU: cuDNN and FlashAttention, through PyTorch's scaled_dot_product_attention, on a contiguous cache;
-FlashInfer on a scattered paged cache. On a CPU: PyTorch, llama.cpp's kernel, and vLLM's on pages of
-its own. Only installed libraries are timed; others, and unsupported cases, are shown as "-". The floor is a bare read of the same bytes, from the same call of
-pagoda_bench_decode.
+FlashInfer on a scattered paged cache, by the fastest of its ways to decode; those that fail are named. On a CPU: PyTorch,
+llama.cpp's kernel, and vLLM's on pages of its own. Only installed libraries are timed; others, and unsupported cases, are
+shown as "-". The floor is a bare read of the same bytes, from the same call of pagoda_bench_decode.
 
 FILE has the results as JSON lines, in the form of the benchmarks' --resume. Problems in it are not measured again;
 bench/compare reads it.
@@ -93,6 +93,13 @@ def peers_here(ggml: str | None, wanted: str | None, notes: dict[str, str]) -> l
     return found
 
 
+def note(notes: dict[str, str], what: str, failure: str) -> None:
+    """Prints and keeps the first failure of a library's problem, or of one of its ways to decode."""
+    if what not in notes:
+        notes[what] = failure
+        print(f"{what}: {failure}", file=sys.stderr)
+
+
 def time_group(peers: list[Peer], group: list[Case], notes: dict[str, str]) -> dict[tuple[str, str], tuple[float, str]]:
     """(us, how) by peer and problem. Peers that read a contiguous cache are timed once for all page sizes."""
     found: dict[tuple[str, str], tuple[float, str]] = {}
@@ -107,8 +114,9 @@ def time_group(peers: list[Peer], group: list[Case], notes: dict[str, str]) -> d
             try:
                 found[peer.name, case.problem] = peer.time(case)
             except Exception as error:  # any exception of a library: the others are still timed
-                notes[f"{peer.name} {case.name}"] = f"{type(error).__name__}: {error}".split("\n")[0][:300]
-                print(f"{peer.name}, {case.name}: {notes[f'{peer.name} {case.name}']}", file=sys.stderr)
+                note(notes, f"{peer.name} {case.name}", f"{type(error).__name__}: {error}".split("\n")[0][:300])
+        for way, failure in peer.failed_ways().items():
+            note(notes, f"{peer.name} {way}", failure)
     return found
 
 

@@ -23,6 +23,10 @@ class Peer:
     types: tuple[str, ...] = ()
     latents: tuple[tuple[str, int], ...] = ()  #: types and head_dims of latent caches
 
+    def failed_ways(self) -> dict[str, str]:
+        """First errors of its ways to decode that could not be timed, where it has several and takes the fastest."""
+        return {}
+
     def cannot(self, case: Case) -> str | None:
         """The reason for not timing a case, or None. No peer is timed with several query tokens, HND pages or
         score options."""

@@ -162,6 +162,10 @@ probabilities to fp8, with errors of 5 to 7%."""
             raise Absent(str(error)) from error
         self.flashinfer = flashinfer
         self.version = getattr(flashinfer, "__version__", "unknown")
+        self.failed: dict[str, str] = {}
+
+    def failed_ways(self) -> dict[str, str]:
+        return self.failed
 
     def cannot(self, case: Case) -> str | None:
         return super().cannot(case) or (None if case.page else "it reads pages")
@@ -188,15 +192,16 @@ probabilities to fp8, with errors of 5 to 7%."""
             }
             if case.type != "fp8_e4m3":
                 paths["xqa"] = self.xqa
-        found, failed = [], []
+        found, failed = [], {}
         for kind, path in paths.items():
             try:
                 run = path(case, pages, q, pool.dtype)
                 found.append((self.graph_seconds(lambda i: run(pool[i]), caches, calls) * 1e6, kind))
             except Exception as error:
-                failed.append(f"{kind}: {error}".split("\n")[0])
+                failed[kind] = str(error).split("\n")[0][:300]
+        self.failed = failed | self.failed
         if not found:
-            raise RuntimeError("; ".join(failed))
+            raise RuntimeError("; ".join(f"{kind}: {error}" for kind, error in failed.items()))
         return min(found)
 
     def workspace(self) -> Any:

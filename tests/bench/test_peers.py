@@ -101,6 +101,17 @@ class Groups(unittest.TestCase):
         self.assertEqual(compare.time_group([Fake(paged=True)], group, notes), {})
         self.assertEqual(list(notes.values()), ["RuntimeError: no sevens"])
 
+    def test_a_way_that_fails_is_noted_once(self) -> None:
+        class TwoWays(Fake):
+            def failed_ways(self) -> dict[str, str]:
+                return {"slow": "no module"}
+
+        notes: dict[str, str] = {}
+        peer = TwoWays(paged=True)
+        for _ in range(2):
+            self.assertEqual(len(compare.time_group([peer], self.group, notes)), 2)
+        self.assertEqual(notes, {"fake slow": "no module"})
+
 
 class Journals(unittest.TestCase):
     def test_goes_on_where_it_was_killed(self) -> None:
