@@ -54,9 +54,9 @@ constexpr const char* why_generic_is_faster_for_rows(const DecodeBounds& d) {
 /// hand-tuned ones start sooner, merge splits faster, and balance uneven lengths better. So the generic one is faster
 /// only if rows are whole and long. Score options cost the generic kernel up to half of its speed with fp8 and up to
 /// 14% with other types, and the hand-tuned ones 13% with fp8 and 7% with other types below 60 us, 3% above; they were
-/// measured with four query heads to a kv head. With more than 8 query rows to a kv head the generic kernel takes 1.1 to
-/// 3.8 times as long, with score options and without. Other cards were not measured, and neither was cu_seqlens_q: the
-/// rule is the same with it.
+/// measured with four query heads to a kv head. With more than 8 query rows to a kv head the generic kernel takes 1.1
+/// to 3.8 times as long, with score options and without. Other cards were not measured, and neither was cu_seqlens_q:
+/// the rule is the same with it.
 ///
 /// With fixed splits the answer must follow from the shape alone, not from the batch or the bounds of a plan.
 constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
