@@ -54,7 +54,7 @@ class DmmaFragment : public FragmentDefaults<double> {
   /// Teams have four warps. Registers limit how many fit.
   static constexpr int teams_per_sm      = DimTile <= 128 ? 3 : 2;
   static constexpr int join_block        = 4;  ///< limited by registers
-  static constexpr bool lengthens_splits = true;
+  static constexpr int long_split_factor = 2;
   static constexpr bool discards_states  = true;
   /// 688 tokens of 128 dims. Three teams on each of 132 multiprocessors then take powers of two of tokens in rounds
   /// that are 97% full.

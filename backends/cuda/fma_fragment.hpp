@@ -50,7 +50,7 @@ class FmaFragment : public FragmentDefaults<float> {
   static constexpr std::int64_t max_row_units = std::numeric_limits<std::int64_t>::max();
   /// Teams have four warps. Registers limit how many fit.
   static constexpr int teams_per_sm      = Rows * DimTile <= 512 && Rows <= 4 ? 4 : Rows * DimTile <= 1024 ? 3 : 2;
-  static constexpr bool lengthens_splits = Rows == 8;
+  static constexpr int long_split_factor = Rows == 8 ? 4 : 1;
   static constexpr bool discards_states  = Rows == 8;
   /// Three teams on each of 132 multiprocessors then take powers of two of tokens in rounds that are 97% full.
   static constexpr int fixed_split_bytes = Rows == 8 && DimTile == 128 ? 5 << 17 : 1 << 19;

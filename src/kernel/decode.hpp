@@ -48,7 +48,7 @@ struct DecodeKernel {
     if constexpr (shared_tiles) return Fragment::join_quads;
     return 1;
   }();
-  using Items = Share<Machine, General, deals_tiles, Fragment::lengthens_splits>;
+  using Items = Share<Machine, General, deals_tiles, Fragment::long_split_factor>;
   /// The fragment requires values that are a prefix of the keys.
   static constexpr bool values_in_keys = Fragment::values_in_keys;
 

@@ -50,8 +50,8 @@ struct FragmentDefaults {
   static constexpr int many_joined = 0;
   /// With fixed splits, partial states are discarded after they are joined (Machine::discard).
   static constexpr bool discards_states = false;
-  /// Fixed splits of long rows are longer (num_splits_of).
-  static constexpr bool lengthens_splits = false;
+  /// Fixed splits of long rows are up to so many times as long (num_splits_of).
+  static constexpr int long_split_factor = 1;
   /// Bytes that a fixed split reads at least, so that few teams are between two items.
   static constexpr int fixed_split_bytes = 1 << 19;
   /// Slow on devices whose fp64 arithmetic is a small fraction of their fp32 arithmetic: not chosen there.

@@ -20,8 +20,8 @@ namespace pagoda::detail {
 ///
 /// A row that sees no token is one item without tokens, so that its output is written. General: entries may have
 /// several query tokens and see only some of their tokens (see DecodeKernel). Deals: splits interleave rounds of the
-/// workers; otherwise a split is a contiguous run of tokens. LongRows: see num_splits_of.
-template <class Machine, bool General, bool Deals, bool LongRows = false>
+/// workers; otherwise a split is a contiguous run of tokens. LongSplitFactor: see num_splits_of.
+template <class Machine, bool General, bool Deals, int LongSplitFactor = 1>
 class Share {
  public:
   using Member = typename Machine::Member;
@@ -114,7 +114,7 @@ class Share {
         const int b = s_.first_entry + lane_;
         if (b < args_.batch) e = work(view(b));
       }
-      int num_splits  = num_splits_of<LongRows>(e.chunks, s_.limit, args_.split);
+      int num_splits  = num_splits_of<LongSplitFactor>(e.chunks, s_.limit, args_.split);
       const int items = e.tiles * num_splits;
       int upto        = items;  // including the lane's own
       if (args_.batch > 1) upto = Machine::lane_scan(items);

@@ -105,12 +105,13 @@ inline SplitBounds fit_teams_to_rows(std::int64_t rows, const SplitBounds& bound
   return least_idle(bounds);
 }
 
-/// Number of splits of a row: at most 1 + chunks * density, or chunks / max_chunks if that is larger. LongRows: fixed
-/// splits are twice as long where a row then still has 24, and four times as long where it still has 48.
-template <bool LongRows = false>
+/// Number of splits of a row: at most 1 + chunks * density, or chunks / max_chunks if that is larger.
+/// LongSplitFactor, a power of two: fixed splits of long rows are up to so many times as long. They are n times as long
+/// where a row then still has 12 n of them.
+template <int LongSplitFactor = 1>
 KOKKOS_INLINE_FUNCTION int num_splits_of(int chunks, const SplitLimit& limit, const SplitBounds& bounds) {
-  if constexpr (LongRows) {
-    for (int times = 4; times > 1 && has_fixed_splits(bounds); times /= 2) {
+  if constexpr (LongSplitFactor > 1) {
+    for (int times = LongSplitFactor; times > 1 && has_fixed_splits(bounds); times /= 2) {
       const int fewer = ceil_div(chunks, times * limit.max_chunks);
       if (fewer >= 12 * times) return fewer;
     }

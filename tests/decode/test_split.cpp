@@ -213,9 +213,8 @@ TEST(Split, FixedSplitsOfLongRowsAreLonger) {
   SplitBounds bounds = batches()[0].bounds;
   bounds.even_waves = bounds.waves = bounds.max_waves = 0;
   bounds.max_chunks = 43, bounds.max_cuts = 1 << 24;
-  const auto splits = [&](int chunks) {
-    return num_splits_of<true>(chunks, limit_splits(totals({chunks, 7, 5000}), bounds), bounds);
-  };
+  const auto limit  = [&](int chunks) { return limit_splits(totals({chunks, 7, 5000}), bounds); };
+  const auto splits = [&](int chunks) { return num_splits_of<4>(chunks, limit(chunks), bounds); };
   EXPECT_EQ(splits(0), 1);
   EXPECT_EQ(splits(43), 1);
   EXPECT_EQ(splits(44), 2);
@@ -224,6 +223,8 @@ TEST(Split, FixedSplitsOfLongRowsAreLonger) {
   EXPECT_EQ(splits(47 * 172), 94);
   EXPECT_EQ(splits(47 * 172 + 1), 48);
   EXPECT_EQ(splits(8192), 48);
+  EXPECT_EQ(num_splits_of<2>(8192, limit(8192), bounds), 96);
+  EXPECT_EQ(num_splits_of<1>(8192, limit(8192), bounds), 191);
 }
 
 TEST(Split, SplitsCoverTheRowInOrderAndNoneIsShort) {
