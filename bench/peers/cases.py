@@ -38,8 +38,10 @@ class Case:
         self.by_head = part["order"] is not None
         self.lengths = lengths_of(part["lengths"], int(part["batch"]))
         self.has_options = part["options"] != ""
-        #: tokens of a sequence that its query token sees at most: the window, itself and the initial tokens
-        self.most_visible = int(part["window"]) + 1 + int(part["initial"] or 0) if part["window"] else math.inf
+        #: tokens of a sequence that its query tokens see at most: a window, themselves and the initial tokens
+        self.most_visible = (
+            int(part["window"]) + self.q_tokens + int(part["initial"] or 0) if part["window"] else math.inf
+        )
         # A reader of contiguous caches has the same problem for all backends of Pagoda and all page sizes.
         first, _, *rest = name.split("/")
         self.problem = "/".join([first, *rest])

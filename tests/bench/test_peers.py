@@ -63,6 +63,8 @@ class Names(unittest.TestCase):
         )
         self.assertEqual(seen.bytes, 2 * 4100 * 8 * 2 * 256)
         self.assertEqual(all_read.bytes, 2 * 8192 * 8 * 2 * 256)
+        (four,) = cases("generic/fp16/32x8x128/B2q4/S8192/page16-window4095+4")  # windows one token apart
+        self.assertEqual(four.bytes, 2 * 4103 * 8 * 2 * 256)
         peer = Peer()
         peer.types = ("fp16",)
         self.assertEqual(peer.cannot(all_read), "its score options")
