@@ -9,6 +9,9 @@
 #include "src/kernel/merge.hpp"
 #include "src/kernel/merge_rows.hpp"
 
+#include <cstdint>
+#include <type_traits>
+
 namespace pagoda::detail {
 
 namespace {
@@ -24,6 +27,30 @@ void check_heads_and_dims(const char* who, const char* name, const TensorRef& t,
   for (int axis = 1; axis < t.rank; ++axis)
     require(t.extent[axis] == out.extent[axis], who, ": axis ", axis, " of ", name, " has extent ", t.extent[axis],
             "; allowed: ", out.extent[axis], ", as out has");
+}
+
+/// Merges the states of a list in the kernel of their type, or in the general one where a GPU cannot load vectors.
+template <class ExecutionSpace, class Acc>
+void launch_entries(const ExecutionSpace& exec, const ListedStates<Acc>& states, const Problem& p) {
+  using Plain             = MergeKernel<ExecutionSpace, ListedStates<Acc>>;
+  const char* const label = "Pagoda::merge_entries";
+  const int tokens        = static_cast<int>(p.out.extent[0]);
+  if constexpr (Plain::in_teams) {
+    const auto in_vectors_of = [&]<class T>(T) {
+      MergeRowsKernel<ExecutionSpace, T, Acc>::launch(label, exec, tokens, states, in_quads(p.out));
+    };
+    constexpr bool fp64 = std::is_same_v<Acc, double>;
+    if (in_quads(p.state_out) && p.state_lse.type == (fp64 ? DType::fp64 : DType::fp32)) {
+      if constexpr (fp64) {
+        return in_vectors_of(double());
+      } else {
+        if (p.state_out.type == DType::fp32) return in_vectors_of(float());
+        if (p.state_out.type == DType::fp16) return in_vectors_of(half_t());
+        if (p.state_out.type == DType::bf16) return in_vectors_of(bfloat16_t());
+      }
+    }
+  }
+  Plain::launch(label, exec, std::int64_t(tokens) * states.num_heads, states, states.dims);
 }
 
 }  // namespace
@@ -84,11 +111,9 @@ void merge_entries(const ExecutionSpace& exec, const Problem& p, const float* si
     states.state_begin = e.state_begin, states.sinks = sinks;
     states.from = device_array(p.state_out), states.from_lse = device_array(p.state_lse);
     states.to = device_array(p.out), states.to_lse = device_array(p.lse);
-    states.wide_from = in_quads(p.state_out), states.wide_to = in_quads(p.out);
     states.num_heads = static_cast<int>(p.out.extent[1]);
     states.dims      = static_cast<int>(p.out.extent[2]);
-    MergeRowsKernel<ExecutionSpace, ListedStates<Acc>>::launch("Pagoda::merge_entries", exec,
-                                                               p.out.extent[0] * p.out.extent[1], states, states.dims);
+    launch_entries(exec, states, p);
   };
   p.state_out.type == DType::fp64 ? launch(double()) : launch(float());
 }

@@ -14,69 +14,6 @@
 
 namespace pagoda::detail {
 
-/// The merge of many rows of a few states each; otherwise as MergeKernel.
-///
-/// On a GPU a worker takes a row, and each of its lanes takes four dims of all states. Lanes share nothing, so there is
-/// no scratch and no barrier. A block of states is loaded before the first of them is used; the maximum is raised from
-/// block to block. Interface of States besides that of MergeKernel: load(i, d, lse, x), which loads the
-/// log-sum-exps of states i, i + 1 ... and their dims d .. d + 4, and the last state instead of those behind it; and
-/// store4(d, x).
-template <class ExecutionSpace, class States>
-struct MergeRowsKernel {
-  using Machine              = MachineOf<ExecutionSpace>;
-  using Member               = typename Machine::Member;
-  using Acc                  = typename States::Acc;
-  using Plain                = MergeKernel<ExecutionSpace, States>;
-  static constexpr int block = 4;
-  States states;
-  int rows, dims;
-
-  /// Asynchronous on exec. rows: number of rows to which `states` may be bound.
-  static void launch(const char* label, const ExecutionSpace& exec, std::int64_t rows, const States& states, int dims) {
-    if constexpr (Plain::in_teams) {
-      const int n = static_cast<int>(rows), workers = Machine::max_workers;
-      Kokkos::parallel_for(label, Machine::policy(exec, ceil_div(n, workers), workers, 0),
-                           MergeRowsKernel{states, n, dims});
-    } else {
-      Plain::launch(label, exec, rows, states, dims);
-    }
-  }
-
-  KOKKOS_FUNCTION void operator()(const Member& team) const {
-    const int row = team.league_rank() * team.team_size() + team.team_rank();
-    States s      = states;
-    if (row >= rows || !s.bind(row)) return;
-    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, ceil_div(dims, 4)), [&](int quad) {
-      Acc most = s.extra(), sum = Plain::is_empty(most) ? Acc(0) : Acc(1), x[4] = {};
-      PAGODA_UNROLL(1)
-      for (int first = 0; first < s.count(); first += block) {
-        Acc lse[block], v[block][4];
-        s.load(first, 4 * quad, lse, v);
-        PAGODA_UNROLL_ALL
-        for (int j = 1; j < block; ++j)
-          if (first + j >= s.count()) lse[j] = -Plain::infinity;
-        const Acc before = most;
-        PAGODA_UNROLL_ALL
-        for (int j = 0; j < block; ++j) most = Kokkos::max(most, lse[j]);
-        const Acc base = Plain::base_of(most), kept = Kokkos::exp(before - base);
-        sum *= kept;
-        for (Acc& e : x) e *= kept;
-        PAGODA_UNROLL_ALL
-        for (int j = 0; j < block; ++j) {
-          if (Plain::is_empty(lse[j])) continue;
-          const Acc weight = Kokkos::exp(lse[j] - base);
-          sum += weight;
-          for (int e = 0; e < 4; ++e) x[e] += weight * v[j][e];
-        }
-      }
-      const Acc factor = sum == Acc(0) ? Acc(0) : 1 / sum;
-      for (Acc& e : x) e *= factor;
-      s.store4(4 * quad, x);
-      if (quad == 0) s.store_lse(Plain::lse_of(Plain::base_of(most), sum));
-    });
-  }
-};
-
 /// The partial states of a list's query tokens: a row is a query token and a q head, its states follow each other.
 template <class AccType>
 struct ListedStates {
@@ -85,7 +22,6 @@ struct ListedStates {
   const float* sinks;          ///< [q heads], or null
   DeviceArray from, from_lse;  ///< strides (state, q head, dim)
   DeviceArray to, to_lse;      ///< strides (query token, q head, dim)
-  bool wide_from, wide_to;     ///< rows can be read or written in aligned vectors
   int num_heads, dims;
   int token = 0, head = 0, first = 0, num_states = 0;
 
@@ -110,61 +46,111 @@ struct ListedStates {
   KOKKOS_FUNCTION void store_lse(Acc x) const {
     if (to_lse.data) store_element(to_lse.data, to_lse.type, row(to_lse), x);
   }
+};
 
-  /// Types are tested once for a block, so that its loads do not wait for each other.
-  template <int Block>
-  KOKKOS_FUNCTION void load(int i, int d, Acc (&lse)[Block], Acc (&x)[Block][4]) const {
-    if (from_lse.type == DType::fp64) {
-      load_lses<double>(i, lse);
-    } else {
-      load_lses<float>(i, lse);
-    }
-    if (!wide_from) {
-      for (int j = 0; j < Block; ++j)
-        for (int e = 0; e < 4; ++e) x[j][e] = d + e < dims ? value(last(i + j), d + e) : Acc(0);
-    } else if (from.type == DType::fp32) {
-      load_quads<float>(i, d, x);
-    } else if (from.type == DType::fp16) {
-      load_quads<half_t>(i, d, x);
-    } else if (from.type == DType::bf16) {
-      load_quads<bfloat16_t>(i, d, x);
-    } else {
-      load_quads<double>(i, d, x);
-    }
+/// MergeKernel of ListedStates on a GPU, for states of T in aligned rows of whole vectors of four dims.
+///
+/// A worker takes as many rows of a query token as its lanes suffice for, and each lane two times four dims of one row.
+/// Lanes share nothing, so there is no scratch and no barrier. A block of states is loaded before the first of them is
+/// used; the maximum is raised from block to block. bench/NOTES.md ("The merge") has the times of other numbers.
+template <class ExecutionSpace, class T, class Acc>
+struct MergeRowsKernel {
+  using Machine              = MachineOf<ExecutionSpace>;
+  using Member               = typename Machine::Member;
+  using Plain                = MergeKernel<ExecutionSpace, ListedStates<Acc>>;
+  static constexpr int block = 2, quads = 2;
+  ListedStates<Acc> states;
+  int tokens, lanes_of_row, heads_of_worker, workers_of_token;
+  bool wide_to;  ///< rows of the output can be written in aligned vectors
+
+  /// Asynchronous on exec.
+  static void launch(const char* label, const ExecutionSpace& exec, int tokens, const ListedStates<Acc>& states,
+                     bool wide_to) {
+    const int lanes_of_row     = ceil_div(states.dims, 4 * quads);
+    const int heads_of_worker  = greatest(Machine::lanes() / lanes_of_row, 1);
+    const int workers_of_token = ceil_div(states.num_heads, heads_of_worker), workers = Machine::max_workers;
+    Kokkos::parallel_for(label, Machine::policy(exec, ceil_div(tokens * workers_of_token, workers), workers, 0),
+                         MergeRowsKernel{states, tokens, lanes_of_row, heads_of_worker, workers_of_token, wide_to});
   }
-  KOKKOS_FUNCTION void store4(int d, const Acc (&x)[4]) const {
-    if (wide_to && to.type == DType::fp32) return store_quad<float>(d, x);
-    if (wide_to && to.type == DType::fp16) return store_quad<half_t>(d, x);
-    if (wide_to && to.type == DType::bf16) return store_quad<bfloat16_t>(d, x);
-    for (int e = 0; e < 4; ++e)
-      if (d + e < dims) store(d + e, x[e]);
+
+  KOKKOS_FUNCTION void operator()(const Member& team) const {
+    const int worker = team.league_rank() * team.team_size() + team.team_rank(), token = worker / workers_of_token;
+    if (token >= tokens) return;
+    const int first_head = (worker - token * workers_of_token) * heads_of_worker;
+    const int first = states.state_begin[token], count = states.state_begin[token + 1] - first;
+    if (count == 0) return;
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, heads_of_worker * lanes_of_row), [&](int i) {
+      const int h = i / lanes_of_row, head = first_head + h;
+      if (head < states.num_heads) merge(token, head, first, count, i - h * lanes_of_row);
+    });
   }
 
  private:
-  KOKKOS_FUNCTION int last(int i) const { return least(i, num_states - 1); }
-  template <class T, int Block>
-  KOKKOS_FUNCTION void load_lses(int i, Acc (&lse)[Block]) const {
-    T loaded[Block];
+  /// A lane's dims of a row: those of quads `quad` and quad + lanes_of_row.
+  KOKKOS_FUNCTION void merge(int token, int head, int first, int count, int quad) const {
+    const ListedStates<Acc>& s = states;
+    Acc most = s.sinks ? Acc(s.sinks[head]) : -Plain::infinity, sum = Plain::is_empty(most) ? Acc(0) : Acc(1);
+    Acc x[quads][4] = {};
+    const Acc* lse_of = static_cast<const Acc*>(s.from_lse.data) + first * s.from_lse.stride0 + head * s.from_lse.stride1;
+    const T* value_of = static_cast<const T*>(s.from.data) + first * s.from.stride0 + head * s.from.stride1 + 4 * quad;
+    PAGODA_UNROLL(1)
+    for (int done = 0; done < count; done += block) {
+      Acc lse[block];
+      Pack<T, 4> v[block][quads];
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < block; ++j) {
+        lse[j] = -Plain::infinity;
+        if (done + j >= count) continue;
+        lse[j] = *lse_of;
+        PAGODA_UNROLL_ALL
+        for (int q = 0; q < quads; ++q)
+          if (4 * (quad + q * lanes_of_row) < s.dims)
+            v[j][q] = *reinterpret_cast<const Pack<T, 4>*>(value_of + 4 * q * lanes_of_row);
+        lse_of += s.from_lse.stride0, value_of += s.from.stride0;
+      }
+      const Acc before = most;
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < block; ++j) most = Kokkos::max(most, lse[j]);
+      const Acc base = Plain::base_of(most), kept = exp(before - base);
+      sum *= kept;
+      for (Acc(&of)[4] : x)
+        for (Acc& e : of) e *= kept;
+      PAGODA_UNROLL_ALL
+      for (int j = 0; j < block; ++j) {
+        if (Plain::is_empty(lse[j])) continue;
+        const Acc weight = exp(lse[j] - base);
+        sum += weight;
+        PAGODA_UNROLL_ALL
+        for (int q = 0; q < quads; ++q)
+          for (int e = 0; e < 4; ++e) x[q][e] += weight * static_cast<Acc>(v[j][q].at[e]);
+      }
+    }
+    const Acc factor = sum == Acc(0) ? Acc(0) : 1 / sum;
     PAGODA_UNROLL_ALL
-    for (int j = 0; j < Block; ++j) loaded[j] = static_cast<const T*>(from_lse.data)[state(from_lse, last(i + j))];
-    PAGODA_UNROLL_ALL
-    for (int j = 0; j < Block; ++j) lse[j] = static_cast<Acc>(loaded[j]);
+    for (int q = 0; q < quads; ++q) {
+      for (Acc& e : x[q]) e *= factor;
+      if (4 * (quad + q * lanes_of_row) < s.dims) store(token, head, 4 * (quad + q * lanes_of_row), x[q]);
+    }
+    if (quad == 0 && s.to_lse.data)
+      store_element(s.to_lse.data, s.to_lse.type, token * s.to_lse.stride0 + head * s.to_lse.stride1,
+                    Plain::lse_of(Plain::base_of(most), sum));
   }
-  template <class T, int Block>
-  KOKKOS_FUNCTION void load_quads(int i, int d, Acc (&x)[Block][4]) const {
-    Pack<T, 4> loaded[Block];
-    PAGODA_UNROLL_ALL
-    for (int j = 0; j < Block; ++j)
-      loaded[j] = *reinterpret_cast<const Pack<T, 4>*>(static_cast<const T*>(from.data) + state(from, last(i + j)) + d);
-    PAGODA_UNROLL_ALL
-    for (int j = 0; j < Block; ++j)
-      for (int e = 0; e < 4; ++e) x[j][e] = static_cast<Acc>(loaded[j].at[e]);
+
+  KOKKOS_FUNCTION static Acc exp(Acc x) { return Machine::exp2(x * Kokkos::numbers::log2e_v<Acc>); }
+
+  KOKKOS_FUNCTION void store(int token, int head, int d, const Acc (&x)[4]) const {
+    const DeviceArray& to = states.to;
+    const std::int64_t at = token * to.stride0 + head * to.stride1 + d * to.stride2;
+    if (wide_to && to.type == DType::fp32) return store_quad<float>(at, x);
+    if (wide_to && to.type == DType::fp16) return store_quad<half_t>(at, x);
+    if (wide_to && to.type == DType::bf16) return store_quad<bfloat16_t>(at, x);
+    for (int e = 0; e < 4; ++e) store_element(to.data, to.type, at + e * to.stride2, x[e]);
   }
-  template <class T>
-  KOKKOS_FUNCTION void store_quad(int d, const Acc (&x)[4]) const {
-    Pack<T, 4> pack;
-    for (int e = 0; e < 4; ++e) pack.at[e] = T(x[e]);
-    *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(to.data) + row(to) + d) = pack;
+  template <class Out>
+  KOKKOS_FUNCTION void store_quad(std::int64_t at, const Acc (&x)[4]) const {
+    Pack<Out, 4> pack;
+    for (int e = 0; e < 4; ++e) pack.at[e] = Out(x[e]);
+    *reinterpret_cast<Pack<Out, 4>*>(static_cast<Out*>(states.to.data) + at) = pack;
   }
 };
 
