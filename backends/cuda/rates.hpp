@@ -59,15 +59,15 @@ inline std::vector<RowTile> generic_tiles(const KernelChoice& kernel) {
   return {{rows, rows > 4 ? 4e7 : rows > 1 ? 3e7 : 1e7}};
 }
 
-/// Rates fitted to plain decodes and decodes of lists of 18 trees with four kinds of heads, in 16 bits, and of 7 trees
-/// with two kinds in fp8 (bench/NOTES.md, "Lists of entries"). plain, parts: the schedules of plain decodes and of the
-/// parts of a list, which may have different kernels. item_us of the warpgroup kernels is not part of the fit: it
-/// follows from 1024 entries of 32 tokens in the kernel for 64 rows.
+/// Rates fitted to plain decodes of 18 trees with four kinds of heads, in 16 bits, and of 7 trees with two kinds in fp8.
+/// Those of lists are the best of seven sets for the same trees: with them the planner chose the fastest entries
+/// (bench/NOTES.md, "Rates after the faster merge"). plain, parts: the schedules of plain decodes and of the parts of a
+/// list, which may have different kernels.
 inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* const> parts, int page_size) {
   DeviceRates r;
   r.cache_bytes_per_us = 1.2e7;
-  r.state_bytes_per_us = 1.5e6;
-  r.list_us            = 20;
+  r.state_bytes_per_us = 2.2e6;
+  r.list_us            = 18;
   if (!is_tuned(plain)) {
     r.plain_tiles = generic_tiles(plain.kernel);
   } else if (has_bytes(plain)) {
@@ -79,11 +79,11 @@ inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* c
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {  // those of few rows first
     const Schedule& lists = **part;
     if (has_few_rows_kernel(lists, page_size)) {
-      // Eight warps on a multiprocessor multiply 8 TB/s of 16-bit keys and values; those of 8 bits are limited by their
+      // Eight warps on a multiprocessor multiply 9 TB/s of 16-bit keys and values; those of 8 bits are limited by their
       // bytes.
-      r.tiles.push_back({8, size_of(lists.shape.kv_type) == 1 ? 3e8 : 6.5e7, 0.5});
+      r.tiles.push_back({8, size_of(lists.shape.kv_type) == 1 ? 3e8 : 7.5e7, 0.4});
     } else if (is_tuned(lists)) {
-      if (r.tiles.empty() || r.tiles.back().rows < 64) r.tiles.push_back({64, 5e8, 1.2});
+      if (r.tiles.empty() || r.tiles.back().rows < 64) r.tiles.push_back({64, 5e8, 1.0});
     } else {
       for (RowTile tile : generic_tiles(lists.kernel)) {
         if (!r.tiles.empty() && tile.rows <= r.tiles.back().rows)
