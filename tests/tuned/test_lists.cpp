@@ -70,8 +70,7 @@ class TunedLists : public ::testing::Test {
   static constexpr std::array byte_types{Type::fp8_e4m3, Type::fp8_e5m2, Type::int8};
 };
 
-/// Caches of 8 bits. Up to 8 rows run in the warp kernel with any number of query heads to a kv head, but not those of
-/// int8.
+/// Caches of 8 bits. Up to 8 rows run in the warp kernel with up to four query heads to a kv head, but not those of int8.
 class ByteLists : public TunedLists, public ::testing::WithParamInterface<Type> {
  protected:
   static std::vector<ListCase> kinds() {
@@ -83,6 +82,7 @@ class ByteLists : public TunedLists, public ::testing::WithParamInterface<Type> 
                                                      {14, 2, 13},
                                                      {3, 3, 9},
                                                      {8, 2, 2},
+                                                     {8, 1, 1},
                                                      {12, 12, 3},
                                                      {20, 1, 3},
                                                      {8, 2, 31}}) {

@@ -65,12 +65,13 @@ constexpr bool has_list_elements(const Problem& p) {
 }
 
 /// Whether lists of this shape run in this kernel: up to 8 query rows to a kv head, all of which see the same tokens of
-/// an entry. With 16 bits and several query heads to a kv head the wgmma kernels are as fast or faster: queries and
-/// outputs of an entry then cost its warp more than its smaller tiles save (bench/NOTES.md, "Lists of entries"). A
-/// decode with another page size or with masks may still need the wgmma kernels.
+/// an entry. With 16 bits and several query heads to a kv head, or 8 bits and more than four, the wgmma kernels are as
+/// fast or faster: queries and outputs of an entry then cost its warp more than its smaller tiles save (bench/NOTES.md,
+/// "Lists of entries"). A decode with another page size or with masks may still need the wgmma kernels.
 constexpr bool has_list_kernel(const Problem& p) {
-  return is_list(p) && has_list_elements(p) && p.num_q_heads / p.num_kv_heads * p.max_q_tokens <= max_list_rows &&
-         (p.max_q_tokens == 1 || !p.causal) && (is_quantized(p.type) || p.num_q_heads == p.num_kv_heads);
+  const int group = p.num_q_heads / p.num_kv_heads;
+  return is_list(p) && has_list_elements(p) && group * p.max_q_tokens <= max_list_rows &&
+         (p.max_q_tokens == 1 || !p.causal) && group <= (is_quantized(p.type) ? 4 : 1);
 }
 
 /// Float4s of a partial result.
