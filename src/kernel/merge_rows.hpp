@@ -52,7 +52,8 @@ struct ListedStates {
 ///
 /// A worker takes as many rows of a query token as its lanes suffice for, and each lane two times four dims of one row.
 /// Lanes share nothing, so there is no scratch and no barrier. A block of states is loaded before the first of them is
-/// used; the maximum is raised from block to block. bench/NOTES.md ("The merge") has the times of other numbers.
+/// used; the maximum is raised from block to block. bench/NOTES.md ("The merge of a list's states") has the times of
+/// other numbers.
 template <class ExecutionSpace, class T, class Acc>
 struct MergeRowsKernel {
   using Machine              = MachineOf<ExecutionSpace>;
@@ -91,7 +92,8 @@ struct MergeRowsKernel {
     const ListedStates<Acc>& s = states;
     Acc most = s.sinks ? Acc(s.sinks[head]) : -Plain::infinity, sum = Plain::is_empty(most) ? Acc(0) : Acc(1);
     Acc x[quads][4] = {};
-    const Acc* lse_of = static_cast<const Acc*>(s.from_lse.data) + first * s.from_lse.stride0 + head * s.from_lse.stride1;
+    const Acc* lse_of =
+        static_cast<const Acc*>(s.from_lse.data) + first * s.from_lse.stride0 + head * s.from_lse.stride1;
     const T* value_of = static_cast<const T*>(s.from.data) + first * s.from.stride0 + head * s.from.stride1 + 4 * quad;
     PAGODA_UNROLL(1)
     for (int done = 0; done < count; done += block) {
