@@ -83,8 +83,8 @@ constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
   switch (d.type) {
     case DType::fp16:
     case DType::bf16:
-      if (!d.paged && d.group <= 4 && whole && !two_rounds && megabytes_per_sm >= 3.5) return "large contiguous caches";
-      if (!d.paged && d.group > 4 && whole && rows_per_sm <= 4 && megabytes_per_sm >= 7)
+      if (!d.paged && whole &&
+          (d.group == 1 ? !two_rounds && megabytes_per_sm >= 3.5 : rows_per_sm <= 4 && megabytes_per_sm >= 7))
         return "large contiguous caches";
       if (d.group == 1 && rows_per_sm > 16 && megabytes_per_sm >= 10) return "large batches without grouped heads";
       return nullptr;
