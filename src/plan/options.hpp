@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <numbers>
 
 /// The options of a plan: what is allowed, and the values that kernels read.
 namespace pagoda::detail {
@@ -40,7 +41,7 @@ void check_numbers(const DecodeOptions<MemorySpace>& o, DType kv_type) {
   const double most      = fp64 ? std::numeric_limits<double>::max() : double(std::numeric_limits<float>::max());
   const double least     = fp64 ? std::numeric_limits<double>::min() : double(std::numeric_limits<float>::min());
   const char* const type = fp64 ? "double" : "float";
-  constexpr double log2e = 1.4426950408889634;  // kernels work in base 2
+  constexpr double log2e = std::numbers::log2e;  // kernels work in base 2
   require(!o.softmax_scale || std::abs(*o.softmax_scale) <= most / log2e, "pagoda::plan: softmax_scale is ",
           o.softmax_scale.value_or(0), "; allowed: any number that is finite in ", type, ", times log2(e) too");
   const double cap = o.logit_soft_cap;

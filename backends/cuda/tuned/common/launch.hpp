@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 #include <stdexcept>
 #include <string>
 
@@ -109,7 +110,7 @@ inline void set_args(const Problem& p, const LaunchShape& shape, int copy_tokens
   a.cu_seqlens_q = p.cu_seqlens_q;
   a.q = p.q, a.out = p.out, a.lse = p.lse, a.lse_double = p.lse_double;
   a.lse_token = p.lse_token, a.lse_head = p.lse_head;
-  a.scale = static_cast<float>(p.softmax_scale * 1.4426950408889634);
+  a.scale = static_cast<float>(p.softmax_scale * std::numbers::log2e);
 }
 
 /// The same for a list. copy_tokens: tokens that one copy loads.

@@ -5,6 +5,8 @@
 #include "backends/cuda/tuned/common/args.hpp"
 #include "src/kernel/online_softmax.hpp"
 
+#include <numbers>
+
 /// Finished query rows: the factor of their outputs, attention sinks, and log-sum-exps.
 namespace pagoda::tuned {
 
@@ -15,7 +17,7 @@ using detail::rescale_threshold;
 /// Stores the log-sum-exp of a finished query row as element i of to.lse. A sum of 0 means that the row sees no token.
 /// A NaN stays a NaN.
 PAGODA_DEVICE void store_lse_at(const auto& to, std::int64_t i, float row_max, float row_sum) {
-  const float lse = row_sum == 0 ? -INFINITY : (row_max + __log2f(row_sum)) * 0.693147180559945f;
+  const float lse = row_sum == 0 ? -INFINITY : (row_max + __log2f(row_sum)) * std::numbers::ln2_v<float>;
   if (to.lse_double) {
     static_cast<double*>(to.lse)[i] = lse;
   } else {
@@ -35,7 +37,7 @@ struct FinishedRow {
       : weight(output_weight(sum)), row_max(max), row_sum(sum) {
     if constexpr (requires { to.sinks; }) {
       if (!to.sinks) return;
-      const float sink = __ldg(to.sinks + head) * 1.44269504088896f;  // base 2, as `max` is
+      const float sink = __ldg(to.sinks + head) * std::numbers::log2e_v<float>;  // base 2, as `max` is
       row_max          = fmaxf(max, sink);
       const float old  = exp2_fast(max - row_max);
       row_sum          = sum * old + exp2_fast(sink - row_max);

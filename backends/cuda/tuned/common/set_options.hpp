@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 
 /// What the launchers of kernels with score options share.
 namespace pagoda::tuned {
@@ -27,16 +28,15 @@ inline std::int64_t max_visible_tiles(const Problem& p, int tile_tokens) {
 
 template <class Base>
 void set_options(const Problem& p, int tile_tokens, OptionArgsOf<Base>& a) {
-  const ScoreOptions& o   = p.options;
-  constexpr int all       = std::numeric_limits<int>::max();
-  constexpr double log2_e = 1.4426950408889634;
-  const bool window       = o.window_left >= 0;
-  a.window_left           = window ? o.window_left : all;
-  a.initial_tiles         = window ? static_cast<int>(initial_tiles_of(p, tile_tokens)) : all;
-  a.num_initial_tokens    = o.num_initial_tokens;
+  const ScoreOptions& o = p.options;
+  constexpr int all     = std::numeric_limits<int>::max();
+  const bool window     = o.window_left >= 0;
+  a.window_left         = window ? o.window_left : all;
+  a.initial_tiles       = window ? static_cast<int>(initial_tiles_of(p, tile_tokens)) : all;
+  a.num_initial_tokens  = o.num_initial_tokens;
   if (o.logit_soft_cap > 0) {
     // Caps beyond 2^100 change no score. Up to there the reciprocal is a normal number.
-    const double cap = std::min(o.logit_soft_cap * log2_e, 0x1p100);
+    const double cap = std::min(o.logit_soft_cap * std::numbers::log2e, 0x1p100);
     a.soft_cap = static_cast<float>(cap), a.inverse_soft_cap = static_cast<float>(1 / cap);
   }
   a.alibi_slopes = o.alibi_slopes, a.sinks = o.sinks;

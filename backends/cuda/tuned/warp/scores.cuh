@@ -5,6 +5,7 @@
 #include "backends/cuda/tuned/warp/visible_tiles.cuh"
 
 #include <concepts>
+#include <numbers>
 
 /// What happens between the two products: the scale, score options, and tokens that the query does not see. The
 /// accumulators (product_*.cuh) take an object for each tile:
@@ -96,7 +97,7 @@ class SegmentScores<Args, Segment> {
     window_begin_ = window_begin(args, len_), skipped_ = skipped_tiles(args, len_);
     if (args.alibi_slopes) {
       const int head = kv_head * group_size + min(row, group_size - 1);
-      slope_         = __ldg(args.alibi_slopes + head) * 1.44269504088896f;
+      slope_         = __ldg(args.alibi_slopes + head) * std::numbers::log2e_v<float>;
     }
   }
   /// tile: its index among the tiles that are read.

@@ -5,6 +5,8 @@
 #include "backends/cuda/tuned/wgmma/softmax.cuh"
 #include "backends/cuda/tuned/wgmma/tiles.cuh"
 
+#include <numbers>
+
 /// What happens between the two products: the scale, score options, and tokens that rows do not see. A lane has an
 /// object for each segment. A tile is given as an int, which its member `tile` makes of the tile's index:
 ///  - change(x, tile) turns products into scores over scale(), and those of tokens that a row does not see into
@@ -100,7 +102,7 @@ class SegmentScores<OptionArgs<Base>> {
       rows_[r].position = visible_.len - visible_.queries + of.token;
       rows_[r].begin    = window_begin(args, rows_[r].position);
       rows_[r].end      = visible_.len - of.hidden(visible_.len - visible_.first_end);
-      rows_[r].slope    = args.alibi_slopes ? __ldg(args.alibi_slopes + of.head) * 1.44269504088896f : 0;
+      rows_[r].slope    = args.alibi_slopes ? __ldg(args.alibi_slopes + of.head) * std::numbers::log2e_v<float> : 0;
     }
   }
 
