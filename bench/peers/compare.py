@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -31,6 +32,9 @@ from vllm_peer import VllmCpu
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "compare"))
 from results import load_lines  # noqa: E402
+
+# With OMP_PROC_BIND, PyTorch's OpenMP binds the thread that imports it to one CPU, and a child would be bound to it, too.
+CPUS = os.sched_getaffinity(0)
 
 
 class Journal:
@@ -67,7 +71,9 @@ class Journal:
 
 def run_bench(bench: str, *arguments: str) -> str:
     """Standard output. Its exit status counts: a case that fails by itself is in the JSON."""
-    return subprocess.run([bench, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(
+        [bench, *arguments], check=True, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: os.sched_setaffinity(0, CPUS)
+    ).stdout
 
 
 def ours(bench: str, cases: list[Case]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import unittest
@@ -136,6 +137,18 @@ class Journals(unittest.TestCase):
             again.begin({"git": "abc", "device": "x"})
             with self.assertRaises(SystemExit):
                 again.begin({"git": "other", "device": "x"})
+
+
+class Processes(unittest.TestCase):
+    @unittest.skipIf(len(compare.CPUS) < 2, "one CPU")
+    def test_the_benchmark_may_use_all_cpus(self) -> None:
+        # As PyTorch's OpenMP does with OMP_PROC_BIND, when it is imported.
+        os.sched_setaffinity(0, {min(compare.CPUS)})
+        try:
+            seen = compare.run_bench(sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))")
+        finally:
+            os.sched_setaffinity(0, compare.CPUS)
+        self.assertEqual(int(seen), len(compare.CPUS))
 
 
 class Time(unittest.TestCase):
