@@ -60,7 +60,7 @@ inline std::vector<RowTile> generic_tiles(const KernelChoice& kernel) {
 }
 
 /// Rates fitted to plain decodes of 18 trees with four kinds of heads, in 16 bits, and of 7 trees with two kinds in
-/// fp8. Those of lists are the best of six sets for these trees, with which the planner chose the fastest entries
+/// fp8. Those of lists are from the best of six sets: the planner's entries for these trees were fastest with them
 /// (bench/NOTES.md, "Rates after the faster merge"). plain, parts: the schedules of plain decodes and of the parts of a
 /// list, which may have different kernels.
 inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* const> parts, int page_size) {
