@@ -188,16 +188,22 @@ std::vector<Case> device_cases() {
         c.head_dim = 576, c.head_dim_v = 512;
         cases.push_back(c);
       }
-  // Query rows for each kv head (group times tokens): 16 to 128.
-  for (const auto& [heads, query_tokens] :
-       {std::pair(Heads{64, 4}, 1), {grouped, 4}, {grouped, 8}, {grouped, 16}, {grouped, 32}, {wide, 4}})
+  // Query rows for each kv head (group times tokens): 16 to 512.
+  for (const auto& [heads, query_tokens] : {std::pair(Heads{64, 4}, 1),
+                                            {grouped, 4},
+                                            {grouped, 8},
+                                            {grouped, 16},
+                                            {grouped, 32},
+                                            {grouped, 64},
+                                            {grouped, 128},
+                                            {wide, 4}})
     for (const auto& [batch, length] : {std::pair(1, 131072), {32, 1024}, {32, 8192}}) {
       Case c         = uniform(DType::fp16, heads, batch, length, 16);
       c.num_q_tokens = query_tokens;
       cases.push_back(c);
     }
   // Chunks of prompts among sequences that decode: different numbers of query tokens.
-  for (const auto& [query_tokens, num_long] : {std::pair(4, 32), {16, 4}, {32, 4}, {32, 1}})
+  for (const auto& [query_tokens, num_long] : {std::pair(4, 32), {16, 4}, {32, 4}, {32, 1}, {128, 4}})
     for (const int length : {1024, 4096}) {
       Case c         = uniform(DType::fp16, grouped, 64, length, 16);
       c.num_q_tokens = query_tokens, c.num_long = num_long;

@@ -34,7 +34,7 @@
 /// refuses k_scale and v_scale. Queries and outputs have 576 and 512 dims, of any plain type; on NVIDIA GPUs queries
 /// of bf16 are fastest. The generic backend decodes these caches, on NVIDIA GPUs by matrix instructions, on AMD GPUs
 /// without (Plan::describe says that this is slow). On sm_90 the hand-tuned kernels decode them for queries of bf16,
-/// up to 128 query rows, without score options or lists; they round numbers to bf16, as FlashMLA does
+/// up to 128 query heads, without score options or lists; they round numbers to bf16, as FlashMLA does
 /// (src/NUMERICS.md). Pools and write_kv do not write these caches.
 ///
 /// Source: DeepSeek's FlashMLA, README, "FP8 KV cache" (DeepSeek-V3.2); vLLM, kv_cache_dtype "fp8_ds_mla".

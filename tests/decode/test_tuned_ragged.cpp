@@ -39,7 +39,10 @@ struct TunedRagged : TunedMany<Param> {
             {{.lengths = lengths, .num_q_heads = 14, .num_kv_heads = 2, .head_dim = 128}, 5},
             {{.lengths = lengths, .num_q_heads = 32, .num_kv_heads = 2, .head_dim = 128}, 8},
             {{.lengths = lengths, .num_q_heads = 2, .num_kv_heads = 2, .head_dim = 64}, 128},
-            {{.lengths = lengths, .num_q_heads = 24, .num_kv_heads = 2, .head_dim = 128}, 1}};
+            {{.lengths = lengths, .num_q_heads = 24, .num_kv_heads = 2, .head_dim = 128}, 1},
+            // More than 128 rows, in several passes.
+            {{.lengths = lengths, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 128}, 70},
+            {latent_shape(16, lengths), 19}};
   }
   /// Random counts of query tokens with 0, 1 and the most among them, wherever `turn` puts these.
   static Shape ragged(const Kind& kind, int turn, bool causal) {
@@ -183,8 +186,8 @@ TYPED_TEST(TunedRagged, LargeScores) {
 }
 
 TYPED_TEST(TunedRagged, Refusals) {
-  const Shape many{.lengths = {40, 30}, .num_q_heads = 16, .num_kv_heads = 2, .head_dim = 128, .query_lens = {17, 1}};
-  TestFixture::expect_tuned_refused(many, {}, "more than 128 query heads and tokens share a kv head");
+  const Shape many{.lengths = {40, 30}, .num_q_heads = 129, .num_kv_heads = 1, .head_dim = 128, .query_lens = {2, 1}};
+  TestFixture::expect_tuned_refused(many, {}, "more than 128 query heads share a kv head");
 }
 
 }  // namespace

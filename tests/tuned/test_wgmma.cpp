@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/tuned/wgmma/grouped/tuning.hpp"
 #include "backends/cuda/tuned/wgmma/latent/tuning.hpp"
+#include "backends/cuda/tuned/wgmma/passes.hpp"
 #include "tests/tuned/cards.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 namespace pagoda::tuned::wgmma {
@@ -29,6 +31,54 @@ TEST(Wgmma, BlocksFitTheirMultiprocessor) {
       EXPECT_EQ(place.barriers % 8, 0);
       EXPECT_LE(grouped::stages(head_dim, groups), 32);  // each lane sets up the barriers of a stage
     }
+}
+
+/// A batch of 8 entries of up to `queries` query tokens each, with `group` query heads to a kv head.
+Problem of_queries(int group, int queries) {
+  Problem p{};
+  p.batch = 8, p.num_q_heads = group, p.num_kv_heads = 1, p.num_q_tokens = p.max_q_tokens = queries;
+  return p;
+}
+
+// Every query token is in one pass, where it sees the tokens that it sees in its sequence.
+TEST(Wgmma, PassesCoverAllQueryTokens) {
+  for (const int group : {1, 4, 7, 16, 100, 128})
+    for (const int all : {1, 2, 31, 32, 33, 64, 65, 128, 300}) {
+      const Passes passes = passes_of(of_queries(group, all));
+      EXPECT_LE(group * passes.tokens, max_rows);
+      EXPECT_EQ(passes.count == 1, group * all <= max_rows || all == 1);
+      for (const int len : {1000, all, all - 1, 0}) {
+        int query = 0;
+        for (int pass = 0; pass < passes.count; ++pass) {
+          const int queries = queries_of_pass(pass, passes.tokens, all);
+          const int seen    = tokens_of_pass(pass, passes.tokens, all, len, true);
+          EXPECT_GT(queries, 0);
+          EXPECT_EQ(tokens_of_pass(pass, passes.tokens, all, len, false), len);
+          for (int q = 0; q < queries; ++q, ++query)
+            EXPECT_EQ(std::max(seen - (queries - 1 - q), 0), std::max(len - (all - 1 - query), 0))
+                << group << " heads, query token " << query << " of " << all << ", " << len << " tokens";
+        }
+        EXPECT_EQ(query, all);
+      }
+    }
+  EXPECT_EQ(tokens_of_pass(1, 32, 20, 1000, true), 0);  // a pass without query tokens reads nothing
+  EXPECT_EQ(tokens_of_pass(1, 32, 20, 1000, false), 0);
+}
+
+// Few long entries among many of one query token.
+TEST(Wgmma, RaggedBatchesWithFewLongEntriesHaveSmallPasses) {
+  const int begins[1] = {};
+  Problem p           = of_queries(4, 32);
+  EXPECT_EQ(pass_limit(p), max_rows);
+  p.cu_seqlens_q = begins, p.total_q_tokens = 8 * 32;
+  EXPECT_EQ(passes_of(p).count, 1);
+  p.total_q_tokens = 8 * 16;
+  EXPECT_EQ(passes_of(p).count, 2);
+  EXPECT_EQ(passes_of(p).tokens, 16);
+  EXPECT_EQ(pass_rows(p, pass_limit(p)), tile_rows);
+  p.num_q_heads = 100;  // one query token of more than 64 rows
+  EXPECT_EQ(passes_of(p).tokens, 1);
+  EXPECT_EQ(pass_rows(p, pass_limit(p)), 100);
 }
 
 TEST(Wgmma, EveryRowIsSomebodys) {

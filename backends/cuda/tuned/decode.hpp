@@ -15,7 +15,8 @@ struct CUstream_st;
 ///    values of 32, 16 or 8 bits, and integers of 8 or 4 bits; pages of any size; all score options. `fixed_splits`
 ///    allows no score options, no cu_seqlens_q, no integers, and only pages of multiples of 16 tokens; integers allow
 ///    no cu_seqlens_q and only such pages, too. The kernels below need pages of multiples of 8 tokens.
-///  - On sm_90, in 16 bits, up to 128 query rows (heads times tokens) to a kv head, with all score options; also latent
+///  - On sm_90, in 16 bits, up to 128 query heads to a kv head and any number of query tokens, with all score options;
+///    more than 128 query rows (heads times tokens) take several passes over the cache in one launch. Also latent
 ///    caches (head_dim 576, head_dim_v 512 of the same memory), without score options, also as rows of fp8_ds_mla
 ///    (pagoda/row_formats.hpp), whose numbers times scales are rounded to bf16. Entries may have different numbers of
 ///    query tokens. Here scores are sums of head_dim / 16 steps, each of which the hardware truncates instead of

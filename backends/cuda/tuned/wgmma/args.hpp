@@ -9,6 +9,8 @@ namespace pagoda::tuned::wgmma {
 /// What the wgmma kernels read, by value. Row r of the query rows that share a kv head is query token r / group_size,
 /// head r % group_size of the group. Bounds hold for all entries. Here, each entry has as many query tokens as the
 /// bound says.
+///
+/// `batch` counts passes over batch entries (passes.hpp), which are the kernel's entries.
 struct Args : tuned::Args {
   static constexpr bool ragged = false, pairs = false;
   CUtensorMap q_map;       ///< latent caches: boxes of eight rows
@@ -16,6 +18,9 @@ struct Args : tuned::Args {
   int rows_bound;          ///< query rows of an entry that share a kv head
   int hidden_bound;        ///< newest tokens that the first query token of an entry does not see
   int q_tokens_bound;      ///< query tokens of an entry
+  Divisor passes;          ///< entries that stand for a batch entry
+  int num_q_tokens;        ///< query tokens of a batch entry, where cu_seqlens_q is null
+  bool hides_newer;        ///< query tokens do not see newer tokens
   float4* wgmma_partials;  ///< [block][2][partial_quads]
   std::int64_t partial_quads;
 };

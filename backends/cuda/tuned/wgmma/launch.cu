@@ -11,6 +11,7 @@
 #include "backends/cuda/tuned/wgmma/grouped/tuning.hpp"
 #include "backends/cuda/tuned/wgmma/latent/kernels.hpp"
 #include "backends/cuda/tuned/wgmma/latent/tuning.hpp"
+#include "backends/cuda/tuned/wgmma/passes.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -19,9 +20,6 @@ namespace pagoda::tuned::wgmma {
 
 namespace {
 
-int group_size_of(const Problem& p) { return p.num_q_heads / p.num_kv_heads; }
-/// The most query rows of a kv head. Neither the kernel nor its workspace layout depends on the number in a call.
-std::int64_t max_rows_of(const Problem& p) { return std::int64_t(group_size_of(p)) * p.max_q_tokens; }
 /// Query tokens in q.
 std::int64_t q_tokens_of(const Problem& p) {
   return p.cu_seqlens_q || is_list(p) ? p.total_q_tokens : std::int64_t(p.batch) * p.num_q_tokens;
@@ -79,11 +77,11 @@ Kernel mixed_kernel_for(const Problem& p, const Device& d) {
 #endif
   return k;
 }
-/// ragged: the instance for cu_seqlens_q. pairs: the one for clusters of two. The instances differ only in the
-/// function.
-Kernel kernel_for(const Problem& p, const Device& d, [[maybe_unused]] bool ragged = false,
+/// limit: query rows of a pass. ragged: the instance for entries of different numbers of query tokens. pairs: the one
+/// for clusters of two. These instances differ only in the function.
+Kernel kernel_for(const Problem& p, const Device& d, int limit, [[maybe_unused]] bool ragged = false,
                   [[maybe_unused]] bool pairs = false) {
-  const auto all_rows = static_cast<int>(max_rows_of(p));
+  const int all_rows = pass_rows(p, limit);
   Kernel k{};
   if (is_list(p)) {
     const int warpgroups = grouped::num_warpgroups(all_rows);
@@ -111,14 +109,13 @@ Kernel kernel_for(const Problem& p, const Device& d, [[maybe_unused]] bool ragge
   }
   return k;
 }
-std::int64_t partial_quads_of(const Problem& p, const Kernel& k) {
-  const auto all_rows = static_cast<int>(max_rows_of(p));
-  return partial_quads(k.blocks_per_head == 1 ? all_rows : tile_rows, p.head_dim_v);
+std::int64_t partial_quads_of(const Problem& p, const Kernel& k, int limit) {
+  return partial_quads(k.blocks_per_head == 1 ? pass_rows(p, limit) : tile_rows, p.head_dim_v);
 }
 /// Bytes of the partial results of blocks of `kernel`.
-std::size_t partial_bytes(const Problem& p, const Device& d, const Kernel& kernel) {
+std::size_t partial_bytes(const Problem& p, const Device& d, const Kernel& kernel, int limit = max_rows) {
   return sizeof(float4) * 2 * std::size_t(d.num_sms * kernel.pace.blocks_per_sm) *
-         std::size_t(partial_quads_of(p, kernel));
+         std::size_t(partial_quads_of(p, kernel, limit));
 }
 
 }  // namespace
@@ -142,8 +139,9 @@ const char* why_not(const Problem& p, const Device& d) {
   } else if (is_latent(p) && p.options.any()) {
     return "a score option, with a latent cache";
   }
-  if (d.shared_per_block < kernel_for(p, d).shared) return "the device has too little shared memory";
-  if (max_rows_of(p) > max_rows) return "more than 128 query heads and tokens share a kv head";
+  if (d.shared_per_block < kernel_for(p, d, max_rows).shared) return "the device has too little shared memory";
+  if (is_list(p) && max_rows_of(p) > max_rows) return "more than 128 query heads and tokens share a kv head";
+  if (group_size_of(p) > max_rows) return "more than 128 query heads share a kv head";
   if (is_latent(p)) {
     if (p.k.data != p.v.data || p.k.token != p.v.token || p.k.head != p.v.head || p.k.page != p.v.page)
       return "values of a latent cache are not the first dims of its keys";
@@ -153,6 +151,8 @@ const char* why_not(const Problem& p, const Device& d) {
   if (!is_list(p) && !p.cu_seqlens_q && (p.num_q_tokens < 1 || p.num_q_tokens > p.max_q_tokens))
     return "num_q_tokens is not 1 to max_q_tokens";
   if (q_tokens_of(p) >= std::int64_t(1) << 31) return "2^31 query tokens or more";
+  if (!is_list(p) && std::int64_t(p.batch) * passes_of(p).count * p.num_kv_heads >= std::int64_t(1) << 31)
+    return "2^31 passes of 128 query rows or more";
   if (!(p.softmax_scale > 0)) return "softmax_scale is not positive";
   if (p.block_table && p.page_size % 8 != 0) return "page_size is not a multiple of 8";
   if (const int in_16_bytes = 128 / bits_of(p.out.type);
@@ -162,7 +162,9 @@ const char* why_not(const Problem& p, const Device& d) {
 }
 
 std::size_t workspace_bytes(const Problem& p, const Device& d) {
-  const std::size_t bytes = partial_bytes(p, d, kernel_for(p, d));
+  const auto of = [&](int limit) { return partial_bytes(p, d, kernel_for(p, d, limit), limit); };
+  // Which of the two passes a decode has, follows from its query tokens.
+  const std::size_t bytes = is_list(p) ? of(max_rows) : std::max(of(max_rows), of(tile_rows));
   return grouped::has_mixed_kernel(p) ? bytes + warp::list_partial_bytes(d.num_sms, p.head_dim) : bytes;
 }
 
@@ -171,18 +173,19 @@ void prepare(const Problem& p, const Device& d) {
     const Kernel kernel = mixed_kernel_for(p, d);
     allow_shared_memory(kernel.function, kernel.shared);
   }
-  for (const bool ragged : {false, true})  // a list has one kernel
-    for (const bool pairs : {false, true}) {
-      const Kernel kernel = kernel_for(p, d, ragged, pairs);
-      allow_shared_memory(kernel.function, kernel.shared);
-    }
+  for (const int limit : {tile_rows, max_rows})
+    for (const bool ragged : {false, true})  // a list has one kernel
+      for (const bool pairs : {false, true}) {
+        const Kernel kernel = kernel_for(p, d, limit, ragged, pairs);
+        allow_shared_memory(kernel.function, kernel.shared);
+      }
 }
 
 LaunchShape choose_shape(const Problem& p, const Device& d) {
-  const Kernel kernel = kernel_for(p, d);
+  const Kernel kernel = kernel_for(p, d, pass_limit(p));
   if (is_list(p)) return {d.num_sms * kernel.pace.blocks_per_sm, 1, true};
-  return choose_shape(std::int64_t(p.batch) * p.num_kv_heads, max_visible_tiles(p, tile_tokens), kernel.blocks_per_head,
-                      kernel.pace, d);
+  return choose_shape(std::int64_t(p.batch) * passes_of(p).count * p.num_kv_heads, max_visible_tiles(p, tile_tokens),
+                      kernel.blocks_per_head, kernel.pace, d);
 }
 
 namespace {
@@ -201,7 +204,7 @@ void set_list_args(const Problem& p, const LaunchShape& shape, const Kernel& ker
                                                   : tile_tokens / copy_tokens;
   const int rows = a.box_eights * copy_tokens;
   a.k_map = make_tensor_map(p, p.k, rows), a.v_map = make_tensor_map(p, p.v, rows);
-  a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel);
+  a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel, max_rows);
 }
 
 bool decode_mixed_list(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace,
@@ -222,7 +225,7 @@ bool decode_mixed_list(const LaunchShape& shape, const Problem& p, const Device&
 bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
   if (p.list.num_entries == 0) return true;
   if (is_mixed(p)) return decode_mixed_list(shape, p, d, workspace, stream);
-  const Kernel kernel = kernel_for(p, d);
+  const Kernel kernel = kernel_for(p, d, max_rows);
   ListArgs a{};
   set_list_args(p, shape, kernel, workspace, a);
   return launch(kernel.function, &a, {shape.blocks}, kernel.threads, kernel.shared, false, stream);
@@ -232,16 +235,21 @@ bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, vo
 
 bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
   if (is_list(p)) return decode_list(shape, p, d, workspace, stream);
-  const int group_size   = group_size_of(p);
-  const bool ragged      = p.cu_seqlens_q != nullptr;
-  const Kernel kernel    = kernel_for(p, d, ragged);
-  const auto batch_heads = std::int64_t(p.batch) * p.num_kv_heads;
+  const int group_size = group_size_of(p), limit = pass_limit(p);
+  const Passes passes = passes_of(p);
+  // The last of several passes may have fewer query tokens.
+  const bool ragged      = p.cu_seqlens_q || passes.count * passes.tokens != p.num_q_tokens;
+  const Kernel kernel    = kernel_for(p, d, limit, ragged);
+  const int entries      = p.batch * passes.count;
+  const auto batch_heads = std::int64_t(entries) * p.num_kv_heads;
   // Kernels without options read the part that is Args. RaggedArgs and PairedArgs add no field.
   OptionArgs<RaggedArgs> a{};
   static_assert(sizeof(a) == sizeof(OptionArgs<Args>));
   set_args(p, shape, copy_tokens, a);
   set_options(p, tile_tokens, a);
-  a.q_tokens_bound = p.cu_seqlens_q ? p.max_q_tokens : p.num_q_tokens;
+  a.batch = entries, a.single_sequence = entries == 1 && !shape.stream_k;
+  a.passes = Divisor::of(passes.count), a.q_tokens_bound = passes.tokens, a.num_q_tokens = p.num_q_tokens;
+  a.hides_newer = p.causal;
   a.heads = Divisor::of(group_size), a.rows_bound = group_size * a.q_tokens_bound;
   a.hidden_bound = p.causal ? a.q_tokens_bound - 1 : 0;
   if (p.type != Type::fp8_ds_mla) a.k_map = make_tensor_map(p, p.k, copy_tokens);
@@ -255,12 +263,12 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
   } else {
     a.v_map = make_tensor_map(p, p.v, copy_tokens);
   }
-  a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel);
-  LaunchGrid grid{blocks_to_launch(batch_heads, p.batch, shape), kernel.blocks_per_head};
+  a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel, limit);
+  LaunchGrid grid{blocks_to_launch(batch_heads, entries, shape), kernel.blocks_per_head};
   // Where clusters of two do not fit, single blocks may.
   for (bool pairs = is_latent(p) && forms_pairs(shape, grid.teams);; pairs = false) {
     grid.cluster               = pairs ? 2 : 1;
-    const void* const function = kernel_for(p, d, ragged, pairs).function;
+    const void* const function = kernel_for(p, d, limit, ragged, pairs).function;
     if (launch(function, &a, grid, kernel.threads, kernel.shared, false, stream)) return true;
     if (!pairs) return false;
   }

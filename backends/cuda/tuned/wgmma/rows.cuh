@@ -5,6 +5,7 @@
 #include "backends/cuda/tuned/common/list_entries.cuh"
 #include "backends/cuda/tuned/common/segments.cuh"
 #include "backends/cuda/tuned/wgmma/args.hpp"
+#include "backends/cuda/tuned/wgmma/passes.hpp"
 #include "backends/cuda/tuned/wgmma/tuning.hpp"
 
 /// Batch entries, the query rows of an entry that share a kv head, and which of them are a block's.
@@ -12,19 +13,23 @@ namespace pagoda::tuned::wgmma {
 
 using namespace ptx;
 
-/// A batch entry.
-PAGODA_DEVICE EntryView entry_of(const Args& args, int batch) {
-  EntryView entry   = tuned::entry_of(args, batch);
-  entry.query_begin = batch * args.q_tokens_bound, entry.queries = args.q_tokens_bound;
+/// An entry: a pass over a batch entry (passes.hpp).
+PAGODA_DEVICE EntryView entry_of(const Args& args, int index) {
+  const int batch = args.passes.divide(index);
+  EntryView entry = tuned::entry_of(args, batch);
+  entry.tokens = tokens_of_pass(index - batch * args.passes.value, args.q_tokens_bound, args.num_q_tokens, entry.tokens,
+                                args.hides_newer);
+  entry.query_begin = index * args.q_tokens_bound, entry.queries = args.q_tokens_bound;
   return entry;
 }
-/// An entry without query tokens has no tokens either, so that no block reads its sequence.
-PAGODA_DEVICE EntryView entry_of(const RaggedArgs& args, int batch) {
+PAGODA_DEVICE EntryView entry_of(const RaggedArgs& args, int index) {
+  const int batch = args.passes.divide(index), pass = index - batch * args.passes.value;
   EntryView entry   = tuned::entry_of(args, batch);
-  entry.query_begin = __ldg(args.cu_seqlens_q + batch);
-  // Limited by the bound, because partial results have no room for more.
-  entry.queries = min(__ldg(args.cu_seqlens_q + batch + 1) - entry.query_begin, args.q_tokens_bound);
-  if (entry.queries <= 0) entry.queries = entry.tokens = 0;
+  const int begin   = args.cu_seqlens_q ? __ldg(args.cu_seqlens_q + batch) : batch * args.num_q_tokens;
+  const int all     = args.cu_seqlens_q ? __ldg(args.cu_seqlens_q + batch + 1) - begin : args.num_q_tokens;
+  entry.tokens      = tokens_of_pass(pass, args.q_tokens_bound, all, entry.tokens, args.hides_newer);
+  entry.query_begin = begin + pass * args.q_tokens_bound;
+  entry.queries     = queries_of_pass(pass, args.q_tokens_bound, all);
   return entry;
 }
 using tuned::entry_of;

@@ -6,9 +6,9 @@
 #include "backends/cuda/tuned/wgmma/join.cuh"
 #include "backends/cuda/wgmma.cuh"
 
-/// Decode attention for up to 128 query rows that share a kv head of 64 or 128 dims. One warp copies tiles into a ring,
-/// and one warpgroup (two beyond 64 rows) multiplies. Probabilities stay in registers (FlashAttention-3: Shah et al.,
-/// 2024).
+/// Decode attention for up to 128 query rows that share a kv head of 64 or 128 dims. More take several passes (passes.hpp).
+/// One warp copies tiles into a ring, and one warpgroup (two beyond 64 rows) multiplies. Probabilities stay in
+/// registers (FlashAttention-3: Shah et al., 2024).
 namespace pagoda::tuned::wgmma::grouped {
 
 /// A warpgroup's query rows, over all segments of the block. A lane has two rows, eight apart, of scores and of
