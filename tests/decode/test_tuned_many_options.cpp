@@ -29,7 +29,7 @@ struct TunedManyOptions : TunedMany<Param> {
             of_tokens({.lengths = lengths, .num_q_heads = 7, .num_kv_heads = 1, .head_dim = 128}, 3, causal),
             of_tokens({.lengths = lengths, .num_q_heads = 8, .num_kv_heads = 1, .head_dim = 64}, 16, causal),
             of_tokens({.lengths = lengths, .num_q_heads = 1, .num_kv_heads = 1, .head_dim = 128}, 128, causal),
-            of_tokens({.lengths = lengths, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 128}, 67, causal)};
+            of_tokens({.lengths = lengths, .num_q_heads = 4, .num_kv_heads = 1, .head_dim = 128}, 67, causal)};
   }
   /// Different numbers of query tokens (cu_seqlens_q): up to 4, 16 and 45 of groups of four, 0 and 1 among them.
   static std::vector<Shape> ragged(const std::vector<int>& lengths, bool causal = true) {

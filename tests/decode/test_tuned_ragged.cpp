@@ -41,8 +41,8 @@ struct TunedRagged : TunedMany<Param> {
             {{.lengths = lengths, .num_q_heads = 2, .num_kv_heads = 2, .head_dim = 64}, 128},
             {{.lengths = lengths, .num_q_heads = 24, .num_kv_heads = 2, .head_dim = 128}, 1},
             // More than 128 rows, in several passes.
-            {{.lengths = lengths, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 128}, 70},
-            {latent_shape(16, lengths), 19}};
+            {{.lengths = lengths, .num_q_heads = 4, .num_kv_heads = 1, .head_dim = 128}, 70},
+            {latent_shape(16, lengths), 9}};
   }
   /// Random counts of query tokens with 0, 1 and the most among them, wherever `turn` puts these.
   static Shape ragged(const Kind& kind, int turn, bool causal) {
@@ -104,6 +104,20 @@ TYPED_TEST(TunedRagged, NumbersOfRows) {
     for (std::size_t k = i; k < kinds.size(); k += 3)
       TestFixture::expect_right(TestFixture::ragged(kinds[k], 143, true), TestFixture::given(TestFixture::pages_of_64));
   }
+}
+
+// Few entries with many query tokens among long sequences: passes of 64 rows.
+TYPED_TEST(TunedRagged, FewLongEntries) {
+  const std::vector<int> lengths{2100, 300, 65, 7, 0, 130};
+  for (const bool causal : {true, false})
+    for (Shape shape : {Shape{.lengths = lengths, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 128},
+                        latent_shape(16, lengths)}) {
+      shape.query_lens = {1, 40, 1, 33, 2, 0}, shape.causal = causal;
+      if (shape.head_dim == 576) shape.query_lens[1] = 9, shape.query_lens[3] = 6;
+      TestFixture::expect_right(shape, TestFixture::given(TestFixture::pages_of_64));
+      shape.window_left = 50;
+      if (shape.head_dim == 128) TestFixture::expect_right(shape, TestFixture::given(TestFixture::pages_of_64));
+    }
 }
 
 // Long sequences without query tokens, before, between and behind the others. Nothing of theirs may be read: their

@@ -70,7 +70,7 @@ TEST(Wgmma, RaggedBatchesWithFewLongEntriesHaveSmallPasses) {
   const int begins[1] = {};
   Problem p           = of_queries(4, 32);
   EXPECT_EQ(pass_limit(p), max_rows);
-  p.cu_seqlens_q = begins, p.total_q_tokens = 8 * 32;
+  p.cu_seqlens_q = begins, p.total_q_tokens = 8 * 32, p.max_seq_len = 4096;
   EXPECT_EQ(passes_of(p).count, 1);
   p.total_q_tokens = 8 * 16;
   EXPECT_EQ(passes_of(p).count, 2);

@@ -9,8 +9,6 @@ namespace pagoda::tuned::wgmma {
 /// What the wgmma kernels read, by value. Row r of the query rows that share a kv head is query token r / group_size,
 /// head r % group_size of the group. Bounds hold for all entries. Here, each entry has as many query tokens as the
 /// bound says.
-///
-/// `batch` counts passes over batch entries (passes.hpp), which are the kernel's entries.
 struct Args : tuned::Args {
   static constexpr bool ragged = false, pairs = false;
   CUtensorMap q_map;       ///< latent caches: boxes of eight rows
@@ -18,17 +16,19 @@ struct Args : tuned::Args {
   int rows_bound;          ///< query rows of an entry that share a kv head
   int hidden_bound;        ///< newest tokens that the first query token of an entry does not see
   int q_tokens_bound;      ///< query tokens of an entry
-  Divisor passes;          ///< entries that stand for a batch entry
-  int num_q_tokens;        ///< query tokens of a batch entry, where cu_seqlens_q is null
-  bool hides_newer;        ///< query tokens do not see newer tokens
+  Divisor passes;          ///< PassArgs: passes over a batch entry
+  int num_q_tokens;        ///< PassArgs: query tokens of a batch entry, where cu_seqlens_q is null
+  bool hides_newer;        ///< PassArgs: query tokens do not see newer tokens
   float4* wgmma_partials;  ///< [block][2][partial_quads]
   std::int64_t partial_quads;
 };
 
-/// The same where entries have different numbers of query tokens. Each kernel has an instance for either.
+/// The same where entries have different numbers of query tokens.
 struct RaggedArgs : Args {
   static constexpr bool ragged = true;
 };
+/// The same where each entry is a pass over a batch entry (passes.hpp): `batch` counts passes.
+struct PassArgs : RaggedArgs {};
 
 /// The same as Base, which is Args or RaggedArgs, where blocks of even and of odd splits form clusters of two. Only the
 /// kernels for latent caches have instances for it.
@@ -37,7 +37,7 @@ struct PairedArgs : Base {
   static constexpr bool pairs = true;
 };
 
-/// The same as Base, which is Args or RaggedArgs, with score options. Only the grouped kernels have instances for it.
+/// The same as Base, which is Args, RaggedArgs or PassArgs, with score options. Only the grouped kernels have instances for it.
 template <class Base>
 struct OptionArgs : OptionArgsOf<Base> {};
 

@@ -48,14 +48,14 @@ const void* find_mixed_kernel(const Problem& p) {
   return p.type == Type::bf16 ? grouped::mixed_list_kernel_of<Type::bf16>(p.head_dim)
                               : grouped::mixed_list_kernel_of<Type::fp16>(p.head_dim);
 }
-const void* find_latent_kernel(const Problem& p, int blocks_per_head, bool ragged, bool pairs) {
+const void* find_latent_kernel(const Problem& p, int blocks_per_head, QueryCounts counts, bool pairs) {
   switch (p.type) {
     case Type::fp16:
-      return latent::kernel_of<Type::fp16>(blocks_per_head, ragged, pairs);
+      return latent::kernel_of<Type::fp16>(blocks_per_head, counts, pairs);
     case Type::bf16:
-      return latent::kernel_of<Type::bf16>(blocks_per_head, ragged, pairs);
+      return latent::kernel_of<Type::bf16>(blocks_per_head, counts, pairs);
     case Type::fp8_ds_mla:
-      return latent::kernel_of<Type::fp8_ds_mla>(blocks_per_head, ragged, pairs);
+      return latent::kernel_of<Type::fp8_ds_mla>(blocks_per_head, counts, pairs);
     default:
       return nullptr;
   }
@@ -77,10 +77,10 @@ Kernel mixed_kernel_for(const Problem& p, const Device& d) {
 #endif
   return k;
 }
-/// limit: query rows of a pass. ragged: the instance for entries of different numbers of query tokens. pairs: the one
-/// for clusters of two. These instances differ only in the function.
-Kernel kernel_for(const Problem& p, const Device& d, int limit, [[maybe_unused]] bool ragged = false,
-                  [[maybe_unused]] bool pairs = false) {
+/// limit: query rows of a pass. pairs: the instance for clusters of two. Instances for other counts or pairs differ only
+/// in the function.
+Kernel kernel_for(const Problem& p, const Device& d, int limit,
+                  [[maybe_unused]] QueryCounts counts = QueryCounts::equal, [[maybe_unused]] bool pairs = false) {
   const int all_rows = pass_rows(p, limit);
   Kernel k{};
   if (is_list(p)) {
@@ -93,7 +93,7 @@ Kernel kernel_for(const Problem& p, const Device& d, int limit, [[maybe_unused]]
   } else if (is_latent(p)) {
     k = {nullptr, latent::threads, latent::shared_bytes, latent::blocks_per_head(all_rows), latent::pace(p.type, d)};
 #if defined(PAGODA_HAS_SM90A)
-    k.function = find_latent_kernel(p, k.blocks_per_head, ragged, pairs);
+    k.function = find_latent_kernel(p, k.blocks_per_head, counts, pairs);
 #endif
   } else {
     const int warpgroups = grouped::num_warpgroups(all_rows);
@@ -101,8 +101,8 @@ Kernel kernel_for(const Problem& p, const Device& d, int limit, [[maybe_unused]]
          grouped::pace(p.head_dim, warpgroups, d)};
 #if defined(PAGODA_HAS_SM90A)
     const auto find = [&]<Type T>() {
-      return p.options.any() ? grouped::option_kernel_of<T>(p.head_dim, warpgroups, ragged)
-                             : grouped::kernel_of<T>(p.head_dim, warpgroups, ragged);
+      return p.options.any() ? grouped::option_kernel_of<T>(p.head_dim, warpgroups, counts)
+                             : grouped::kernel_of<T>(p.head_dim, warpgroups, counts);
     };
     k.function = p.type == Type::bf16 ? find.operator()<Type::bf16>() : find.operator()<Type::fp16>();
 #endif
@@ -174,9 +174,9 @@ void prepare(const Problem& p, const Device& d) {
     allow_shared_memory(kernel.function, kernel.shared);
   }
   for (const int limit : {tile_rows, max_rows})
-    for (const bool ragged : {false, true})  // a list has one kernel
-      for (const bool pairs : {false, true}) {
-        const Kernel kernel = kernel_for(p, d, limit, ragged, pairs);
+    for (const QueryCounts counts : all_query_counts)
+      for (const bool pairs : {false, true}) {  // a list has one kernel
+        const Kernel kernel = kernel_for(p, d, limit, counts, pairs);
         allow_shared_memory(kernel.function, kernel.shared);
       }
 }
@@ -237,13 +237,14 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
   if (is_list(p)) return decode_list(shape, p, d, workspace, stream);
   const int group_size = group_size_of(p), limit = pass_limit(p);
   const Passes passes = passes_of(p);
-  // The last of several passes may have fewer query tokens.
-  const bool ragged      = p.cu_seqlens_q || passes.count * passes.tokens != p.num_q_tokens;
-  const Kernel kernel    = kernel_for(p, d, limit, ragged);
+  const QueryCounts counts = passes.count > 1 ? QueryCounts::in_passes
+                             : p.cu_seqlens_q ? QueryCounts::ragged
+                                              : QueryCounts::equal;
+  const Kernel kernel      = kernel_for(p, d, limit, counts);
   const int entries      = p.batch * passes.count;
   const auto batch_heads = std::int64_t(entries) * p.num_kv_heads;
-  // Kernels without options read the part that is Args. RaggedArgs and PairedArgs add no field.
-  OptionArgs<RaggedArgs> a{};
+  // Kernels without options read the part that is Args. RaggedArgs, PassArgs and PairedArgs add no field.
+  OptionArgs<PassArgs> a{};
   static_assert(sizeof(a) == sizeof(OptionArgs<Args>));
   set_args(p, shape, copy_tokens, a);
   set_options(p, tile_tokens, a);
@@ -266,9 +267,9 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
   a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel, limit);
   LaunchGrid grid{blocks_to_launch(batch_heads, entries, shape), kernel.blocks_per_head};
   // Where clusters of two do not fit, single blocks may.
-  for (bool pairs = is_latent(p) && forms_pairs(shape, grid.teams);; pairs = false) {
+  for (bool pairs = is_latent(p) && passes.count == 1 && forms_pairs(shape, grid.teams);; pairs = false) {
     grid.cluster               = pairs ? 2 : 1;
-    const void* const function = kernel_for(p, d, limit, ragged, pairs).function;
+    const void* const function = kernel_for(p, d, limit, counts, pairs).function;
     if (launch(function, &a, grid, kernel.threads, kernel.shared, false, stream)) return true;
     if (!pairs) return false;
   }

@@ -13,24 +13,50 @@ namespace pagoda::tuned::wgmma {
 
 using namespace ptx;
 
-/// An entry: a pass over a batch entry (passes.hpp).
-PAGODA_DEVICE EntryView entry_of(const Args& args, int index) {
-  const int batch = args.passes.divide(index);
-  EntryView entry = tuned::entry_of(args, batch);
-  entry.tokens = tokens_of_pass(index - batch * args.passes.value, args.q_tokens_bound, args.num_q_tokens, entry.tokens,
-                                args.hides_newer);
-  entry.query_begin = index * args.q_tokens_bound, entry.queries = args.q_tokens_bound;
+/// A batch entry.
+PAGODA_DEVICE EntryView entry_of(const Args& args, int batch) {
+  EntryView entry   = tuned::entry_of(args, batch);
+  entry.query_begin = batch * args.q_tokens_bound, entry.queries = args.q_tokens_bound;
   return entry;
 }
-PAGODA_DEVICE EntryView entry_of(const RaggedArgs& args, int index) {
-  const int batch = args.passes.divide(index), pass = index - batch * args.passes.value;
+/// An entry without query tokens has no tokens either, so that no block reads its sequence.
+PAGODA_DEVICE EntryView entry_of(const RaggedArgs& args, int batch) {
   EntryView entry   = tuned::entry_of(args, batch);
-  const int begin   = args.cu_seqlens_q ? __ldg(args.cu_seqlens_q + batch) : batch * args.num_q_tokens;
-  const int all     = args.cu_seqlens_q ? __ldg(args.cu_seqlens_q + batch + 1) - begin : args.num_q_tokens;
-  entry.tokens      = tokens_of_pass(pass, args.q_tokens_bound, all, entry.tokens, args.hides_newer);
-  entry.query_begin = begin + pass * args.q_tokens_bound;
-  entry.queries     = queries_of_pass(pass, args.q_tokens_bound, all);
+  entry.query_begin = __ldg(args.cu_seqlens_q + batch);
+  // Limited by the bound, because partial results have no room for more.
+  entry.queries = min(__ldg(args.cu_seqlens_q + batch + 1) - entry.query_begin, args.q_tokens_bound);
+  if (entry.queries <= 0) entry.queries = entry.tokens = 0;
   return entry;
+}
+
+/// A pass over a batch entry.
+struct Pass {
+  int batch, index;
+  int query_begin, all_queries;  ///< of the batch entry
+
+  PAGODA_DEVICE Pass(const PassArgs& args, int entry)
+      : batch(args.passes.divide(entry)), index(entry - batch * args.passes.value) {
+    query_begin = args.cu_seqlens_q ? __ldg(args.cu_seqlens_q + batch) : batch * args.num_q_tokens;
+    all_queries = args.cu_seqlens_q ? __ldg(args.cu_seqlens_q + batch + 1) - query_begin : args.num_q_tokens;
+  }
+  PAGODA_DEVICE int queries(const PassArgs& args) const {
+    return queries_of_pass(index, args.q_tokens_bound, all_queries);
+  }
+};
+PAGODA_DEVICE EntryView entry_of(const PassArgs& args, int index) {
+  const Pass pass(args, index);
+  EntryView entry   = tuned::entry_of(args, pass.batch);
+  entry.tokens      = tokens_of_pass(pass.index, args.q_tokens_bound, pass.all_queries, entry.tokens, args.hides_newer);
+  entry.query_begin = pass.query_begin + pass.index * args.q_tokens_bound;
+  entry.queries     = pass.queries(args);
+  return entry;
+}
+/// Tokens of an entry behind its newest query token: those of later passes, if query tokens see newer tokens.
+PAGODA_DEVICE int tokens_behind(const Args&, int) { return 0; }
+PAGODA_DEVICE int tokens_behind(const PassArgs& args, int index) {
+  if (args.hides_newer) return 0;
+  const Pass pass(args, index);
+  return pass.all_queries - pass.index * args.q_tokens_bound - pass.queries(args);
 }
 using tuned::entry_of;
 /// Query rows of an entry that share a kv head.

@@ -15,6 +15,14 @@ inline constexpr int tile_rows   = 64;  ///< query rows of a warpgroup's product
 inline constexpr int tile_tokens = 64;
 inline constexpr int max_rows    = 2 * tile_rows;
 
+/// The query tokens of a batch's entries. Each kernel has an instance for each.
+enum class QueryCounts {
+  equal,     ///< every entry has the same number
+  ragged,    ///< entries have different numbers
+  in_passes  ///< a batch entry takes several passes (passes.hpp)
+};
+inline constexpr QueryCounts all_query_counts[] = {QueryCounts::equal, QueryCounts::ragged, QueryCounts::in_passes};
+
 inline constexpr int run_bytes = 1024;  ///< 64 dims of eight rows, in the tensor maps' swizzled layout
 /// Tokens that one copy loads.
 inline constexpr int copy_tokens = 8;

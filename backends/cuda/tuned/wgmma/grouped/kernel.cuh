@@ -173,7 +173,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   finish<1, D, compute_threads(Warpgroups)>(args, pending, memory + Shared::layout.ring, warp, lane);
 }
 
-/// Args: wgmma::Args, RaggedArgs, or OptionArgs of either.
+/// Args: wgmma::Args, RaggedArgs or PassArgs, or OptionArgs of one of them.
 template <bool Bf16, int D, int Warpgroups, class Args>
 __global__ void __launch_bounds__(threads(Warpgroups), blocks_per_sm(Warpgroups))
     decode_kernel(const __grid_constant__ Args args) {

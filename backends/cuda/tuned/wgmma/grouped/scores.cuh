@@ -99,7 +99,7 @@ class SegmentScores<OptionArgs<Base>> {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const QueryRow of(args, s.head, row + 8 * r);
-      rows_[r].position = visible_.len - visible_.queries + of.token;
+      rows_[r].position = visible_.position + of.token;
       rows_[r].begin    = window_begin(args, rows_[r].position);
       rows_[r].end      = visible_.len - of.hidden(visible_.len - visible_.first_end);
       rows_[r].slope    = args.alibi_slopes ? __ldg(args.alibi_slopes + of.head) * std::numbers::log2e_v<float> : 0;

@@ -18,10 +18,15 @@ template <class Base>
 PAGODA_DEVICE int window_begin(const OptionArgs<Base>& args, int position) {
   return max(max(position, 0) - args.window_left, 0);
 }
-/// Tiles between those of the initial tokens and those of the windows. entry: with the tokens of the whole sequence.
+/// Position of the first query token of an entry. entry: with the tokens of the whole sequence.
 template <class Base>
-PAGODA_DEVICE int skipped_tiles(const OptionArgs<Base>& args, const EntryView& entry) {
-  return max(window_begin(args, entry.tokens - entry.queries) / tile_tokens - args.initial_tiles, 0);
+PAGODA_DEVICE int first_position(const OptionArgs<Base>& args, int batch, const EntryView& entry) {
+  return entry.tokens - tokens_behind(static_cast<const Base&>(args), batch) - entry.queries;
+}
+/// Tiles between those of the initial tokens and those of the windows. position: of the entry's first query token.
+template <class Base>
+PAGODA_DEVICE int skipped_tiles(const OptionArgs<Base>& args, int position) {
+  return max(window_begin(args, position) / tile_tokens - args.initial_tiles, 0);
 }
 
 /// A batch entry whose sequence is as long as it is.
@@ -33,7 +38,7 @@ PAGODA_DEVICE EntryView whole_entry_of(const OptionArgs<Base>& args, int batch) 
 template <class Base>
 PAGODA_DEVICE EntryView entry_of(const OptionArgs<Base>& args, int batch) {
   EntryView entry = whole_entry_of(args, batch);
-  entry.tokens -= tile_tokens * skipped_tiles(args, entry);
+  entry.tokens -= tile_tokens * skipped_tiles(args, first_position(args, batch, entry));
   return entry;
 }
 
@@ -65,7 +70,8 @@ PAGODA_DEVICE bool contains(EightsMask eights, int i) { return (eights.bits >> i
 /// The same with score options. Tokens of an entry are seen by all, some or none of its query tokens.
 template <class Base>
 struct VisibleTiles<OptionArgs<Base>> {
-  int len, queries;       ///< tokens of the sequence; query tokens, which are the newest of them
+  int len;                ///< tokens of the sequence
+  int position;           ///< of the first query token
   int first_begin;        ///< where the window of the first query token begins
   int last_begin;         ///< where that of the last query token begins
   int first_end;          ///< behind the newest token that the first query token sees
@@ -75,9 +81,9 @@ struct VisibleTiles<OptionArgs<Base>> {
   PAGODA_DEVICE VisibleTiles(const OptionArgs<Base>& args, const Segment& s)
       : num_initial(args.num_initial_tokens), initial_tiles(args.initial_tiles) {
     const EntryView entry = whole_entry_of(args, s.batch);
-    len = entry.tokens, queries = entry.queries, skip = skipped_tiles(args, entry);
-    first_begin = window_begin(args, len - queries), last_begin = window_begin(args, len - 1);
-    first_end = len - min(args.hidden_bound, queries - 1);
+    len = entry.tokens, position = first_position(args, s.batch, entry), skip = skipped_tiles(args, position);
+    first_begin = window_begin(args, position), last_begin = window_begin(args, position + entry.queries - 1);
+    first_end = len - min(args.hidden_bound, entry.queries - 1);
   }
   /// Place of a tile in its sequence, and the index of the tile at a place.
   PAGODA_DEVICE int place(int index) const { return index < initial_tiles ? index : index + skip; }

@@ -54,7 +54,7 @@ PAGODA_DEVICE void decode_block(const auto& args) {
                                                    lane);
 }
 
-/// Args: wgmma::Args or RaggedArgs, or either in PairedArgs.
+/// Args: wgmma::Args or RaggedArgs, or either in PairedArgs, or PassArgs.
 template <Type T, int BlocksPerHead, class Args>
 __global__ void __launch_bounds__(threads, 1) decode_kernel(const __grid_constant__ Args args) {
 #if PAGODA_SM90A
