@@ -202,6 +202,14 @@ std::vector<Case> device_cases() {
       c.num_q_tokens = query_tokens;
       cases.push_back(c);
     }
+  // The same in small pages.
+  for (const auto& [heads, query_tokens] : {std::pair(Heads{64, 4}, 1), {grouped, 4}})
+    for (const int page : {1, 4})
+      for (const int length : {1024, 8192}) {
+        Case c         = uniform(DType::fp16, heads, 32, length, page);
+        c.num_q_tokens = query_tokens;
+        cases.push_back(c);
+      }
   // Chunks of prompts among sequences that decode: different numbers of query tokens.
   for (const auto& [query_tokens, num_long] : {std::pair(4, 32), {16, 4}, {32, 4}, {32, 1}, {128, 4}})
     for (const int length : {1024, 4096}) {

@@ -102,6 +102,22 @@ TYPED_TEST(TunedMany, Layouts) {
                                             .lse_type  = indirect ? DType::fp64 : DType::fp32});
 }
 
+// Pages that are no multiples of 8 tokens are copied by lanes.
+TYPED_TEST(TunedMany, PagesOfAnySize) {
+  for (const int page_size : {1, 2, 3, 4, 12, 100})
+    for (const int head_dim : {64, 128})
+      for (const auto& [heads, count] : {std::pair(16, 1), {100, 1}, {4, 4}, {4, 40}})
+        TestFixture::expect_right(TestFixture::of_tokens({.lengths      = {700, 0, 33, 64, 1, 129},
+                                                          .num_q_heads  = 2 * heads,
+                                                          .num_kv_heads = 2,
+                                                          .head_dim     = head_dim},
+                                                         count, page_size != 2),
+                                  {.layout    = page_size == 3 ? Layout::csr : Layout::paged,
+                                   .page_size = page_size,
+                                   .order     = page_size == 4 ? KVOrder::HND : KVOrder::NHD,
+                                   .indirect  = page_size == 12});
+}
+
 // Whole rows in rounds; split rows; batches that are divided as one stream. Latent caches have fewer teams, and their
 // reference is slow.
 TYPED_TEST(TunedMany, NumbersOfRows) {

@@ -67,6 +67,15 @@ TYPED_TEST(TunedManyOptions, Windows) {
     TestFixture::expect_all_right(edges, TestFixture::small_pages, [&](Shape& s) { s.window_left = window; });
 }
 
+// Tokens outside of windows may lie in pages that do not exist.
+TYPED_TEST(TunedManyOptions, WindowsInPagesOfAnySize) {
+  for (const auto& [page_size, window] : {std::pair(1, 0), {2, 64}, {5, 100}}) {
+    const Placement pages{.layout = Layout::paged, .page_size = page_size};
+    TestFixture::expect_all_right(
+        edges, pages, [&, window = window](Shape& s) { s.window_left = window, s.num_initial_tokens = 3; });
+  }
+}
+
 // The first token of a window lies in every place of a tile.
 TYPED_TEST(TunedManyOptions, WindowsBeginAnywhere) {
   std::vector<int> lengths(70);

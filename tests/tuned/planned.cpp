@@ -94,12 +94,12 @@ void say_wgmma_list([[maybe_unused]] const Card& card, [[maybe_unused]] const ch
 template <Type T>
 void say_latent([[maybe_unused]] const Card& card, [[maybe_unused]] const char* type) {
 #if defined(PAGODA_HAS_SM90A)
-  for (const wgmma::QueryCounts counts : wgmma::all_query_counts)
+  for (const auto instance : {wgmma::Instance::equal, wgmma::Instance::ragged, wgmma::Instance::in_passes})
     for (const int count : {wgmma::tile_rows, wgmma::max_rows})
       for (const bool pairs : {false, true})
         say(card, type, wgmma::latent::head_dim, count, wgmma::latent::threads / 32, wgmma::latent::blocks_per_sm,
             wgmma::latent::shared_bytes,
-            wgmma::latent::kernel_of<T>(wgmma::latent::blocks_per_head(count), counts, pairs));
+            wgmma::latent::kernel_of<T>(wgmma::latent::blocks_per_head(count), instance, pairs));
 #endif
 }
 
@@ -107,15 +107,15 @@ void say_latent([[maybe_unused]] const Card& card, [[maybe_unused]] const char* 
 template <Type T>
 void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* type) {
 #if defined(PAGODA_HAS_SM90A)
-  for (const wgmma::QueryCounts counts : wgmma::all_query_counts)
+  for (const wgmma::Instance instance : wgmma::all_instances)
     for (const int count : {wgmma::tile_rows, wgmma::max_rows}) {
       const int warpgroups = wgmma::grouped::num_warpgroups(count);
       for (const int head_dim : {64, 128})
         for (const bool options : {false, true})
-          say(card, type, head_dim, count, wgmma::grouped::threads(warpgroups) / 32,
+          say(card, type, head_dim, count, wgmma::grouped::threads(warpgroups, instance == wgmma::Instance::small_pages) / 32,
               wgmma::grouped::blocks_per_sm(warpgroups), wgmma::grouped::shared_layout(head_dim, warpgroups).bytes,
-              options ? wgmma::grouped::option_kernel_of<T>(head_dim, warpgroups, counts)
-                      : wgmma::grouped::kernel_of<T>(head_dim, warpgroups, counts));
+              options ? wgmma::grouped::option_kernel_of<T>(head_dim, warpgroups, instance)
+                      : wgmma::grouped::kernel_of<T>(head_dim, warpgroups, instance));
     }
   say_latent<T>(card, type);
 #endif

@@ -10,7 +10,7 @@ namespace pagoda::tuned::wgmma {
 /// head r % group_size of the group. Bounds hold for all entries. Here, each entry has as many query tokens as the
 /// bound says.
 struct Args : tuned::Args {
-  static constexpr bool ragged = false, pairs = false;
+  static constexpr bool ragged = false, pairs = false, small_pages = false;
   CUtensorMap q_map;       ///< latent caches: boxes of eight rows
   Divisor heads;           ///< query heads that share a kv head
   int rows_bound;          ///< query rows of an entry that share a kv head
@@ -29,6 +29,10 @@ struct RaggedArgs : Args {
 };
 /// The same where each entry is a pass over a batch entry (passes.hpp): `batch` counts passes.
 struct PassArgs : RaggedArgs {};
+/// The same for pages of any number of tokens.
+struct SmallPageArgs : PassArgs {
+  static constexpr bool small_pages = true;
+};
 
 /// The same as Base, which is Args or RaggedArgs, where blocks of even and of odd splits form clusters of two. Only the
 /// kernels for latent caches have instances for it.
@@ -37,7 +41,7 @@ struct PairedArgs : Base {
   static constexpr bool pairs = true;
 };
 
-/// The same as Base, which is Args, RaggedArgs or PassArgs, with score options. Only the grouped kernels have instances for it.
+/// The same as Base, which is any of these but PairedArgs, with score options. Only the grouped kernels have instances for it.
 template <class Base>
 struct OptionArgs : OptionArgsOf<Base> {};
 

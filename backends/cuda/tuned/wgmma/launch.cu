@@ -20,6 +20,8 @@ namespace pagoda::tuned::wgmma {
 
 namespace {
 
+/// Whether pages are too small for copies of eight tokens.
+bool has_small_pages(const Problem& p) { return p.block_table && p.page_size % copy_tokens != 0; }
 /// Query tokens in q.
 std::int64_t q_tokens_of(const Problem& p) {
   return p.cu_seqlens_q || is_list(p) ? p.total_q_tokens : std::int64_t(p.batch) * p.num_q_tokens;
@@ -48,14 +50,14 @@ const void* find_mixed_kernel(const Problem& p) {
   return p.type == Type::bf16 ? grouped::mixed_list_kernel_of<Type::bf16>(p.head_dim)
                               : grouped::mixed_list_kernel_of<Type::fp16>(p.head_dim);
 }
-const void* find_latent_kernel(const Problem& p, int blocks_per_head, QueryCounts counts, bool pairs) {
+const void* find_latent_kernel(const Problem& p, int blocks_per_head, Instance instance, bool pairs) {
   switch (p.type) {
     case Type::fp16:
-      return latent::kernel_of<Type::fp16>(blocks_per_head, counts, pairs);
+      return latent::kernel_of<Type::fp16>(blocks_per_head, instance, pairs);
     case Type::bf16:
-      return latent::kernel_of<Type::bf16>(blocks_per_head, counts, pairs);
+      return latent::kernel_of<Type::bf16>(blocks_per_head, instance, pairs);
     case Type::fp8_ds_mla:
-      return latent::kernel_of<Type::fp8_ds_mla>(blocks_per_head, counts, pairs);
+      return latent::kernel_of<Type::fp8_ds_mla>(blocks_per_head, instance, pairs);
     default:
       return nullptr;
   }
@@ -77,10 +79,10 @@ Kernel mixed_kernel_for(const Problem& p, const Device& d) {
 #endif
   return k;
 }
-/// limit: query rows of a pass. pairs: the instance for clusters of two. Instances for other counts or pairs differ only
+/// limit: query rows of a pass. pairs: the instance for clusters of two. Instances for other instance or pairs differ only
 /// in the function.
 Kernel kernel_for(const Problem& p, const Device& d, int limit,
-                  [[maybe_unused]] QueryCounts counts = QueryCounts::equal, [[maybe_unused]] bool pairs = false) {
+                  [[maybe_unused]] Instance instance = Instance::equal, [[maybe_unused]] bool pairs = false) {
   const int all_rows = pass_rows(p, limit);
   Kernel k{};
   if (is_list(p)) {
@@ -93,16 +95,16 @@ Kernel kernel_for(const Problem& p, const Device& d, int limit,
   } else if (is_latent(p)) {
     k = {nullptr, latent::threads, latent::shared_bytes, latent::blocks_per_head(all_rows), latent::pace(p.type, d)};
 #if defined(PAGODA_HAS_SM90A)
-    k.function = find_latent_kernel(p, k.blocks_per_head, counts, pairs);
+    k.function = find_latent_kernel(p, k.blocks_per_head, instance, pairs);
 #endif
   } else {
     const int warpgroups = grouped::num_warpgroups(all_rows);
-    k = {nullptr, grouped::threads(warpgroups), grouped::shared_layout(p.head_dim, warpgroups).bytes, 1,
+    k = {nullptr, grouped::threads(warpgroups, instance == Instance::small_pages), grouped::shared_layout(p.head_dim, warpgroups).bytes, 1,
          grouped::pace(p.head_dim, warpgroups, d)};
 #if defined(PAGODA_HAS_SM90A)
     const auto find = [&]<Type T>() {
-      return p.options.any() ? grouped::option_kernel_of<T>(p.head_dim, warpgroups, counts)
-                             : grouped::kernel_of<T>(p.head_dim, warpgroups, counts);
+      return p.options.any() ? grouped::option_kernel_of<T>(p.head_dim, warpgroups, instance)
+                             : grouped::kernel_of<T>(p.head_dim, warpgroups, instance);
     };
     k.function = p.type == Type::bf16 ? find.operator()<Type::bf16>() : find.operator()<Type::fp16>();
 #endif
@@ -154,7 +156,8 @@ const char* why_not(const Problem& p, const Device& d) {
   if (!is_list(p) && std::int64_t(p.batch) * passes_of(p).count * p.num_kv_heads >= std::int64_t(1) << 31)
     return "2^31 passes of 128 query rows or more";
   if (!(p.softmax_scale > 0)) return "softmax_scale is not positive";
-  if (p.block_table && p.page_size % 8 != 0) return "page_size is not a multiple of 8";
+  if (has_small_pages(p) && (is_list(p) || is_latent(p)))
+    return "page_size is not a multiple of 8, with a list of entries or a latent cache";
   if (const int in_16_bytes = 128 / bits_of(p.out.type);
       p.out.token % in_16_bytes != 0 || p.out.head % in_16_bytes != 0)
     return "rows of out do not start on 16 bytes";
@@ -174,9 +177,10 @@ void prepare(const Problem& p, const Device& d) {
     allow_shared_memory(kernel.function, kernel.shared);
   }
   for (const int limit : {tile_rows, max_rows})
-    for (const QueryCounts counts : all_query_counts)
+    for (const Instance instance : all_instances)
       for (const bool pairs : {false, true}) {  // a list has one kernel
-        const Kernel kernel = kernel_for(p, d, limit, counts, pairs);
+        if (is_latent(p) && instance == Instance::small_pages) continue;
+        const Kernel kernel = kernel_for(p, d, limit, instance, pairs);
         allow_shared_memory(kernel.function, kernel.shared);
       }
 }
@@ -237,23 +241,25 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
   if (is_list(p)) return decode_list(shape, p, d, workspace, stream);
   const int group_size = group_size_of(p), limit = pass_limit(p);
   const Passes passes = passes_of(p);
-  const QueryCounts counts = passes.count > 1 ? QueryCounts::in_passes
-                             : p.cu_seqlens_q ? QueryCounts::ragged
-                                              : QueryCounts::equal;
-  const Kernel kernel      = kernel_for(p, d, limit, counts);
+  const Instance instance = has_small_pages(p) ? Instance::small_pages
+                            : passes.count > 1 ? Instance::in_passes
+                            : p.cu_seqlens_q   ? Instance::ragged
+                                               : Instance::equal;
+  const Kernel kernel      = kernel_for(p, d, limit, instance);
   const int entries      = p.batch * passes.count;
   const auto batch_heads = std::int64_t(entries) * p.num_kv_heads;
-  // Kernels without options read the part that is Args. RaggedArgs, PassArgs and PairedArgs add no field.
-  OptionArgs<PassArgs> a{};
+  // Kernels without options read the part that is Args. Those derived from it add no field.
+  OptionArgs<SmallPageArgs> a{};
   static_assert(sizeof(a) == sizeof(OptionArgs<Args>));
-  set_args(p, shape, copy_tokens, a);
+  set_args(p, shape, has_small_pages(p) ? 1 : copy_tokens, a);
   set_options(p, tile_tokens, a);
   a.batch = entries, a.single_sequence = entries == 1 && !shape.stream_k;
   a.passes = Divisor::of(passes.count), a.q_tokens_bound = passes.tokens, a.num_q_tokens = p.num_q_tokens;
   a.hides_newer = p.causal;
   a.heads = Divisor::of(group_size), a.rows_bound = group_size * a.q_tokens_bound;
   a.hidden_bound = p.causal ? a.q_tokens_bound - 1 : 0;
-  if (p.type != Type::fp8_ds_mla) a.k_map = make_tensor_map(p, p.k, copy_tokens);
+  const bool has_maps = !has_small_pages(p) && p.type != Type::fp8_ds_mla;
+  if (has_maps) a.k_map = make_tensor_map(p, p.k, copy_tokens);
   if (is_latent(p)) {
     // Indexed [query token][kv head][head of the group]. Boxes of eight rows lie within a query token and kv head: with
     // several query tokens the group is a multiple of 8; else rows beyond the group are zeros.
@@ -261,7 +267,7 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
         make_tensor_map({p.q.data, 2, p.head_dim, group_size, p.num_kv_heads, std::max<std::int64_t>(q_tokens_of(p), 1),
                          2 * p.q.head, 2 * p.q.head * group_size, 2 * p.q.token},
                         8);
-  } else {
+  } else if (has_maps) {
     a.v_map = make_tensor_map(p, p.v, copy_tokens);
   }
   a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel, limit);
@@ -269,7 +275,7 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
   // Where clusters of two do not fit, single blocks may.
   for (bool pairs = is_latent(p) && passes.count == 1 && forms_pairs(shape, grid.teams);; pairs = false) {
     grid.cluster               = pairs ? 2 : 1;
-    const void* const function = kernel_for(p, d, limit, counts, pairs).function;
+    const void* const function = kernel_for(p, d, limit, instance, pairs).function;
     if (launch(function, &a, grid, kernel.threads, kernel.shared, false, stream)) return true;
     if (!pairs) return false;
   }

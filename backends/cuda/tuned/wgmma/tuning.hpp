@@ -15,13 +15,15 @@ inline constexpr int tile_rows   = 64;  ///< query rows of a warpgroup's product
 inline constexpr int tile_tokens = 64;
 inline constexpr int max_rows    = 2 * tile_rows;
 
-/// The query tokens of a batch's entries. Each kernel has an instance for each.
-enum class QueryCounts {
-  equal,     ///< every entry has the same number
-  ragged,    ///< entries have different numbers
-  in_passes  ///< a batch entry takes several passes (passes.hpp)
+/// Instances of a kernel for batches.
+enum class Instance {
+  equal,       ///< every entry has the same number of query tokens
+  ragged,      ///< entries have different numbers of query tokens
+  in_passes,   ///< a batch entry takes several passes (passes.hpp)
+  small_pages  ///< pages of any number of tokens, any numbers of query tokens; not of latent caches
 };
-inline constexpr QueryCounts all_query_counts[] = {QueryCounts::equal, QueryCounts::ragged, QueryCounts::in_passes};
+inline constexpr Instance all_instances[] = {Instance::equal, Instance::ragged, Instance::in_passes,
+                                             Instance::small_pages};
 
 inline constexpr int run_bytes = 1024;  ///< 64 dims of eight rows, in the tensor maps' swizzled layout
 /// Tokens that one copy loads.

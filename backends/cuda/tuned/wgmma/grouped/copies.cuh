@@ -60,6 +60,46 @@ PAGODA_DEVICE void copy_tiles(const Args& args, SegmentCursor<1>& cursor, Shared
   }
 }
 
+/// The same without tensor maps, for pages of any number of tokens. Each of four warps copies 16 tokens of every tile,
+/// 16 bytes a lane. Tokens that no query token sees are not read. warp: among those that copy.
+template <int D, int Warpgroups, class Args>
+PAGODA_DEVICE void copy_tiles_by_lanes(const Args& args, SegmentCursor<1>& cursor, SharedMemory<D, Warpgroups> shared,
+                                       int warp, int lane) {
+  constexpr int tokens = tile_tokens / 4, chunks = D / 8, rows_at_once = 32 / chunks;
+  const int chunk = lane % chunks, first_row = warp * tokens;
+  Ring<SharedMemory<D, Warpgroups>::num_stages> to;
+  PageCursor<1> pages;
+  for (; cursor.valid; cursor.next(args)) {
+    const Segment& s = cursor.segment;
+    const int count  = cursor.tiles();
+    const VisibleTiles<Args> tiles(args, s);
+    if (count == 0) continue;
+    const auto first_token = [&](int i) { return tiles.place(s.first_tile + i * s.tile_step) * tile_tokens + first_row; };
+    const auto look_up     = [&](int i) { return pages.look_up(args, s.sequence, first_token(i) + lane % tokens); };
+    pages.begin(args, s.sequence);
+    TokenLocation now = look_up(0), next{};
+    const char* const keys   = static_cast<const char*>(args.k.data) + s.head * args.k.head + 16 * chunk;
+    const char* const values = static_cast<const char*>(args.v.data) + s.head * args.v.head + 16 * chunk;
+    for (int i = 0; i < count; ++i) {
+      if (i > 0) now = next;
+      if (i + 1 < count) next = look_up(i + 1);
+      const int first = first_token(i);
+      barrier_wait(shared.empty(to.slot), to.parity ^ 1);  // in the first round all are empty
+#pragma unroll
+      for (int step = 0; step < tokens; step += rows_at_once) {
+        const int token         = step + lane / chunks;
+        const std::int64_t page = __shfl_sync(~0u, now.page, token), of_page = __shfl_sync(~0u, now.token, token);
+        if (!tiles.reads(first + token)) continue;
+        const std::uint32_t offset = swizzled_offset<D>(first_row + token, chunk);
+        copy_async(shared.keys(to.slot) + offset, keys + page * args.k.page + of_page * args.k.token);
+        copy_async(shared.values(to.slot) + offset, values + page * args.v.page + of_page * args.v.token);
+      }
+      barrier_arrive_after_copies(shared.full(to.slot));
+      to.next();
+    }
+  }
+}
+
 /// Copies the queries of a segment to shared memory; each thread copies 16 bytes at a time. Rows beyond the entry's
 /// last are zeros.
 template <int D, int Warpgroups>

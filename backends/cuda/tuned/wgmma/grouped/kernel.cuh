@@ -7,7 +7,7 @@
 #include "backends/cuda/wgmma.cuh"
 
 /// Decode attention for up to 128 query rows that share a kv head of 64 or 128 dims. More take several passes (passes.hpp).
-/// One warp copies tiles into a ring, and one warpgroup (two beyond 64 rows) multiplies. Probabilities stay in
+/// One warp (small pages: four) copies tiles into a ring, and one warpgroup (two beyond 64 rows) multiplies. Probabilities stay in
 /// registers (FlashAttention-3: Shah et al., 2024).
 namespace pagoda::tuned::wgmma::grouped {
 
@@ -75,6 +75,7 @@ class Multiplier {
     const std::uint64_t k = matrix_descriptor(shared_.keys(used_.slot), bytes_of_8);
     const std::uint64_t v = matrix_descriptor(shared_.values(used_.slot), bytes_of_8, run_bytes);
     barrier_wait(shared_.full(used_.slot), used_.parity);
+    if constexpr (Args::small_pages) fence_async_proxy();  // the tile was written by threads
     float x[32];
     const bool multiplies = !Args::ragged || Warpgroups == 1 || multiplies_;
     if (multiplies) start_scores<Bf16, D>(x, q, k);
@@ -161,21 +162,31 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   PendingJoin* const pending = reinterpret_cast<PendingJoin*>(memory + Shared::layout.pending);
   SegmentCursor<1> cursor(args, lane);
   if (warp == 0) {
-    if (lane < Shared::num_stages) barrier_init(shared.full(lane)), barrier_init(shared.empty(lane), 4 * Warpgroups);
+    if (lane < Shared::num_stages)
+      barrier_init(shared.full(lane), Args::small_pages ? copying_threads(true) : 1), barrier_init(shared.empty(lane), 4 * Warpgroups);
     if (lane < 2) pending[lane] = no_pending_join;
     fence_barrier_init();
     if (lane == 0) prefetch_map(&args.k_map), prefetch_map(&args.v_map);
   }
   __syncthreads();
   cursor.resolve_lengths(args, lane);
-  if (warp == compute_threads(Warpgroups) / 32) return copy_tiles(args, cursor, shared, lane);
+  constexpr int compute_warps = compute_threads(Warpgroups) / 32;
+  constexpr bool moves        = Args::small_pages && Warpgroups == 1 && D == 128;  // two blocks of 256 threads
+  if (warp >= compute_warps) {
+    if constexpr (moves) decrease_registers<256 - multiplier_registers>();
+    if constexpr (Args::small_pages)
+      return copy_tiles_by_lanes(args, cursor, shared, warp - compute_warps, lane);
+    else
+      return copy_tiles(args, cursor, shared, lane);
+  }
+  if constexpr (moves) increase_registers<multiplier_registers>();
   Multiplier<Bf16, D, Warpgroups, Args>(args, shared, memory, warp, lane).run(cursor);
   finish<1, D, compute_threads(Warpgroups)>(args, pending, memory + Shared::layout.ring, warp, lane);
 }
 
-/// Args: wgmma::Args, RaggedArgs or PassArgs, or OptionArgs of one of them.
+/// Args: wgmma::Args, RaggedArgs, PassArgs or SmallPageArgs, or OptionArgs of one of them.
 template <bool Bf16, int D, int Warpgroups, class Args>
-__global__ void __launch_bounds__(threads(Warpgroups), blocks_per_sm(Warpgroups))
+__global__ void __launch_bounds__(threads(Warpgroups, Args::small_pages), blocks_per_sm(Warpgroups))
     decode_kernel(const __grid_constant__ Args args) {
 #if PAGODA_SM90A
   decode_block<Bf16, D, Warpgroups>(args);

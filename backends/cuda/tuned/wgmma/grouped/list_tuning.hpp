@@ -24,10 +24,6 @@ inline constexpr int converting_warps = 2;
 PAGODA_HOST_DEVICE constexpr int list_threads(Type type, int warpgroups) {
   return compute_threads(warpgroups) + (is_converted(type) ? 2 + converting_warps : 2) * 32;
 }
-/// Registers of a thread that multiplies, where two blocks of 256 threads run on a multiprocessor. The others have the
-/// rest of 2 x 128.
-inline constexpr int multiplier_registers = 168;
-
 /// Slots of the ring from which tiles are multiplied. Keys and values of a tile take a slot each.
 PAGODA_HOST_DEVICE constexpr int list_slots(Type type, int head_dim, int warpgroups) {
   return warpgroups * (is_converted(type) ? 3 : 5) * 128 / head_dim;

@@ -18,12 +18,12 @@
 namespace pagoda::tuned::wgmma::grouped {
 
 /// Adds the infinities and NaNs of a token's value to the outputs of two rows. sees: whether they see the token.
-template <bool Bf16, int D>
-PAGODA_DEVICE void add_non_finite_value(const auto& args, const Segment& s, const PageCursor<copy_tokens>& pages,
+template <bool Bf16, int D, int CopyTokens>
+PAGODA_DEVICE void add_non_finite_value(const auto& args, const Segment& s, const PageCursor<CopyTokens>& pages,
                                         int token, int column, bool sees0, bool sees1, float (&o)[D / 2]) {
-  const TokenLocation from = pages.look_up(args, s.sequence, token / copy_tokens);
+  const TokenLocation from = pages.look_up(args, s.sequence, token / CopyTokens);
   const char* const at     = static_cast<const char*>(args.v.data) + from.page * args.v.page +
-                         (from.token + token % copy_tokens) * args.v.token + s.head * args.v.head;
+                         (from.token + token % CopyTokens) * args.v.token + s.head * args.v.head;
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
     const float2 v = unpack<Bf16>(__ldg(reinterpret_cast<const unsigned*>(at) + 4 * j + column));
@@ -32,6 +32,10 @@ PAGODA_DEVICE void add_non_finite_value(const auto& args, const Segment& s, cons
     o[4 * j + 2] += sees1 ? x : 0.0f, o[4 * j + 3] += sees1 ? y : 0.0f;
   }
 }
+
+/// Tokens of one copy.
+template <class Args>
+inline constexpr int tokens_of_copy = Args::small_pages ? 1 : copy_tokens;
 
 /// A segment without score options. A tile is the number of tokens of the sequence from its first one on.
 template <class Args>
@@ -58,7 +62,7 @@ class SegmentScores {
   PAGODA_DEVICE bool may_clear_non_finite() const { return args_.hidden_bound > 0; }
   template <bool Bf16, int D>
   PAGODA_DEVICE void add_non_finite(float (&o)[D / 2], int row, int column) const {
-    PageCursor<copy_tokens> pages;
+    PageCursor<tokens_of_copy<Args>> pages;
     pages.begin(args_, s_.sequence);
     const int hidden = hidden_tokens(args_, s_.batch);
     const int seen0  = s_.len - QueryRow(args_, 0, row).hidden(hidden);
@@ -153,7 +157,7 @@ class SegmentScores<OptionArgs<Base>> {
 
   template <bool Bf16, int D>
   PAGODA_DEVICE void add_non_finite(float (&o)[D / 2], int /*row*/, int column) const {
-    PageCursor<copy_tokens> pages;
+    PageCursor<tokens_of_copy<Args>> pages;
     pages.begin(args_, s_.sequence);
 #pragma unroll 1
     for (int t = visible_.first_begin; t < visible_.len; ++t) {

@@ -6,10 +6,17 @@
 /// Keys and values of one head_dim, 64 or 128: block shapes, as data.
 namespace pagoda::tuned::wgmma::grouped {
 
-/// Warpgroups of a block that multiply, each with its own query rows. One more warp copies.
+/// Warpgroups of a block that multiply, each with its own query rows. One more warp copies, for pages of any number of
+/// tokens four warps.
 constexpr int num_warpgroups(int rows_of_head) { return rows_of_head > tile_rows ? 2 : 1; }
 PAGODA_HOST_DEVICE constexpr int compute_threads(int warpgroups) { return warpgroups * 128; }
-PAGODA_HOST_DEVICE constexpr int threads(int warpgroups) { return compute_threads(warpgroups) + 32; }
+PAGODA_HOST_DEVICE constexpr int copying_threads(bool small_pages) { return small_pages ? 128 : 32; }
+PAGODA_HOST_DEVICE constexpr int threads(int warpgroups, bool small_pages = false) {
+  return compute_threads(warpgroups) + copying_threads(small_pages);
+}
+/// Registers of a thread that multiplies, where two blocks of 256 threads run on a multiprocessor. The others have the
+/// rest of 2 x 128.
+inline constexpr int multiplier_registers = 168;
 /// Blocks on a multiprocessor: while one block computes its softmax, another one multiplies.
 PAGODA_HOST_DEVICE constexpr int blocks_per_sm(int warpgroups) { return 2 / warpgroups; }
 

@@ -51,6 +51,8 @@ struct VisibleTiles {
 
   PAGODA_DEVICE VisibleTiles(const Args&, const Segment& s) : segment(s) {}
   PAGODA_DEVICE int place(int index) const { return index; }
+  /// Whether a token is read, where tokens are copied one by one.
+  PAGODA_DEVICE bool reads(int token) const { return token < segment.len; }
 
   /// Which runs of 8 tokens of a tile are copied: their number.
   PAGODA_DEVICE int eights(int index) const {
@@ -89,6 +91,7 @@ struct VisibleTiles<OptionArgs<Base>> {
   PAGODA_DEVICE int place(int index) const { return index < initial_tiles ? index : index + skip; }
   PAGODA_DEVICE int index_at(int place) const { return place < initial_tiles ? place : place - skip; }
 
+  PAGODA_DEVICE bool reads(int token) const { return seen_by_any(token); }
   PAGODA_DEVICE bool seen_by_any(int token) const {
     return token < len && (token >= first_begin || token < num_initial);
   }

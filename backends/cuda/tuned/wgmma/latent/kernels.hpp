@@ -6,10 +6,10 @@
 
 namespace pagoda::tuned::wgmma::latent {
 
-/// The kernel for a type, as a pointer to launch. counts: equal: it takes Args, ragged: RaggedArgs, in_passes: PassArgs.
-/// pairs: it is launched in clusters of two (PairedArgs), but not in passes. Each type has a translation unit of its
-/// own, kernels_TYPE.cu, compiled for sm_90a.
+/// The kernel for a type, as a pointer to launch. It takes Args (equal), RaggedArgs (ragged) or PassArgs
+/// (in_passes). pairs: it is launched in clusters of two (PairedArgs), but not in passes. Each type has a translation
+/// unit of its own, kernels_TYPE.cu, compiled for sm_90a.
 template <Type T>
-const void* kernel_of(int blocks_per_head, QueryCounts counts, bool pairs);
+const void* kernel_of(int blocks_per_head, Instance instance, bool pairs);
 
 }  // namespace pagoda::tuned::wgmma::latent
