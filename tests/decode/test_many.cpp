@@ -49,8 +49,8 @@ TYPED_TEST(TunedMany, QueryTokensInPasses) {
     for (const auto& [group, count] : {std::pair(4, 33), {4, 64}, {7, 37}, {1, 300}, {100, 2}})
       for (const int head_dim : {64, 128})
         TestFixture::expect_right(
-            TestFixture::of_tokens(
-                {.lengths = lengths, .num_q_heads = group, .num_kv_heads = 1, .head_dim = head_dim}, count, causal),
+            TestFixture::of_tokens({.lengths = lengths, .num_q_heads = group, .num_kv_heads = 1, .head_dim = head_dim},
+                                   count, causal),
             {.layout = Layout::paged, .page_size = 16});
     for (const auto& [heads, count] : {std::pair(16, 17), {128, 2}})
       TestFixture::expect_right(TestFixture::of_tokens(latent_shape(heads, lengths), count, causal),

@@ -71,8 +71,8 @@ TYPED_TEST(TunedManyOptions, Windows) {
 TYPED_TEST(TunedManyOptions, WindowsInPagesOfAnySize) {
   for (const auto& [page_size, window] : {std::pair(1, 0), {2, 64}, {5, 100}}) {
     const Placement pages{.layout = Layout::paged, .page_size = page_size};
-    TestFixture::expect_all_right(
-        edges, pages, [&, window = window](Shape& s) { s.window_left = window, s.num_initial_tokens = 3; });
+    TestFixture::expect_all_right(edges, pages,
+                                  [&, window = window](Shape& s) { s.window_left = window, s.num_initial_tokens = 3; });
   }
 }
 

@@ -118,8 +118,8 @@ TYPED_TEST(TunedRagged, NumbersOfRows) {
 TYPED_TEST(TunedRagged, FewLongEntries) {
   const std::vector<int> lengths{2100, 300, 65, 7, 0, 130};
   for (const bool causal : {true, false})
-    for (Shape shape : {Shape{.lengths = lengths, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 128},
-                        latent_shape(16, lengths)}) {
+    for (Shape shape :
+         {Shape{.lengths = lengths, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 128}, latent_shape(16, lengths)}) {
       shape.query_lens = {1, 40, 1, 33, 2, 0}, shape.causal = causal;
       if (shape.head_dim == 576) shape.query_lens[1] = 9, shape.query_lens[3] = 6;
       TestFixture::expect_right(shape, TestFixture::given(TestFixture::pages_of_64));

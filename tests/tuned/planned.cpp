@@ -112,7 +112,8 @@ void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* t
       const int warpgroups = wgmma::grouped::num_warpgroups(count);
       for (const int head_dim : {64, 128})
         for (const bool options : {false, true})
-          say(card, type, head_dim, count, wgmma::grouped::threads(warpgroups, instance == wgmma::Instance::small_pages) / 32,
+          say(card, type, head_dim, count,
+              wgmma::grouped::threads(warpgroups, instance == wgmma::Instance::small_pages) / 32,
               wgmma::grouped::blocks_per_sm(warpgroups), wgmma::grouped::shared_layout(head_dim, warpgroups).bytes,
               options ? wgmma::grouped::option_kernel_of<T>(head_dim, warpgroups, instance)
                       : wgmma::grouped::kernel_of<T>(head_dim, warpgroups, instance));

@@ -14,7 +14,7 @@ struct CUstream_st;
 ///  - One query token for each entry, or with cu_seqlens_q one or none, up to 8 query heads to a kv head; keys and
 ///    values of 32, 16 or 8 bits, and integers of 8 or 4 bits; pages of any size; all score options. `fixed_splits`
 ///    allows no score options, no cu_seqlens_q, no integers, and only pages of multiples of 16 tokens; integers allow
-///    no cu_seqlens_q and only such pages, too. The kernels below need pages of multiples of 8 tokens.
+///    no cu_seqlens_q and only such pages, too. Latent caches and lists need pages of multiples of 8 tokens.
 ///  - On sm_90, in 16 bits, up to 128 query heads to a kv head and any number of query tokens, with all score options;
 ///    more than 128 query rows (heads times tokens) take several passes over the cache in one launch. Also latent
 ///    caches (head_dim 576, head_dim_v 512 of the same memory), without score options, also as rows of fp8_ds_mla

@@ -41,7 +41,8 @@ struct PairedArgs : Base {
   static constexpr bool pairs = true;
 };
 
-/// The same as Base, which is any of these but PairedArgs, with score options. Only the grouped kernels have instances for it.
+/// The same as Base, which is any of these but PairedArgs, with score options. Only the grouped kernels have instances
+/// for it.
 template <class Base>
 struct OptionArgs : OptionArgsOf<Base> {};
 

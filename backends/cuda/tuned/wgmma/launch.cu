@@ -79,10 +79,10 @@ Kernel mixed_kernel_for(const Problem& p, const Device& d) {
 #endif
   return k;
 }
-/// limit: query rows of a pass. pairs: the instance for clusters of two. Instances for other instance or pairs differ only
-/// in the function.
-Kernel kernel_for(const Problem& p, const Device& d, int limit,
-                  [[maybe_unused]] Instance instance = Instance::equal, [[maybe_unused]] bool pairs = false) {
+/// limit: query rows of a pass. pairs: the instance for clusters of two. Other instances differ only in the
+/// function, that for small pages also in the number of threads.
+Kernel kernel_for(const Problem& p, const Device& d, int limit, [[maybe_unused]] Instance instance = Instance::equal,
+                  [[maybe_unused]] bool pairs = false) {
   const int all_rows = pass_rows(p, limit);
   Kernel k{};
   if (is_list(p)) {
@@ -99,8 +99,8 @@ Kernel kernel_for(const Problem& p, const Device& d, int limit,
 #endif
   } else {
     const int warpgroups = grouped::num_warpgroups(all_rows);
-    k = {nullptr, grouped::threads(warpgroups, instance == Instance::small_pages), grouped::shared_layout(p.head_dim, warpgroups).bytes, 1,
-         grouped::pace(p.head_dim, warpgroups, d)};
+    k                    = {nullptr, grouped::threads(warpgroups, instance == Instance::small_pages),
+                            grouped::shared_layout(p.head_dim, warpgroups).bytes, 1, grouped::pace(p.head_dim, warpgroups, d)};
 #if defined(PAGODA_HAS_SM90A)
     const auto find = [&]<Type T>() {
       return p.options.any() ? grouped::option_kernel_of<T>(p.head_dim, warpgroups, instance)
@@ -240,14 +240,14 @@ bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, vo
 bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
   if (is_list(p)) return decode_list(shape, p, d, workspace, stream);
   const int group_size = group_size_of(p), limit = pass_limit(p);
-  const Passes passes = passes_of(p);
+  const Passes passes     = passes_of(p);
   const Instance instance = has_small_pages(p) ? Instance::small_pages
                             : passes.count > 1 ? Instance::in_passes
                             : p.cu_seqlens_q   ? Instance::ragged
                                                : Instance::equal;
-  const Kernel kernel      = kernel_for(p, d, limit, instance);
-  const int entries      = p.batch * passes.count;
-  const auto batch_heads = std::int64_t(entries) * p.num_kv_heads;
+  const Kernel kernel     = kernel_for(p, d, limit, instance);
+  const int entries       = p.batch * passes.count;
+  const auto batch_heads  = std::int64_t(entries) * p.num_kv_heads;
   // Kernels without options read the part that is Args. Those derived from it add no field.
   OptionArgs<SmallPageArgs> a{};
   static_assert(sizeof(a) == sizeof(OptionArgs<Args>));
@@ -257,7 +257,7 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
   a.passes = Divisor::of(passes.count), a.q_tokens_bound = passes.tokens, a.num_q_tokens = p.num_q_tokens;
   a.hides_newer = p.causal;
   a.heads = Divisor::of(group_size), a.rows_bound = group_size * a.q_tokens_bound;
-  a.hidden_bound = p.causal ? a.q_tokens_bound - 1 : 0;
+  a.hidden_bound      = p.causal ? a.q_tokens_bound - 1 : 0;
   const bool has_maps = !has_small_pages(p) && p.type != Type::fp8_ds_mla;
   if (has_maps) a.k_map = make_tensor_map(p, p.k, copy_tokens);
   if (is_latent(p)) {

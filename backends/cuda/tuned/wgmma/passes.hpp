@@ -33,9 +33,9 @@ inline int group_size_of(const Problem& p) { return p.num_q_heads / p.num_kv_hea
 inline std::int64_t max_rows_of(const Problem& p) { return std::int64_t(group_size_of(p)) * p.max_q_tokens; }
 /// Sequences of a plan with passes of 64 rows may have so many tokens: shorter ones do not repay more entries.
 inline constexpr int min_tokens_of_small_passes = 2048;
-/// The most query rows of a pass. A block of 128 rows is alone on its multiprocessor and reads the cache once for all of
-/// them. Where few entries of a ragged batch have that many, passes of 64 rows are faster: two of their blocks run side by
-/// side, and the work of a long entry is divided among more of them (bench/NOTES.md, "Many query rows").
+/// The most query rows of a pass. A block of 128 rows is alone on its multiprocessor and reads the cache once for all
+/// of them. Where few entries of a ragged batch have that many, passes of 64 rows are faster: two of their blocks run
+/// side by side, and the work of a long entry is divided among more of them (bench/NOTES.md, "Many query rows").
 inline int pass_limit(const Problem& p) {
   const bool few_long = p.cu_seqlens_q && 2 * p.total_q_tokens <= std::int64_t(p.batch) * p.max_q_tokens &&
                         p.max_seq_len >= min_tokens_of_small_passes;

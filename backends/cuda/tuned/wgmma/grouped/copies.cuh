@@ -74,10 +74,12 @@ PAGODA_DEVICE void copy_tiles_by_lanes(const Args& args, SegmentCursor<1>& curso
     const int count  = cursor.tiles();
     const VisibleTiles<Args> tiles(args, s);
     if (count == 0) continue;
-    const auto first_token = [&](int i) { return tiles.place(s.first_tile + i * s.tile_step) * tile_tokens + first_row; };
-    const auto look_up     = [&](int i) { return pages.look_up(args, s.sequence, first_token(i) + lane % tokens); };
+    const auto first_token = [&](int i) {
+      return tiles.place(s.first_tile + i * s.tile_step) * tile_tokens + first_row;
+    };
+    const auto look_up = [&](int i) { return pages.look_up(args, s.sequence, first_token(i) + lane % tokens); };
     pages.begin(args, s.sequence);
-    TokenLocation now = look_up(0), next{};
+    TokenLocation now        = look_up(0), next{};
     const char* const keys   = static_cast<const char*>(args.k.data) + s.head * args.k.head + 16 * chunk;
     const char* const values = static_cast<const char*>(args.v.data) + s.head * args.v.head + 16 * chunk;
     for (int i = 0; i < count; ++i) {

@@ -6,9 +6,9 @@
 #include "backends/cuda/tuned/wgmma/join.cuh"
 #include "backends/cuda/wgmma.cuh"
 
-/// Decode attention for up to 128 query rows that share a kv head of 64 or 128 dims. More take several passes (passes.hpp).
-/// One warp (small pages: four) copies tiles into a ring, and one warpgroup (two beyond 64 rows) multiplies. Probabilities stay in
-/// registers (FlashAttention-3: Shah et al., 2024).
+/// Decode attention for up to 128 query rows that share a kv head of 64 or 128 dims. More take several passes
+/// (passes.hpp). One warp (small pages: four) copies tiles into a ring, and one warpgroup (two beyond 64 rows)
+/// multiplies. Probabilities stay in registers (FlashAttention-3: Shah et al., 2024).
 namespace pagoda::tuned::wgmma::grouped {
 
 /// A warpgroup's query rows, over all segments of the block. A lane has two rows, eight apart, of scores and of
@@ -163,7 +163,8 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   SegmentCursor<1> cursor(args, lane);
   if (warp == 0) {
     if (lane < Shared::num_stages)
-      barrier_init(shared.full(lane), Args::small_pages ? copying_threads(true) : 1), barrier_init(shared.empty(lane), 4 * Warpgroups);
+      barrier_init(shared.full(lane), Args::small_pages ? copying_threads(true) : 1),
+          barrier_init(shared.empty(lane), 4 * Warpgroups);
     if (lane < 2) pending[lane] = no_pending_join;
     fence_barrier_init();
     if (lane == 0) prefetch_map(&args.k_map), prefetch_map(&args.v_map);

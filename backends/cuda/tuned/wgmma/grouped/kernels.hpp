@@ -7,7 +7,8 @@
 namespace pagoda::tuned::wgmma::grouped {
 
 /// The kernel for a type of 16 bits, as a pointer to launch. It takes Args (equal), RaggedArgs (ragged), PassArgs
-/// (in_passes) or SmallPageArgs (small_pages). Each type has a translation unit of its own, kernels_TYPE.cu, compiled for sm_90a.
+/// (in_passes) or SmallPageArgs (small_pages). Each type has a translation unit of its own, kernels_TYPE.cu, compiled
+/// for sm_90a.
 template <Type T>
 const void* kernel_of(int head_dim, int warpgroups, Instance instance);
 /// The same with score options (option_kernels_TYPE.cu). It takes OptionArgs of these.
