@@ -146,6 +146,8 @@ struct Problem {
   int max_batch;  ///< with fixed_splits: bound on `batch`, for every decode on a workspace
 };
 
+/// Query heads that share a kv head.
+constexpr int group_size_of(const Problem& p) { return p.num_q_heads / p.num_kv_heads; }
 constexpr bool is_list(const Problem& p) { return p.list.max_entries > 0; }
 
 /// What the kernels are tuned to.

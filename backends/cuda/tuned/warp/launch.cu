@@ -18,7 +18,6 @@ namespace pagoda::tuned::warp {
 
 namespace {
 
-int group_size_of(const Problem& p) { return p.num_q_heads / p.num_kv_heads; }
 TileBytes tile_bytes_of(const Problem& p) { return tile_bytes(p.type, p.head_dim, heads_at_once(p)); }
 bool fits_32_bits(std::int64_t n) { return n >= 0 && n < std::int64_t(1) << 32; }
 int quads_of_batch_head(const Problem& p) { return group_size_of(p) * (p.head_dim / 4); }

@@ -28,10 +28,10 @@ PAGODA_HOST_DEVICE constexpr int tokens_of_pass(int pass, int per_pass, int all,
   return seen < 0 ? 0 : seen;
 }
 
-inline int group_size_of(const Problem& p) { return p.num_q_heads / p.num_kv_heads; }
 /// The most query rows of a kv head. Neither the kernel nor its workspace layout depends on the number in a call.
 inline std::int64_t max_rows_of(const Problem& p) { return std::int64_t(group_size_of(p)) * p.max_q_tokens; }
-/// Sequences of a plan with passes of 64 rows may have so many tokens: shorter ones do not repay more entries.
+/// Passes of 64 rows are taken only where sequences may have at least so many tokens. Shorter ones lose more by the
+/// larger number of entries than they gain.
 inline constexpr int min_tokens_of_small_passes = 2048;
 /// The most query rows of a pass. A block of 128 rows is alone on its multiprocessor and reads the cache once for all
 /// of them. Where few entries of a ragged batch have that many, passes of 64 rows are faster: two of their blocks run

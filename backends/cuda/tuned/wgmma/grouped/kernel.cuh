@@ -172,15 +172,16 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   __syncthreads();
   cursor.resolve_lengths(args, lane);
   constexpr int compute_warps = compute_threads(Warpgroups) / 32;
-  constexpr bool moves        = Args::small_pages && Warpgroups == 1 && D == 128;  // two blocks of 256 threads
+  // Of two blocks of 256 threads a thread has 128 registers, which suffice for 64 dims.
+  constexpr bool moves_registers = Args::small_pages && Warpgroups == 1 && D == 128;
   if (warp >= compute_warps) {
-    if constexpr (moves) decrease_registers<256 - multiplier_registers>();
+    if constexpr (moves_registers) decrease_registers<256 - multiplier_registers>();
     if constexpr (Args::small_pages)
       return copy_tiles_by_lanes(args, cursor, shared, warp - compute_warps, lane);
     else
       return copy_tiles(args, cursor, shared, lane);
   }
-  if constexpr (moves) increase_registers<multiplier_registers>();
+  if constexpr (moves_registers) increase_registers<multiplier_registers>();
   Multiplier<Bf16, D, Warpgroups, Args>(args, shared, memory, warp, lane).run(cursor);
   finish<1, D, compute_threads(Warpgroups)>(args, pending, memory + Shared::layout.ring, warp, lane);
 }

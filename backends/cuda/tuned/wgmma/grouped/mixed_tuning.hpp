@@ -45,14 +45,12 @@ PAGODA_HOST_DEVICE constexpr int blocks_of_many(int blocks, int many_units, int 
 /// Whether lists of this shape run in this kernel. A list has entries of few rows only where these have a role: all
 /// query rows of such an entry see the same tokens.
 constexpr bool has_mixed_kernel(const Problem& p) {
-  return is_list(p) && warp::has_list_elements(p) && !is_quantized(p.type) &&
-         p.num_q_heads / p.num_kv_heads <= warp::max_list_rows &&
-         p.num_q_heads / p.num_kv_heads * p.max_q_tokens > warp::max_list_rows &&
-         p.num_q_heads / p.num_kv_heads * p.max_q_tokens <= tile_rows;
+  return is_list(p) && warp::has_list_elements(p) && !is_quantized(p.type) && group_size_of(p) <= warp::max_list_rows &&
+         group_size_of(p) * p.max_q_tokens > warp::max_list_rows && group_size_of(p) * p.max_q_tokens <= tile_rows;
 }
 /// The most query tokens of an entry of few rows.
 constexpr int mixed_few_queries(const Problem& p) {
-  return p.causal || p.list.masks ? 1 : warp::max_list_rows / (p.num_q_heads / p.num_kv_heads);
+  return p.causal || p.list.masks ? 1 : warp::max_list_rows / group_size_of(p);
 }
 
 }  // namespace pagoda::tuned::wgmma::grouped
