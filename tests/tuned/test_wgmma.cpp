@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
+#include <vector>
 
 namespace pagoda::tuned::wgmma {
 namespace {
@@ -63,6 +65,38 @@ TEST(Wgmma, PassesCoverAllQueryTokens) {
     }
   EXPECT_EQ(tokens_of_pass(1, 32, 20, 1000, true), 0);  // a pass without query tokens reads nothing
   EXPECT_EQ(tokens_of_pass(1, 32, 20, 1000, false), 0);
+}
+
+// The blocks of a round take each pass once, whatever the entry, and nearly all blocks have one.
+TEST(Wgmma, PassesSideBySide) {
+  for (const int blocks : {1, 2, 16, 60, 132, 264})
+    for (int count = 1; count <= 80; ++count) {
+      const Passes passes = passes_of(of_queries(128, count), blocks);
+      ASSERT_EQ(passes.count, count);
+      ASSERT_GE(passes.side_by_side, 1);
+      ASSERT_LE(passes.side_by_side, std::min(count, blocks));
+      const auto divisor = detail::Divisor::of(passes.side_by_side);
+      for (const int batch_entry : {0, 1, 6}) {
+        std::vector<int> taken(static_cast<std::size_t>(passes.rounds * passes.side_by_side));
+        for (int round = 0; round < passes.rounds; ++round)
+          for (int y = 0; y < passes.side_by_side; ++y)
+            ++taken.at(pass_of_block(round, batch_entry * passes.rounds + round, y, divisor));
+        EXPECT_EQ(std::count(taken.begin(), taken.end(), 1), static_cast<std::ptrdiff_t>(taken.size()));
+        EXPECT_GE(static_cast<int>(taken.size()), count);
+      }
+    }
+  for (const int count : {2, 3, 4, 5, 6, 7, 8, 11, 16, 31, 32, 33, 64}) {
+    const Passes passes = passes_of(of_queries(128, count), 132);
+    EXPECT_GT(passes.side_by_side, 1) << count;
+    const double used = 132 / passes.side_by_side * passes.side_by_side / 132.0;
+    EXPECT_LE(passes.rounds * passes.side_by_side, 1.1 * count * used) << count;
+  }
+  const int begins[1] = {};
+  Problem p           = of_queries(4, 1000);
+  p.cu_seqlens_q = begins, p.total_q_tokens = 8 * 500, p.max_seq_len = 4096;
+  EXPECT_EQ(passes_of(p, 132).side_by_side, 1);  // few long entries
+  p.total_q_tokens = 8 * 501;
+  EXPECT_GT(passes_of(p, 132).side_by_side, 1);
 }
 
 // Few long entries among many of one query token.

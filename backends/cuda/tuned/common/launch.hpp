@@ -140,9 +140,10 @@ inline void allow_shared_memory(const void* kernel, int bytes) {
 struct LaunchGrid {
   std::int64_t teams;
   int per_head = 1, cluster = 1;
+  int side_by_side = 1;  ///< blocks in the place of each team, if per_head is 1 (wgmma/passes.hpp)
 
   dim3 extents() const {
-    if (per_head == 1) return {static_cast<unsigned>(teams)};
+    if (per_head == 1) return {static_cast<unsigned>(teams), static_cast<unsigned>(side_by_side)};
     return {static_cast<unsigned>(cluster), static_cast<unsigned>(per_head), static_cast<unsigned>(teams / cluster)};
   }
 };

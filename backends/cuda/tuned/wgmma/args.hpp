@@ -10,13 +10,14 @@ namespace pagoda::tuned::wgmma {
 /// head r % group_size of the group. Bounds hold for all entries. Here, each entry has as many query tokens as the
 /// bound says.
 struct Args : tuned::Args {
-  static constexpr bool ragged = false, pairs = false, small_pages = false;
+  static constexpr bool ragged = false, in_passes = false, pairs = false, small_pages = false;
   CUtensorMap q_map;       ///< latent caches: boxes of eight rows
   Divisor heads;           ///< query heads that share a kv head
   int rows_bound;          ///< query rows of an entry that share a kv head
   int hidden_bound;        ///< newest tokens that the first query token of an entry does not see
   int q_tokens_bound;      ///< query tokens of an entry
-  Divisor passes;          ///< PassArgs: passes over a batch entry
+  Divisor rounds;          ///< PassArgs: rounds of passes over a batch entry
+  Divisor side_by_side;    ///< PassArgs: passes of a round
   int num_q_tokens;        ///< PassArgs: query tokens of a batch entry, where cu_seqlens_q is null
   bool hides_newer;        ///< PassArgs: query tokens do not see newer tokens
   float4* wgmma_partials;  ///< [block][2][partial_quads]
@@ -27,8 +28,10 @@ struct Args : tuned::Args {
 struct RaggedArgs : Args {
   static constexpr bool ragged = true;
 };
-/// The same where each entry is a pass over a batch entry (passes.hpp): `batch` counts passes.
-struct PassArgs : RaggedArgs {};
+/// The same where each entry is a pass over a batch entry (passes.hpp): `batch` counts rounds.
+struct PassArgs : RaggedArgs {
+  static constexpr bool in_passes = true;
+};
 /// The same for pages of any number of tokens.
 struct SmallPageArgs : PassArgs {
   static constexpr bool small_pages = true;

@@ -111,6 +111,10 @@ Kernel kernel_for(const Problem& p, const Device& d, int limit, [[maybe_unused]]
   }
   return k;
 }
+/// The y of a latent kernel's grid counts blocks that share query rows, so its passes do not run side by side.
+Passes passes_on(const Problem& p, const Device& d, const Kernel& kernel) {
+  return passes_of(p, is_latent(p) ? 1 : d.num_sms * kernel.pace.blocks_per_sm);
+}
 std::int64_t partial_quads_of(const Problem& p, const Kernel& k, int limit) {
   return partial_quads(k.blocks_per_head == 1 ? pass_rows(p, limit) : tile_rows, p.head_dim_v);
 }
@@ -188,8 +192,9 @@ void prepare(const Problem& p, const Device& d) {
 LaunchShape choose_shape(const Problem& p, const Device& d) {
   const Kernel kernel = kernel_for(p, d, pass_limit(p));
   if (is_list(p)) return {d.num_sms * kernel.pace.blocks_per_sm, 1, true};
-  return choose_shape(std::int64_t(p.batch) * passes_of(p).count * p.num_kv_heads, max_visible_tiles(p, tile_tokens),
-                      kernel.blocks_per_head, kernel.pace, d);
+  const Passes passes = passes_on(p, d, kernel);
+  return choose_shape(std::int64_t(p.batch) * passes.rounds * p.num_kv_heads, max_visible_tiles(p, tile_tokens),
+                      kernel.blocks_per_head * passes.side_by_side, kernel.pace, d);
 }
 
 namespace {
@@ -240,13 +245,13 @@ bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, vo
 bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
   if (is_list(p)) return decode_list(shape, p, d, workspace, stream);
   const int group_size = group_size_of(p), limit = pass_limit(p);
-  const Passes passes     = passes_of(p);
+  const Passes passes     = passes_on(p, d, kernel_for(p, d, limit));
   const Instance instance = has_small_pages(p) ? Instance::small_pages
                             : passes.count > 1 ? Instance::in_passes
                             : p.cu_seqlens_q   ? Instance::ragged
                                                : Instance::equal;
   const Kernel kernel     = kernel_for(p, d, limit, instance);
-  const int entries       = p.batch * passes.count;
+  const int entries       = p.batch * passes.rounds;
   const auto batch_heads  = std::int64_t(entries) * p.num_kv_heads;
   // Kernels without options read the part that is Args. Those derived from it add no field.
   OptionArgs<SmallPageArgs> a{};
@@ -254,7 +259,8 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
   set_args(p, shape, has_small_pages(p) ? 1 : copy_tokens, a);
   set_options(p, tile_tokens, a);
   a.batch = entries, a.single_sequence = entries == 1 && !shape.stream_k;
-  a.passes = Divisor::of(passes.count), a.q_tokens_bound = passes.tokens, a.num_q_tokens = p.num_q_tokens;
+  a.rounds = Divisor::of(passes.rounds), a.side_by_side = Divisor::of(passes.side_by_side),
+  a.q_tokens_bound = passes.tokens, a.num_q_tokens = p.num_q_tokens;
   a.hides_newer = p.causal;
   a.heads = Divisor::of(group_size), a.rows_bound = group_size * a.q_tokens_bound;
   a.hidden_bound      = p.causal ? a.q_tokens_bound - 1 : 0;
@@ -271,7 +277,7 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
     a.v_map = make_tensor_map(p, p.v, copy_tokens);
   }
   a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel, limit);
-  LaunchGrid grid{blocks_to_launch(batch_heads, entries, shape), kernel.blocks_per_head};
+  LaunchGrid grid{blocks_to_launch(batch_heads, entries, shape), kernel.blocks_per_head, 1, passes.side_by_side};
   // Where clusters of two do not fit, single blocks may.
   for (bool pairs = is_latent(p) && passes.count == 1 && forms_pairs(shape, grid.teams);; pairs = false) {
     grid.cluster               = pairs ? 2 : 1;

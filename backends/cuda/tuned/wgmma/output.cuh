@@ -25,9 +25,12 @@ PAGODA_DEVICE void store_lse(const auto& args, const QueryRow& row, const auto& 
 }
 
 /// One of a block's two places for partial results (see PendingJoin). block: as SegmentWalk counts it.
-template <int BlocksPerHead>
+template <int BlocksPerHead, class Args>
 PAGODA_DEVICE float4* partials_of(const Args& args, int block, bool has_first_tile) {
-  const int place = BlocksPerHead == 1 ? block : block * BlocksPerHead + static_cast<int>(blockIdx.y);
+  const int y     = static_cast<int>(blockIdx.y);
+  const int place = BlocksPerHead > 1 ? block * BlocksPerHead + y
+                    : Args::in_passes ? block * args.side_by_side.value + y
+                                      : block;
   return args.wgmma_partials + (2 * place + has_first_tile) * args.partial_quads;
 }
 
@@ -45,7 +48,7 @@ struct FinishedSegment {
 /// Accumulators need no avoid_sentinel: matrix instructions on 16-bit elements give the NaN 0x7fffffff, and an
 /// element's own NaN has zeros in its lower half as a float.
 template <int BlocksPerHead, int DimParts, int Count, int Each>
-PAGODA_DEVICE void store_partial(const Args& args, const FinishedSegment& segment, const float (&o)[Count][Each],
+PAGODA_DEVICE void store_partial(const auto& args, const FinishedSegment& segment, const float (&o)[Count][Each],
                                  const float2 (&state)[2], int dim_part, int row, int lane) {
   constexpr int eights = Count * Each / 4, across = DimParts * eights / 2;
   const int block  = SegmentCursor<BlocksPerHead>::Walk::block();

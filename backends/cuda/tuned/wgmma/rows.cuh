@@ -29,13 +29,15 @@ PAGODA_DEVICE EntryView entry_of(const RaggedArgs& args, int batch) {
   return entry;
 }
 
-/// A pass over a batch entry.
+/// The block's pass of a round over a batch entry.
 struct Pass {
   int batch, index;
   int query_begin, all_queries;  ///< of the batch entry
 
   PAGODA_DEVICE Pass(const PassArgs& args, int entry)
-      : batch(args.passes.divide(entry)), index(entry - batch * args.passes.value) {
+      : batch(args.rounds.divide(entry)),
+        index(
+            pass_of_block(entry - batch * args.rounds.value, entry, static_cast<int>(blockIdx.y), args.side_by_side)) {
     query_begin = args.cu_seqlens_q ? __ldg(args.cu_seqlens_q + batch) : batch * args.num_q_tokens;
     all_queries = args.cu_seqlens_q ? __ldg(args.cu_seqlens_q + batch + 1) - query_begin : args.num_q_tokens;
   }
