@@ -137,34 +137,35 @@ PAGODA_DEVICE void wgmma_transposed_b(float (&d)[64], std::uint64_t a, std::uint
 
 /// The same with a in registers, in the layout of accumulators, and with as many columns as d has room for.
 // clang-format off
-#define PAGODA_WGMMA_REGISTER_A(n, registers, type, a, b, add) \
-  "{.reg .pred p; setp.ne.b32 p, %" add ", 0; wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" registers "}, {" a "}, %" b ", p, 1, 1, 1;}"
+#define PAGODA_WGMMA_REGISTER_A(n, registers, type, a, b, add, transposed) \
+  "{.reg .pred p; setp.ne.b32 p, %" add ", 0; wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" registers "}, {" a "}, %" b ", p, 1, 1, " transposed ";}"
 // clang-format on
 template <bool Bf16>
 PAGODA_DEVICE void wgmma_register_a(float (&d)[64], const std::uint32_t* a, std::uint64_t b, bool add) {
 #if PAGODA_SM90A
   if constexpr (Bf16) {
-    asm volatile(PAGODA_WGMMA_REGISTER_A("128", PAGODA_REGISTERS_64, "bf16", "%64, %65, %66, %67", "68", "69")
+    asm volatile(PAGODA_WGMMA_REGISTER_A("128", PAGODA_REGISTERS_64, "bf16", "%64, %65, %66, %67", "68", "69", "1")
                  : PAGODA_32(d, 0), PAGODA_32(d, 32)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)));
   } else {
-    asm volatile(PAGODA_WGMMA_REGISTER_A("128", PAGODA_REGISTERS_64, "f16", "%64, %65, %66, %67", "68", "69")
+    asm volatile(PAGODA_WGMMA_REGISTER_A("128", PAGODA_REGISTERS_64, "f16", "%64, %65, %66, %67", "68", "69", "1")
                  : PAGODA_32(d, 0), PAGODA_32(d, 32)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)));
   }
 #endif
 }
-template <bool Bf16>
+/// TransposedB: as in wgmma_transposed_b, or as in wgmma.
+template <bool Bf16, bool TransposedB = true>
 PAGODA_DEVICE void wgmma_register_a(float (&d)[32], const std::uint32_t* a, std::uint64_t b, bool add) {
 #if PAGODA_SM90A
   if constexpr (Bf16) {
-    asm volatile(PAGODA_WGMMA_REGISTER_A("64", PAGODA_REGISTERS_32, "bf16", "%32, %33, %34, %35", "36", "37")
+    asm volatile(PAGODA_WGMMA_REGISTER_A("64", PAGODA_REGISTERS_32, "bf16", "%32, %33, %34, %35", "36", "37", "%38")
                  : PAGODA_32(d, 0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)), "n"(int(TransposedB)));
   } else {
-    asm volatile(PAGODA_WGMMA_REGISTER_A("64", PAGODA_REGISTERS_32, "f16", "%32, %33, %34, %35", "36", "37")
+    asm volatile(PAGODA_WGMMA_REGISTER_A("64", PAGODA_REGISTERS_32, "f16", "%32, %33, %34, %35", "36", "37", "%38")
                  : PAGODA_32(d, 0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)), "n"(int(TransposedB)));
   }
 #endif
 }

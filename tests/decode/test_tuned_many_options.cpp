@@ -202,8 +202,8 @@ TYPED_TEST(TunedManyOptions, NaNsAtTheEdgesOfWindows) {
           for (std::size_t i = 0; i < at.size(); ++i) {
             const int b = static_cast<int>(i);
             if (!sample.visible(b, at[i])) continue;
-            T* const row                = in_value ? sample.value(b, at[i], 0) : sample.key(b, at[i], 0);
-            row[at[i] % shape.head_dim] = to_element<T>(planted);
+            T* const row = in_value ? sample.value(b, at[i], 0) : sample.key(b, at[i], 0);
+            if constexpr (!is_quantized_v<T>) row[at[i] % shape.head_dim] = to_element<T>(planted);
           }
           Scene<Kokkos::Cuda, T> scene(sample, {.layout = Layout::paged, .page_size = 16});
           scene.options().backend = "tuned";

@@ -134,7 +134,12 @@ template <int Threads>
 PAGODA_DEVICE void sync_block() {
   asm volatile("bar.sync 1, %0;" ::"n"(Threads) : "memory");
 }
-/// The same where warps arrive from different places in the code.
+/// Two warpgroups take turns: barrier 2 + g is that of the turns of warpgroup g.
+PAGODA_DEVICE void wait_for_turn(int warpgroup) {
+  asm volatile("barrier.sync %0, 256;" ::"r"(2 + warpgroup) : "memory");
+}
+PAGODA_DEVICE void give_turn(int warpgroup) { asm volatile("barrier.arrive %0, 256;" ::"r"(2 + warpgroup) : "memory"); }
+/// The same as sync_block where warps arrive from different places in the code.
 template <int Threads>
 PAGODA_DEVICE void sync_block_from_anywhere() {
   asm volatile("barrier.sync 1, %0;" ::"n"(Threads) : "memory");

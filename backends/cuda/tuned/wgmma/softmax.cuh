@@ -26,6 +26,17 @@ PAGODA_DEVICE void start_scores(float (&x)[N], std::uint64_t q, std::uint64_t k)
   wgmma_commit();
 }
 
+/// The same with a warp's rows of queries in registers, as load_matrices loads them.
+template <bool Bf16, int D>
+PAGODA_DEVICE void start_scores(float (&x)[32], const std::uint32_t (&q)[D / 16][4], std::uint64_t k) {
+  wgmma_fence_registers(x);
+  wgmma_fence();
+#pragma unroll
+  for (int j = 0; j < D / 16; ++j)
+    wgmma_register_a<Bf16, false>(x, q[j], advance_descriptor(k, j / 4 * run_bytes + j % 4 * 32), j > 0);
+  wgmma_commit();
+}
+
 /// Sets scores of tokens that a row does not see to -infinity. tokens_left: tokens of the sequence from the tile's
 /// first on; row: the lane's first, among all that share the kv head.
 PAGODA_DEVICE void mask_hidden(const auto& args, float (&x)[32], int batch, int tokens_left, int row, int column) {
@@ -58,17 +69,26 @@ PAGODA_DEVICE float row_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/// Turns scores into probabilities relative to the running maxima, adds them to the lane's sums, and packs them by two.
-template <bool Bf16, int N>
-PAGODA_DEVICE void exponentiate(float (&x)[N], float scale, const float (&max)[2], float (&sum)[2],
-                                std::uint32_t (&p)[N / 2]) {
+/// Turns scores into probabilities relative to the running maxima, and adds them to the lane's sums.
+template <int N>
+PAGODA_DEVICE void exponentiate(float (&x)[N], float scale, const float (&max)[2], float (&sum)[2]) {
 #pragma unroll
   for (int e = 0; e < N; ++e) {
     x[e] = exp2_fast(x[e] * scale - max[e >> 1 & 1]);
     sum[e >> 1 & 1] += x[e];
   }
+}
+/// Packs them by two.
+template <bool Bf16, int N>
+PAGODA_DEVICE void pack_probabilities(const float (&x)[N], std::uint32_t (&p)[N / 2]) {
 #pragma unroll
   for (int e = 0; e < N / 2; ++e) p[e] = pack<Bf16>(x[2 * e], x[2 * e + 1]);
+}
+template <bool Bf16, int N>
+PAGODA_DEVICE void exponentiate(float (&x)[N], float scale, const float (&max)[2], float (&sum)[2],
+                                std::uint32_t (&p)[N / 2]) {
+  exponentiate(x, scale, max, sum);
+  pack_probabilities<Bf16>(x, p);
 }
 
 }  // namespace pagoda::tuned::wgmma

@@ -30,6 +30,7 @@ class Multiplier {
         active_(16 * warp < args.rows_bound) {}
 
   PAGODA_DEVICE void run(SegmentCursor<1>& cursor) {
+    if (Warpgroups == 2 && group_ == 1) give_turn(0);
     for (bool again = false; cursor.valid; cursor.next(args_)) {
       const int count = cursor.tiles();
       if (count == 0) continue;
@@ -37,6 +38,7 @@ class Multiplier {
       again = true;
       attend_segment(cursor, count);
     }
+    if (Warpgroups == 2 && group_ == 0) wait_for_turn(0);  // the one that is left
   }
 
  private:
@@ -55,8 +57,15 @@ class Multiplier {
       const int rows = num_rows(args_, entry_of(args_, s.batch));
       active_        = row_ - (lane_ >> 2) < rows;
       multiplies_    = group_ * tile_rows < rows;
+      both_multiply_ = rows > tile_rows;
     }
-    for (int i = 0; i < count; ++i) add_tile(scores, scores.tile(s.first_tile + i * s.tile_step), i, max, sum, o[0]);
+    if constexpr (Warpgroups == 1) {
+      for (int i = 0; i < count; ++i) add_tile(scores, scores.tile(s.first_tile + i * s.tile_step), i, max, sum, o[0]);
+    } else if (!Args::ragged || multiplies_) {
+      add_tiles_in_turns(scores, s, count, max, sum, o[0]);
+    } else {
+      pass_tiles(scores, s, count);
+    }
 
     if (scores.may_clear_non_finite() && *cleared_ != 0) [[unlikely]]
       scores.template add_non_finite<Bf16, D>(o[0], row_, column_);
@@ -68,52 +77,140 @@ class Multiplier {
     if (active_) store_segment<1, 1>(args_, {s.batch, s.head, s.has_first_tile, whole}, o, state, 0, row_, lane_);
   }
 
-  /// Adds tile i of the segment to running maxima, sums and outputs. tile: see scores.cuh.
-  PAGODA_DEVICE void add_tile(const SegmentScores<Args>& scores, int tile, int i, float (&max)[2], float (&sum)[2],
-                              float (&o)[D / 2]) {
-    const std::uint64_t q = matrix_descriptor(shared_.address + group_ * (tile_rows / 8) * bytes_of_8, bytes_of_8);
-    const std::uint64_t k = matrix_descriptor(shared_.keys(used_.slot), bytes_of_8);
-    const std::uint64_t v = matrix_descriptor(shared_.values(used_.slot), bytes_of_8, run_bytes);
-    barrier_wait(shared_.full(used_.slot), used_.parity);
+  /// Starts the products of a tile's probabilities and values. add: to outputs of earlier tiles.
+  PAGODA_DEVICE void start_values(float (&o)[D / 2], const std::uint32_t (&p)[16], int slot, bool add) const {
+    const std::uint64_t v = matrix_descriptor(shared_.values(slot), bytes_of_8, run_bytes);
+    wgmma_fence_registers(o);
+    wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < tile_tokens / 16; ++j)
+      wgmma_register_a<Bf16>(o, p + 4 * j, advance_descriptor(v, j * 2 * bytes_of_8), add || j > 0);
+    wgmma_commit();
+  }
+  PAGODA_DEVICE void wait_for_tile(const Ring<Shared::num_stages>& at) const {
+    barrier_wait(shared_.full(at.slot), at.parity);
     if constexpr (Args::small_pages) fence_async_proxy();  // the tile was written by threads
-    float x[32];
-    const bool multiplies = !Args::ragged || Warpgroups == 1 || multiplies_;
-    if (multiplies) start_scores<Bf16, D>(x, q, k);
-    if (scores.hides_any(tile)) clear_unseen_values(scores, tile);  // beside the products
-    if (multiplies) {
-      wgmma_wait<0>();
-      wgmma_fence_registers(x);
-
-      std::uint32_t p[16] = {};
-      bool raised         = false;
-      float correction[2] = {1, 1};
-      if (active_) {
-        scores.change(x, tile, row_, column_);
-        raised = update_max(x, scores.scale(), max, sum, correction);
-        exponentiate<Bf16>(x, scores.scale(), max, sum, p);
-      }
-      if (raised && i > 0) {
-#pragma unroll
-        for (int e = 0; e < D / 2; ++e) o[e] *= correction[e >> 1 & 1];
-      }
-      wgmma_fence_registers(o);
-      wgmma_fence();
-#pragma unroll
-      for (int j = 0; j < tile_tokens / 16; ++j)
-        wgmma_register_a<Bf16>(o, p + 4 * j, advance_descriptor(v, j * 2 * bytes_of_8), i > 0 || j > 0);
-      wgmma_commit();
-      wgmma_wait<0>();
-      wgmma_fence_registers(o);
-    }
+  }
+  PAGODA_DEVICE void release_tile() {
     __syncwarp();
     if (lane_ == 0) barrier_arrive(shared_.empty(used_.slot));
     used_.next();
   }
+  PAGODA_DEVICE static void rescale(float (&o)[D / 2], const float (&correction)[2]) {
+#pragma unroll
+    for (int e = 0; e < D / 2; ++e) o[e] *= correction[e >> 1 & 1];
+  }
+
+  /// Adds tile i of the segment to running maxima, sums and outputs. tile: see scores.cuh.
+  PAGODA_DEVICE void add_tile(const SegmentScores<Args>& scores, int tile, int i, float (&max)[2], float (&sum)[2],
+                              float (&o)[D / 2]) {
+    const std::uint64_t q = matrix_descriptor(shared_.address, bytes_of_8);
+    const std::uint64_t k = matrix_descriptor(shared_.keys(used_.slot), bytes_of_8);
+    wait_for_tile(used_);
+    float x[32];
+    start_scores<Bf16, D>(x, q, k);
+    if (scores.hides_any(tile)) clear_unseen_values(scores, tile, used_.slot);  // beside the products
+    wgmma_wait<0>();
+    wgmma_fence_registers(x);
+
+    std::uint32_t p[16] = {};
+    bool raised         = false;
+    float correction[2] = {1, 1};
+    if (active_) {
+      scores.change(x, tile, row_, column_);
+      raised = update_max(x, scores.scale(), max, sum, correction);
+      exponentiate<Bf16>(x, scores.scale(), max, sum, p);
+    }
+    if (raised && i > 0) rescale(o, correction);
+    start_values(o, p, used_.slot, i > 0);
+    wgmma_wait<0>();
+    wgmma_fence_registers(o);
+    release_tile();
+  }
+
+  /// Adds all tiles of a segment. Two warpgroups take turns at the matrix units: one starts the products of its next
+  /// keys and of its last values together, and computes a softmax while they, and then those of the other, run
+  /// (FlashAttention-3, sections 3.1 and 3.2).
+  PAGODA_DEVICE void add_tiles_in_turns(const SegmentScores<Args>& scores, const Segment& s, int count, float (&max)[2],
+                                        float (&sum)[2], float (&o)[D / 2]) {
+    const bool turns = !Args::ragged || both_multiply_;
+    // With queries in registers products read half as much of shared memory.
+    [[maybe_unused]] std::uint32_t q[D / 16][4];
+    if constexpr (Args::in_passes) {
+#pragma unroll
+      for (int j = 0; j < D / 16; ++j)
+        load_matrices<false>(
+            q[j], shared_.address + swizzled_offset<D>(row_ - (lane_ >> 2) + lane_ % 16, 2 * j + lane_ / 16));
+    }
+    float x[32], correction[2];
+    std::uint32_t p[16]            = {};
+    Ring<Shared::num_stages> ahead = used_;  // of the keys
+    const auto start_keys          = [&] {
+      const std::uint64_t k = matrix_descriptor(shared_.keys(ahead.slot), bytes_of_8);
+      if constexpr (Args::in_passes)
+        start_scores<Bf16, D>(x, q, k);
+      else
+        start_scores<Bf16, D>(x, matrix_descriptor(shared_.address + group_ * (tile_rows / 8) * bytes_of_8, bytes_of_8),
+                                       k);
+    };
+    const auto softmax = [&](int tile) {
+      correction[0] = correction[1] = 1;
+      if (!active_) return false;
+      scores.change(x, tile, row_, column_);
+      const bool raised = update_max(x, scores.scale(), max, sum, correction);
+      exponentiate(x, scores.scale(), max, sum);
+      return raised;
+    };
+
+    int tile = scores.tile(s.first_tile);
+    wait_for_tile(ahead);
+    if (scores.hides_any(tile)) clear_unseen_values(scores, tile, ahead.slot);
+    if (turns) wait_for_turn(group_);
+    start_keys();
+    if (turns) give_turn(group_ ^ 1);
+    wgmma_wait<0>();
+    wgmma_fence_registers(x);
+    softmax(tile);
+    if (active_) pack_probabilities<Bf16>(x, p);
+#pragma unroll 1
+    for (int i = 1; i < count; ++i) {
+      ahead.next();
+      tile = scores.tile(s.first_tile + i * s.tile_step);
+      wait_for_tile(ahead);
+      if (scores.hides_any(tile)) clear_unseen_values(scores, tile, ahead.slot);
+      if (turns) wait_for_turn(group_);
+      start_keys();
+      start_values(o, p, used_.slot, i > 1);
+      if (turns) give_turn(group_ ^ 1);
+      wgmma_wait<1>();
+      wgmma_fence_registers(x);
+      const bool raised = softmax(tile);
+      wgmma_wait<0>();
+      wgmma_fence_registers(o);
+      release_tile();
+      if (raised) rescale(o, correction);
+      if (active_) pack_probabilities<Bf16>(x, p);
+    }
+    start_values(o, p, used_.slot, count > 1);
+    wgmma_wait<0>();
+    wgmma_fence_registers(o);
+    release_tile();
+  }
+  /// Goes past the tiles of a segment of which the warpgroup has no rows.
+  PAGODA_DEVICE void pass_tiles(const SegmentScores<Args>& scores, const Segment& s, int count) {
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const int tile = scores.tile(s.first_tile + i * s.tile_step);
+      wait_for_tile(used_);
+      if (scores.hides_any(tile)) clear_unseen_values(scores, tile, used_.slot);
+      release_tile();
+    }
+  }
 
   /// Zeroes the values that must not be multiplied. All multiplying threads of the block do so.
-  PAGODA_DEVICE void clear_unseen_values(const SegmentScores<Args>& scores, int tile) const {
+  PAGODA_DEVICE void clear_unseen_values(const SegmentScores<Args>& scores, int tile, int slot) const {
     const int thread = static_cast<int>(threadIdx.x);
-    scores.template clear<Bf16, D, num_threads>(shared_.values(used_.slot), tile, thread, cleared_);
+    scores.template clear<Bf16, D, num_threads>(shared_.values(slot), tile, thread, cleared_);
     fence_async_proxy();
     if constexpr (Args::ragged)
       sync_block_from_anywhere<num_threads>();  // the compiler may make a copy for each warpgroup
@@ -148,8 +245,9 @@ class Multiplier {
   /// product, which costs 6% at 128 query rows.
   volatile int* const cleared_;
   const int group_, row_, lane_, column_;
-  bool active_;             ///< the warp has rows of the segment's entry
-  bool multiplies_ = true;  ///< the warpgroup has
+  bool active_;                ///< the warp has rows of the segment's entry
+  bool multiplies_    = true;  ///< the warpgroup has
+  bool both_multiply_ = true;  ///< both warpgroups have
   Ring<Shared::num_stages> used_;
 };
 
@@ -163,7 +261,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   SegmentCursor<1> cursor(args, lane);
   if (warp == 0) {
     if (lane < Shared::num_stages)
-      barrier_init(shared.full(lane), Args::small_pages ? copying_threads(true) : 1),
+      barrier_init(shared.full(lane), Args::small_pages ? copying_threads(Warpgroups, true) : 1),
           barrier_init(shared.empty(lane), 4 * Warpgroups);
     if (lane < 2) pending[lane] = no_pending_join;
     fence_barrier_init();
@@ -172,16 +270,17 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   __syncthreads();
   cursor.resolve_lengths(args, lane);
   constexpr int compute_warps = compute_threads(Warpgroups) / 32;
-  // Of two blocks of 256 threads a thread has 128 registers, which suffice for 64 dims.
-  constexpr bool moves_registers = Args::small_pages && Warpgroups == 1 && D == 128;
+  // With 64 dims all threads have enough.
+  constexpr bool moves_registers = copying_threads(Warpgroups, Args::small_pages) == 128 && D == 128;
   if (warp >= compute_warps) {
-    if constexpr (moves_registers) decrease_registers<256 - multiplier_registers>();
+    if constexpr (moves_registers) decrease_registers<copier_registers>();
     if constexpr (Args::small_pages)
       return copy_tiles_by_lanes(args, cursor, shared, warp - compute_warps, lane);
-    else
-      return copy_tiles(args, cursor, shared, lane);
+    else if (warp == compute_warps)
+      copy_tiles(args, cursor, shared, lane);
+    return;
   }
-  if constexpr (moves_registers) increase_registers<multiplier_registers>();
+  if constexpr (moves_registers) increase_registers<multiplier_registers(Warpgroups)>();
   Multiplier<Bf16, D, Warpgroups, Args>(args, shared, memory, warp, lane).run(cursor);
   finish<1, D, compute_threads(Warpgroups)>(args, pending, memory + Shared::layout.ring, warp, lane);
 }

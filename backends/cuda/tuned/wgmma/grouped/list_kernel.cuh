@@ -300,7 +300,7 @@ PAGODA_DEVICE void carry_out_share(const ListArgs& args, const ListStart& start,
                                    const ListMemory<T, D, Warpgroups>& shared, int warp, int lane) {
   constexpr int compute_warps = compute_threads(Warpgroups) / 32;
   if (warp >= compute_warps) {
-    if constexpr (Registers > 0) decrease_registers<256 - Registers>();
+    if constexpr (Registers > 0) decrease_registers<copier_registers>();
     if (warp == compute_warps) {
       ListWalk<HeadWork> walk(args, start, lane);
       copy_list_tiles(args, walk, shared, lane);
@@ -331,7 +331,7 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
   constexpr int capacity = Memory::layout.ring / 4 - start_memory(threads, 1);
   const ListStart start =
       find_start<HeadWork, threads, capacity, 1>(args, reinterpret_cast<int*>(memory), min_block_units, 1, 0);
-  constexpr int registers = is_converted(T) && Warpgroups == 1 ? multiplier_registers : 0;
+  constexpr int registers = is_converted(T) && Warpgroups == 1 ? multiplier_registers(1) : 0;
   carry_out_share<T, D, Warpgroups, registers>(args, start, shared, warp, lane);
 }
 

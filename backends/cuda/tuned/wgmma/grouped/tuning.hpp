@@ -7,16 +7,19 @@
 namespace pagoda::tuned::wgmma::grouped {
 
 /// Warpgroups of a block that multiply, each with its own query rows. One more warp copies, for pages of any number of
-/// tokens four warps.
+/// tokens four warps. Beside two warpgroups there always are four, because they give registers away.
 constexpr int num_warpgroups(int rows_of_head) { return rows_of_head > tile_rows ? 2 : 1; }
 PAGODA_HOST_DEVICE constexpr int compute_threads(int warpgroups) { return warpgroups * 128; }
-PAGODA_HOST_DEVICE constexpr int copying_threads(bool small_pages) { return small_pages ? 128 : 32; }
-PAGODA_HOST_DEVICE constexpr int threads(int warpgroups, bool small_pages = false) {
-  return compute_threads(warpgroups) + copying_threads(small_pages);
+PAGODA_HOST_DEVICE constexpr int copying_threads(int warpgroups, bool small_pages) {
+  return warpgroups == 2 || small_pages ? 128 : 32;
 }
-/// Registers of a thread that multiplies, where two blocks of 256 threads run on a multiprocessor. The others have the
-/// rest of 2 x 128.
-inline constexpr int multiplier_registers = 168;
+PAGODA_HOST_DEVICE constexpr int threads(int warpgroups, bool small_pages = false) {
+  return compute_threads(warpgroups) + copying_threads(warpgroups, small_pages);
+}
+/// Registers of a thread that multiplies, and of one of the four warps that copy. A thread has 128 where two blocks of
+/// 256 threads run on a multiprocessor, and 168 in a block of 384.
+PAGODA_HOST_DEVICE constexpr int multiplier_registers(int warpgroups) { return warpgroups == 1 ? 168 : 208; }
+inline constexpr int copier_registers = 88;
 /// Blocks on a multiprocessor: while one block computes its softmax, another one multiplies.
 PAGODA_HOST_DEVICE constexpr int blocks_per_sm(int warpgroups) { return 2 / warpgroups; }
 
