@@ -92,6 +92,7 @@ class TunedBackend : public Backend<Kokkos::Cuda> {
                                   .head_dim        = s.shape.head_dim,
                                   .max_query_len   = s.bounds.max_query_len,
                                   .paged           = kv.paged,
+                                  .small_pages     = kv.paged && kv.page_size() % 8 != 0,
                                   .rows            = std::int64_t(s.bounds.max_batch) * s.shape.num_kv_heads,
                                   .max_seq_len     = max_visible_tokens(s.options, s.bounds.max_seq_len),
                                   .capacity_tokens = kv.num_pages() * kv.page_size(),

@@ -35,6 +35,7 @@ detail::DecodeBounds bounds_of(const Case& c, int num_sms) {
           .head_dim        = c.head_dim,
           .max_query_len   = c.num_q_tokens,
           .paged           = c.paged(),
+          .small_pages     = c.paged() && c.page_size % 8 != 0,
           .rows            = std::int64_t(c.batch()) * c.num_kv_heads,
           .max_seq_len     = detail::max_visible_tokens(options, c.longest()),
           .capacity_tokens = c.pages() * c.page_tokens(),
@@ -100,6 +101,28 @@ TEST(DefaultBackend, IsNeverMuchSlowerThanTheOther) {
   EXPECT_GT(compared, 200) << "rows of both backends in the files";
   EXPECT_GT(generic_chosen, 20);
   EXPECT_LT(generic_chosen, compared / 3);
+}
+
+// 16 query heads to a kv head; no committed row has small pages (bench/NOTES.md, "Small pages and many query rows").
+TEST(DefaultBackend, ManyHeadsInSmallPages) {
+  const auto generic = [](int batch, int length, bool small_pages, int query_len = 1) {
+    return detail::why_generic_is_faster({.type            = DType::fp16,
+                                          .group           = 16,
+                                          .head_dim        = 128,
+                                          .max_query_len   = query_len,
+                                          .paged           = true,
+                                          .small_pages     = small_pages,
+                                          .rows            = batch * 4,
+                                          .max_seq_len     = length,
+                                          .capacity_tokens = std::int64_t(batch) * length,
+                                          .num_kv_heads    = 4,
+                                          .sm              = 90,
+                                          .num_sms         = 132}) != nullptr;
+  };
+  EXPECT_TRUE(generic(32, 1024, true));
+  EXPECT_FALSE(generic(32, 8192, true));
+  EXPECT_FALSE(generic(32, 1024, false));
+  EXPECT_FALSE(generic(32, 1024, true, 2));
 }
 
 }  // namespace
