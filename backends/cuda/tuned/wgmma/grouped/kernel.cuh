@@ -38,7 +38,7 @@ class Multiplier {
       again = true;
       attend_segment(cursor, count);
     }
-    if (Warpgroups == 2 && group_ == 0) wait_for_turn(0);  // the one that is left
+    if (Warpgroups == 2 && group_ == 0) wait_for_turn(0);  // the last turn that was given
   }
 
  private:
@@ -128,13 +128,14 @@ class Multiplier {
     release_tile();
   }
 
-  /// Adds all tiles of a segment. Two warpgroups take turns at the matrix units: one starts the products of its next
-  /// keys and of its last values together, and computes a softmax while they, and then those of the other, run
-  /// (FlashAttention-3, sections 3.1 and 3.2).
+  /// Adds all tiles of a segment. Two warpgroups take turns at the matrix units. In its turn a warpgroup starts two
+  /// products: that with the keys of the next tile, and that with the values of the tile before. Then it computes the
+  /// softmax of the next tile, while the matrix units work on its values and on the products of the other warpgroup
+  /// (FlashAttention-3: Shah et al., 2024, sections 3.1 and 3.2).
   PAGODA_DEVICE void add_tiles_in_turns(const SegmentScores<Args>& scores, const Segment& s, int count, float (&max)[2],
                                         float (&sum)[2], float (&o)[D / 2]) {
     const bool turns = !Args::ragged || both_multiply_;
-    // With queries in registers products read half as much of shared memory.
+    // With queries in registers the products with keys read half as many bytes of shared memory.
     [[maybe_unused]] std::uint32_t q[D / 16][4];
     if constexpr (Args::in_passes) {
 #pragma unroll
