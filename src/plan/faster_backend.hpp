@@ -43,15 +43,23 @@ constexpr const char* why_generic_is_faster_for_rows(const DecodeBounds& d) {
   return nullptr;
 }
 
+constexpr std::int64_t batch_of(const DecodeBounds& d) { return d.rows / std::max(d.num_kv_heads, 1); }
+/// Tokens of all sequences.
+constexpr std::int64_t tokens_of(const DecodeBounds& d) {
+  return std::min(batch_of(d) * d.max_seq_len, d.capacity_tokens);
+}
+/// Keys and values to read, for each multiprocessor.
+constexpr double megabytes_per_sm(const DecodeBounds& d) {
+  return static_cast<double>(tokens_of(d)) * d.num_kv_heads * 2 * d.head_dim / dims_per_element(d.type) *
+         size_of(d.type) * 1e-6 / std::max(d.num_sms, 1);
+}
+
 /// The same for more than 8 query heads to a kv head, measured on H200s with 16 heads, one query token and small pages:
 /// with 0.5 MB for each multiprocessor the generic kernel took 22.3 us and the hand-tuned one 24.3, with 4 MB 140 and
 /// 132.
 constexpr const char* why_generic_is_faster_for_many_heads(const DecodeBounds& d) {
-  const std::int64_t tokens = std::min(d.rows * d.max_seq_len, d.capacity_tokens * d.num_kv_heads);
-  const double megabytes    = static_cast<double>(tokens) * 2 * d.head_dim * size_of(d.type) * 1e-6;
-  if (d.small_pages && d.max_query_len == 1 && !d.changes_scores && !d.fixed_splits &&
-      megabytes <= 1.0 * std::max(d.num_sms, 1))
-    return "small batches in small pages";
+  if (d.small_pages && d.max_query_len == 1 && !d.changes_scores && !d.fixed_splits && megabytes_per_sm(d) <= 1)
+    return "small batches of many query heads in small pages";
   return nullptr;
 }
 
@@ -70,7 +78,8 @@ constexpr const char* why_generic_is_faster_for_many_heads(const DecodeBounds& d
 /// options cost the generic kernel up to half of its speed with fp8 and up to 14% with other types, and the hand-tuned
 /// ones 13% with fp8 and 7% with other types below 60 us, 3% above; they were measured with four query heads to a kv
 /// head. With more than 8 query rows to a kv head the generic kernel takes 1.0 to 3.8 times as long, with score options
-/// and without. Other cards were not measured, and neither was cu_seqlens_q: the rule is the same with it.
+/// and without (but see small pages above). Other cards were not measured, and neither was cu_seqlens_q: the rule is
+/// the same with it.
 ///
 /// With fixed splits the answer must follow from the shape alone, not from the batch or the bounds of a plan.
 constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
@@ -82,14 +91,10 @@ constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
   // With sinks, generic decodes of fp8 take as long as without, and those of fp32 up to 10% longer.
   const bool tuned_options = d.type == DType::fp8_e4m3 ? d.changes_tokens : d.changes_scores && !fp32_of_many_heads;
   if (d.max_query_len > 1 || tuned_options) return nullptr;
-  const std::int64_t batch  = d.rows / std::max(d.num_kv_heads, 1);
-  const std::int64_t tokens = std::min(batch * d.max_seq_len, d.capacity_tokens);
   // If the cache cannot hold max_seq_len tokens of every sequence, lengths are assumed to be uneven.
-  const bool even               = tokens >= batch * d.max_seq_len * 9 / 10;
-  const double sms              = std::max(d.num_sms, 1);
-  const double rows_per_sm      = static_cast<double>(d.rows) / sms;
-  const double megabytes_per_sm = static_cast<double>(tokens) * d.num_kv_heads * 2 * d.head_dim /
-                                  dims_per_element(d.type) * size_of(d.type) * 1e-6 / sms;
+  const bool even               = tokens_of(d) >= batch_of(d) * d.max_seq_len * 9 / 10;
+  const double rows_per_sm      = static_cast<double>(d.rows) / std::max(d.num_sms, 1);
+  const double megabytes_per_sm = detail::megabytes_per_sm(d);
   if (!even) return d.type == DType::fp8_e4m3 && d.group == 1 && megabytes_per_sm >= 12 ? "large fp8 caches" : nullptr;
 
   const bool whole      = rows_per_sm >= 1.5;                    // rows are not split

@@ -103,7 +103,7 @@ TEST(DefaultBackend, IsNeverMuchSlowerThanTheOther) {
   EXPECT_LT(generic_chosen, compared / 3);
 }
 
-// 16 query heads to a kv head; no committed row has small pages (bench/NOTES.md, "Small pages and many query rows").
+// No committed row has 16 query heads to a kv head in small pages (bench/NOTES.md, "Small pages and many query rows").
 TEST(DefaultBackend, ManyHeadsInSmallPages) {
   const auto generic = [](int batch, int length, bool small_pages, int query_len = 1) {
     return detail::why_generic_is_faster({.type            = DType::fp16,

@@ -136,11 +136,12 @@ inline void allow_shared_memory(const void* kernel, int bytes) {
 }
 
 /// The blocks of a launch. `per_head` blocks that share the query rows of a kv head, a team, are neighbors. The blocks
-/// of a cluster are of as many teams.
+/// of a cluster are of as many teams. Where passes run side by side (wgmma/passes.hpp), a team is a block for each of
+/// them, and the y of the grid is the pass.
 struct LaunchGrid {
   std::int64_t teams;
   int per_head = 1, cluster = 1;
-  int side_by_side = 1;  ///< blocks in the place of each team, if per_head is 1 (wgmma/passes.hpp)
+  int side_by_side = 1;  ///< only if per_head and cluster are 1
 
   dim3 extents() const {
     if (per_head == 1) return {static_cast<unsigned>(teams), static_cast<unsigned>(side_by_side)};

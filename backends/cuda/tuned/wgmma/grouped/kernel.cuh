@@ -53,16 +53,15 @@ class Multiplier {
     sync_block<num_threads>();
     float max[2] = {initial_max, initial_max}, sum[2] = {0, 0}, o[1][D / 2];
     const SegmentScores<Args> scores(args_, s, row_);
+    int rows = args_.rows_bound;
     if constexpr (Args::ragged) {
-      const int rows = num_rows(args_, entry_of(args_, s.batch));
-      active_        = row_ - (lane_ >> 2) < rows;
-      multiplies_    = group_ * tile_rows < rows;
-      both_multiply_ = rows > tile_rows;
+      rows    = num_rows(args_, entry_of(args_, s.batch));
+      active_ = row_ - (lane_ >> 2) < rows;
     }
     if constexpr (Warpgroups == 1) {
       for (int i = 0; i < count; ++i) add_tile(scores, scores.tile(s.first_tile + i * s.tile_step), i, max, sum, o[0]);
-    } else if (!Args::ragged || multiplies_) {
-      add_tiles_in_turns(scores, s, count, max, sum, o[0]);
+    } else if (!Args::ragged || group_ * tile_rows < rows) {
+      add_tiles_in_turns(scores, s, count, !Args::ragged || rows > tile_rows, max, sum, o[0]);
     } else {
       pass_tiles(scores, s, count);
     }
@@ -131,10 +130,9 @@ class Multiplier {
   /// Adds all tiles of a segment. Two warpgroups take turns at the matrix units. In its turn a warpgroup starts two
   /// products: that with the keys of the next tile, and that with the values of the tile before. Then it computes the
   /// softmax of the next tile, while the matrix units work on its values and on the products of the other warpgroup
-  /// (FlashAttention-3: Shah et al., 2024, sections 3.1 and 3.2).
-  PAGODA_DEVICE void add_tiles_in_turns(const SegmentScores<Args>& scores, const Segment& s, int count, float (&max)[2],
-                                        float (&sum)[2], float (&o)[D / 2]) {
-    const bool turns = !Args::ragged || both_multiply_;
+  /// (FlashAttention-3: Shah et al., 2024, sections 3.1 and 3.2). turns: the other warpgroup has rows, too.
+  PAGODA_DEVICE void add_tiles_in_turns(const SegmentScores<Args>& scores, const Segment& s, int count, bool turns,
+                                        float (&max)[2], float (&sum)[2], float (&o)[D / 2]) {
     // With queries in registers the products with keys read half as many bytes of shared memory.
     [[maybe_unused]] std::uint32_t q[D / 16][4];
     if constexpr (Args::in_passes) {
@@ -246,9 +244,7 @@ class Multiplier {
   /// product, which costs 6% at 128 query rows.
   volatile int* const cleared_;
   const int group_, row_, lane_, column_;
-  bool active_;                ///< the warp has rows of the segment's entry
-  bool multiplies_    = true;  ///< the warpgroup has
-  bool both_multiply_ = true;  ///< both warpgroups have
+  bool active_;  ///< the warp has rows of the segment's entry
   Ring<Shared::num_stages> used_;
 };
 
