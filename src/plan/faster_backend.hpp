@@ -32,17 +32,6 @@ constexpr std::int64_t max_visible_tokens(const AttentionOptions& o, std::int64_
   return std::min(max_seq_len, std::int64_t(o.window_left) + 1 + o.num_initial_tokens);
 }
 
-/// The same as below for rows of fp8_ds_mla, measured on H200s with 16 to 128 query heads. The hand-tuned kernel makes
-/// tiles of bf16, which takes it as long for one query row as for 64; it starts sooner and merges splits faster.
-constexpr const char* why_generic_is_faster_for_rows(const DecodeBounds& d) {
-  const int query_rows      = d.group * d.max_query_len;
-  const std::int64_t tokens = std::min(d.rows * d.max_seq_len, d.capacity_tokens);
-  const double per_sm       = static_cast<double>(tokens) / std::max(d.num_sms, 1);
-  if (query_rows <= 16 && per_sm >= 800) return "large fp8_ds_mla caches with up to 16 query rows";
-  if (query_rows <= 32 && per_sm >= 1800) return "large fp8_ds_mla caches with up to 32 query rows";
-  return nullptr;
-}
-
 constexpr std::int64_t batch_of(const DecodeBounds& d) { return d.rows / std::max(d.num_kv_heads, 1); }
 /// Tokens of all sequences.
 constexpr std::int64_t tokens_of(const DecodeBounds& d) {
@@ -54,9 +43,20 @@ constexpr double megabytes_per_sm(const DecodeBounds& d) {
          size_of(d.type) * 1e-6 / std::max(d.num_sms, 1);
 }
 
-/// The same for more than 8 query heads to a kv head, measured on H200s with 16 heads, one query token and small pages:
-/// with 0.5 MB for each multiprocessor the generic kernel took 22.3 us and the hand-tuned one 24.3, with 4 MB 140 and
-/// 132.
+/// The same as below for rows of fp8_ds_mla, measured on H200s with 16 to 128 query heads. The hand-tuned kernel makes
+/// tiles of bf16, which takes it as long for one query row as for 64; it starts sooner and merges splits faster.
+constexpr const char* why_generic_is_faster_for_rows(const DecodeBounds& d) {
+  const int query_rows      = d.group * d.max_query_len;
+  const std::int64_t tokens = std::min(d.rows * d.max_seq_len, d.capacity_tokens);
+  const double per_sm       = static_cast<double>(tokens) / std::max(d.num_sms, 1);
+  if (query_rows <= 16 && per_sm >= 800) return "large fp8_ds_mla caches with up to 16 query rows";
+  if (query_rows <= 32 && per_sm >= 1800) return "large fp8_ds_mla caches with up to 32 query rows";
+  return nullptr;
+}
+
+/// The same as below for more than 8 query heads to a kv head, measured on H200s with 16 heads, one query token and
+/// small pages: with 0.5 MB for each multiprocessor the generic kernel took 22.3 us and the hand-tuned one 24.3, with 4
+/// MB 140 and 132.
 constexpr const char* why_generic_is_faster_for_many_heads(const DecodeBounds& d) {
   if (d.small_pages && d.max_query_len == 1 && !d.changes_scores && !d.fixed_splits && megabytes_per_sm(d) <= 1)
     return "small batches of many query heads in small pages";
