@@ -41,7 +41,7 @@ class ListDivisionOf : public ::testing::Test {
     std::vector<int> position;
     int total = 0;
     for (const Work& h : heads) position.push_back(total), total += h.units;
-    const ListDivision division = ListDivision::of(total, max_owners, Kernel::min_units);
+    const WorkDivision division = WorkDivision::of(total, max_owners, Kernel::min_units);
     std::vector<std::vector<Part>> parts(heads.size());
     for (int owner = 0; owner < max_owners; ++owner) {
       const int begin = division.begin(owner);

@@ -16,7 +16,7 @@ PAGODA_DEVICE Work work_of(const Args& args, const EntryView& view) {
 
 /// Where a share begins.
 struct ListStart {
-  ListDivision division;
+  WorkDivision division;
   int entry;                ///< the entry in which it begins; the number of entries if the share is empty
   int before;               ///< units before this entry
   int owner;                ///< among all owners
@@ -143,7 +143,7 @@ class ListScan {
     int* const found        = sums() + Threads / 32 * Roles::count;
     const int heads_at_once = single_ ? 1 : blocks.heads_at_once, total = totals_[Role];
     const int owners            = blocks.workers / heads_at_once;
-    const ListDivision division = ListDivision::of(total / heads_at_once, blocks.count * owners, blocks.min_units);
+    const WorkDivision division = WorkDivision::of(total / heads_at_once, blocks.count * owners, blocks.min_units);
     const int first_owner       = (static_cast<int>(blockIdx.x) - blocks.first) * owners;
     if (static_cast<int>(threadIdx.x) < owners &&
         division.begin(first_owner + static_cast<int>(threadIdx.x)) * heads_at_once >= total)
@@ -291,7 +291,7 @@ class ListWalk {
     head_                = kv_head >= 0 ? kv_head : first_head_;
   }
 
-  ListDivision division_;
+  WorkDivision division_;
   int owner_, heads_at_once_, first_head_;
   int first_ = 0;     ///< entry of lane 0
   Entry lane_raw_{};  ///< the lane's entry

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/cuda/tuned/common/cost_model.hpp"
+#include "backends/cuda/tuned/common/work_division.hpp"
 
 /// The work of a list of entries, and its division. A *batch head* is an entry and one of its kv heads. A *share* is a
 /// run of batch heads, of which the first and the last may be split. Each *owner* of a share carries it out alone: a
-/// block of the wgmma kernels, a warp of the warp kernels.
+/// block of the wgmma kernels, a warp of the warp kernels (WorkDivision).
 namespace pagoda::tuned {
 
 /// The work of a batch head, counted in units: reading UnitTokens tokens of one kv head. Its units are those of its
@@ -38,29 +38,6 @@ struct ListHeadWork {
   }
 };
 
-/// Divides `total` units, fewer than 2^31, evenly among owners. A share has at least min_units, so that two owners
-/// never split a batch head at the same tile: min_units is at least the units of two tiles. Owners from `owners` on
-/// have none.
-struct ListDivision {
-  int owners, units_per_owner;
-  int longer_shares;  ///< the first shares, which have one unit more
-
-  PAGODA_HOST_DEVICE static constexpr ListDivision of(int total, int max_owners, int min_units) {
-    const int fit    = total / min_units;
-    const int owners = fit < 1 ? 1 : fit < max_owners ? fit : max_owners;
-    return {owners, total / owners, total % owners};
-  }
-  PAGODA_HOST_DEVICE constexpr int begin(int owner) const {
-    const int o = owner < owners ? owner : owners;
-    return units_per_owner * o + (o < longer_shares ? o : longer_shares);
-  }
-  /// The owner of the unit, which must be less than `total`.
-  PAGODA_HOST_DEVICE constexpr int owner_of(int unit) const {
-    const int in_longer = (units_per_owner + 1) * longer_shares;
-    return unit < in_longer ? unit / (units_per_owner + 1) : longer_shares + (unit - in_longer) / units_per_owner;
-  }
-};
-
 /// What an owner does of a batch head.
 struct HeadShare {
   bool any, last;            ///< last: the owner has no later batch heads
@@ -70,7 +47,7 @@ struct HeadShare {
 
   /// position: units before the batch head.
   template <class Work>
-  PAGODA_HOST_DEVICE static constexpr HeadShare of(const Work& work, int position, const ListDivision& division,
+  PAGODA_HOST_DEVICE static constexpr HeadShare of(const Work& work, int position, const WorkDivision& division,
                                                    int owner) {
     const int begin = division.begin(owner) - position, end = division.begin(owner + 1) - position;
     const int first_split = work.first_split(), end_splits = work.end_splits();

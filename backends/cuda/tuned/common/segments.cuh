@@ -3,6 +3,7 @@
 
 #include "backends/cuda/ptx.cuh"
 #include "backends/cuda/tuned/common/args.hpp"
+#include "backends/cuda/tuned/common/work_division.hpp"
 #include "src/kernel/entry.hpp"
 #include "src/plan/team_count.hpp"
 
@@ -102,15 +103,63 @@ class SequenceLengths {
   Length loaded_[loads]      = {};
 };
 
+/// A batch head, and where it lies in the work of a batch: the tiles of all batch heads, one after another, and behind
+/// those of each its price. This is what starting and ending a batch head costs, in tiles. Without it, blocks with many
+/// short sequences would end last.
+template <int TileTokens, int Price>
+struct BatchHeadPlace {
+  int batch = 0, head = 0;
+  int start = 0;  ///< work before it
+
+  PAGODA_DEVICE static int work_of(int tokens) { return tokens > 0 ? num_tiles<TileTokens>(tokens) + Price : 0; }
+  /// The work of the batch is fewer than 2^31 tiles.
+  template <class Args>
+  PAGODA_DEVICE static int all_work(const Args& args, const BatchTotals& totals) {
+    return (totals.tiles + totals.sequences * Price) * args.num_kv_heads.value;
+  }
+  /// The batch head that has a unit of the work. All lanes call it.
+  template <class Args>
+  PAGODA_DEVICE static BatchHeadPlace find(const Args& args, int lane, int unit) {
+    const int heads = args.num_kv_heads.value;
+    for (int first = 0, before = 0;; first += 32) {  // before: work of earlier sequences
+      const int mine = first + lane < args.batch ? work_of(entry_of(args, first + lane).tokens) * heads : 0;
+      int sum        = mine;
+#pragma unroll
+      for (int d = 1; d < 32; d *= 2) {
+        const int other = __shfl_up_sync(~0u, sum, d);
+        if (lane >= d) sum += other;
+      }
+      const unsigned beyond = __ballot_sync(~0u, before + sum > unit);
+      if (beyond != 0) {
+        const int which = __ffs(beyond) - 1, count = __shfl_sync(~0u, mine, which), work = count / heads;
+        before += __shfl_sync(~0u, sum, which) - count;
+        const int head = (unit - before) / work;
+        return {first + which, head, before + head * work};
+      }
+      before += __shfl_sync(~0u, sum, 31);
+    }
+  }
+  /// Goes to the next batch head with tokens, which there must be. tokens: of this one.
+  template <class Args>
+  PAGODA_DEVICE void next(const Args& args, int tokens) {
+    start += work_of(tokens);
+    if (++head < args.num_kv_heads.value) return;
+    head = 0;
+    do ++batch;
+    while (entry_of(args, batch).tokens == 0);
+  }
+};
+
 /// Walks the segments of a block, one after another. There are two ways to divide a batch:
 ///  - equal splits, for even batches: each batch head is divided into args.num_splits splits, and split s has every
 ///    num_splits-th tile from s on. The place of a tile follows from its number alone, before any length is known.
 ///    Batch heads beyond one for each block follow in further rounds.
-///  - stream-K (Osama et al., 2023), for any lengths: the tiles of all batch heads, one after another, are divided into
+///  - stream-K (Osama et al., 2023), for any lengths: the work of all batch heads, one after another, is divided into
 ///    as many runs as there are blocks.
-/// Warps: warps over which a block's tiles are distributed. BlocksPerHead: blocks that walk as one because they share
-/// the query rows of each kv head. They differ in the y of the grid; without such blocks the grid has only an x.
-template <int Warps, int TileTokens, int BlocksPerHead = 1>
+/// Warps: warps over which a block's tiles are distributed. Price: see BatchHeadPlace. BlocksPerHead: blocks that walk
+/// as one because they share the query rows of each kv head. They differ in the y of the grid; without such blocks the
+/// grid has only an x.
+template <int Warps, int TileTokens, int Price, int BlocksPerHead = 1>
 class SegmentWalk {
  public:
   using Segment = tuned::Segment<TileTokens>;
@@ -129,39 +178,14 @@ class SegmentWalk {
     w.split_ = block() - w.start_ * args.num_splits.value;
     return w;
   }
-  /// tiles: tiles of all sequences, for one kv head.
   template <class Args>
-  PAGODA_DEVICE static SegmentWalk stream_k(const Args& args, int warp, int lane, int tiles) {
+  PAGODA_DEVICE static SegmentWalk stream_k(const Args& args, int warp, int lane, const BatchTotals& totals) {
     SegmentWalk w(warp);
-    const int heads = args.num_kv_heads.value, all = tiles * heads;
-    w.split_             = -1;
-    w.tiles_per_block_   = all / num_blocks();
-    w.num_longer_blocks_ = all - w.tiles_per_block_ * num_blocks();
-    w.tile_              = w.tiles_per_block_ * block() + min(block(), w.num_longer_blocks_);
-    w.end_               = w.tile_ + w.tiles_per_block_ + (block() < w.num_longer_blocks_);
-    if (w.tile_ == w.end_) return w;
-    int before = 0;  // tiles of earlier sequences
-    for (int first = 0;; first += 32) {
-      const int mine =
-          first + lane < args.batch ? num_tiles<TileTokens>(entry_of(args, first + lane).tokens) * heads : 0;
-      int sum = mine;
-#pragma unroll
-      for (int d = 1; d < 32; d *= 2) {
-        const int other = __shfl_up_sync(~0u, sum, d);
-        if (lane >= d) sum += other;
-      }
-      const unsigned beyond = __ballot_sync(~0u, before + sum > w.tile_);
-      if (beyond != 0) {
-        const int which = __ffs(beyond) - 1, count = __shfl_sync(~0u, mine, which);
-        before += __shfl_sync(~0u, sum, which) - count;
-        w.batch_     = first + which;
-        const int nt = count / heads;
-        w.head_      = (w.tile_ - before) / nt;
-        w.start_     = before + w.head_ * nt;
-        return w;
-      }
-      before += __shfl_sync(~0u, sum, 31);
-    }
+    w.split_    = -1;
+    w.division_ = WorkDivision::of(Place::all_work(args, totals), num_blocks(), 1);
+    w.at_ = w.division_.begin(block()), w.end_ = w.division_.begin(block() + 1);
+    if (w.at_ < w.end_) w.place_ = Place::find(args, lane, w.at_);
+    return w;
   }
 
   /// Finds the next segment. Returns false if there is none.
@@ -173,6 +197,8 @@ class SegmentWalk {
   }
 
  private:
+  using Place = BatchHeadPlace<TileTokens, Price>;
+
   PAGODA_DEVICE explicit SegmentWalk(int warp) : warp_(warp) {}
 
   template <class Args>
@@ -194,45 +220,36 @@ class SegmentWalk {
 
   template <class Args>
   PAGODA_DEVICE bool next_stream_k(const Args& args, Segment& s) {
-    if (tile_ >= end_) return false;
-    s.batch = batch_, s.head = head_;
-    set_entry(s, entry_of(args, batch_));
-    const int nt = num_tiles<TileTokens>(s.len), begin = tile_ - start_;
-    s.first_tile     = begin + warp_;
-    s.tile_step      = Warps;
-    s.tile_limit     = min(nt, end_ - start_);
-    s.has_first_tile = begin == 0;
-    s.first_block = s.last_block = block();
-    if (begin > 0 || s.tile_limit < nt) s.first_block = block_of(start_), s.last_block = block_of(start_ + nt - 1);
-    tile_ = start_ + s.tile_limit;
-    if (s.tile_limit == nt && tile_ < end_) {
-      start_ += nt;
-      if (++head_ == args.num_kv_heads.value) {
-        head_ = 0;
-        do ++batch_;
-        while (entry_of(args, batch_).tokens == 0);
-      }
+    while (at_ < end_) {
+      s.batch = place_.batch, s.head = place_.head;
+      set_entry(s, entry_of(args, s.batch));
+      const int nt = num_tiles<TileTokens>(s.len), start = place_.start, begin = at_ - start;
+      s.first_tile     = begin + warp_;
+      s.tile_step      = Warps;
+      s.tile_limit     = min(nt, end_ - start);
+      s.has_first_tile = begin == 0;
+      s.first_block = s.last_block = block();
+      if (begin > 0 || s.tile_limit < nt)
+        s.first_block = division_.owner_of(start), s.last_block = division_.owner_of(start + nt - 1);
+      at_ = min(start + Place::work_of(s.len), end_);
+      if (at_ < end_) place_.next(args, s.len);
+      if (begin < s.tile_limit) return true;  // otherwise the block has a part of the price only
     }
-    return true;
+    return false;
   }
   PAGODA_DEVICE static void set_entry(Segment& s, const EntryView& entry) {
     s.sequence = entry.sequence, s.len = entry.tokens;
-  }
-  PAGODA_DEVICE int block_of(int tile) const {
-    const int bounds = (tiles_per_block_ + 1) * num_longer_blocks_;
-    return tile < bounds ? tile / (tiles_per_block_ + 1) : num_longer_blocks_ + (tile - bounds) / tiles_per_block_;
   }
 
   static constexpr int beyond_all = 1 << 28;  ///< batch heads
 
   int warp_;
-  int start_ = 0;   ///< position of the batch head; equal splits: its index; stream-K: its first tile
+  int start_ = 0;   ///< equal splits only: index of the batch head
   int split_ = -1;  ///< equal splits only; negative: stream-K
-  // Stream-K. Tiles are counted over all batch heads.
-  int tile_ = 0, end_ = 0;     ///< the block's next tile, and the one behind its last
-  int tiles_per_block_   = 0;  ///< one more in the first num_longer_blocks_ blocks
-  int num_longer_blocks_ = 0;
-  int batch_ = 0, head_ = 0;
+  // Stream-K only.
+  WorkDivision division_{};
+  Place place_;
+  int at_ = 0, end_ = 0;  ///< the block's work that is left
 };
 
 }  // namespace pagoda::tuned

@@ -90,7 +90,7 @@ PAGODA_DEVICE void store_empty_sequences(const Args& args, int num_quads) {
 template <Type T, int D, int QueryRows, class Copies, int Warps, int Stages, class Args>
 PAGODA_DEVICE void decode_block(const Args& args) {
   using TileShape = Tile<T, D>;
-  using Walk      = SegmentWalk<Warps, tile_tokens>;
+  using Walk      = SegmentWalk<Warps, tile_tokens, stream_price_tiles(Copies::size)>;
   using Rows      = RowsOf<T, D, QueryRows, Copies::size.heads>;
   extern __shared__ __align__(1024) char memory[];
   const SharedLayout layout = shared_layout(Copies::size, D, args.group_size, Warps, Stages);
@@ -120,16 +120,22 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   Ring<Stages> issued, used;
   if (!stream_k) producer.skip_empty_segments(args, lane);
 
-  // Fills the ring, twice if the batch turns out to be uneven: the copies for equal splits are then discarded.
+  // Fills the ring. The lengths arrive soon after the first stage has been asked for. If the batch turns out to be
+  // uneven, this stage is discarded, and the ring is filled with tiles of the stream.
+  bool any_empty = false;
 #pragma unroll 1
   for (bool restart = stream_k;; restart = true) {
     if (restart) [[unlikely]] {
-      walk = producer.walk = Walk::stream_k(args, warp, lane, lengths.count<tile_tokens>(args, lane).tiles);
+      const BatchTotals totals = lengths.count<tile_tokens>(args, lane);
+      any_empty                = totals.sequences < args.batch;
+      walk = producer.walk = Walk::stream_k(args, warp, lane, totals);
       producer.next_segment(args, lane);
       producer.skip_empty_segments(args, lane);
       any = walk.next(args, s);
-      if (any) load_queries(args, s, rows);
+      if (any && !programmatic) load_queries(args, s, rows);
+      copies.drain(used, issued);
     }
+    bool is_uneven = false;
 #pragma unroll 1
     for (int i = 0; i < Stages || programmatic;) {
       // A programmatic launch waits for the previous kernel before it copies tokens that this one may write, or at the
@@ -141,12 +147,15 @@ PAGODA_DEVICE void decode_block(const Args& args) {
         if (any) load_queries(args, s, rows);
         continue;
       }
+      if (i == 1 && !stream_k && !args.single_sequence && !lengths.count<tile_tokens>(args, lane).even) {
+        is_uneven = true;
+        break;
+      }
       producer.copy_next_tile(args, copies, issued, lane);
       ++i;
     }
-    if (stream_k || args.single_sequence || lengths.count<tile_tokens>(args, lane).even) break;
+    if (!is_uneven) break;
     stream_k = true;
-    copies.drain(used, issued);
   }
 
   const int num_quads = args.group_size * quads_per_row<D>;
@@ -161,25 +170,26 @@ PAGODA_DEVICE void decode_block(const Args& args) {
     add_tiles(args, s, end, ring, rows, producer, copies, issued, used, lane);
     if (again) sync_warps<Warps>();  // all warps have read the states of the segment before
     rows.store(states + warp * 8, values + warp * args.group_size * value_stride<D>, value_stride<D>, args.group_size);
-    sync_warps<Warps>();
     QuadPartial* const to = whole ? nullptr : partials_of(args, s, num_quads);
+    if (!whole) (s.has_first_tile ? begun : continued) = {s.batch, s.head, s.first_block, last};
+    const int batch = s.batch, head = s.head;
+    any = walk.next(args, s);
+    if (any) load_queries(args, s, rows);  // they arrive while the warps merge
+    sync_warps<Warps>();
     for (int i = threadIdx.x; i < num_quads; i += Warps * 32) {
       const QuadState x = merge_warps<D, Warps>(args.group_size, i, values, states);
       if (whole)
-        store_output(args, s.batch, s.head, i / quads_per_row<D>, i % quads_per_row<D>, x);
+        store_output(args, batch, head, i / quads_per_row<D>, i % quads_per_row<D>, x);
       else
         publish(place_of(to + i), x);
     }
-    if (!whole) (s.has_first_tile ? begun : continued) = {s.batch, s.head, s.first_block, last};
     again = true;
-    any   = walk.next(args, s);
-    if (any) load_queries(args, s, rows);
   }
 
   // All of the block's own partial results have been published before it waits for others'.
   if (continued.any()) join_slice<Warps>(args, continued, num_quads, quads_per_row<D>, warp, lane);
   if (begun.any()) join_slice<Warps>(args, begun, num_quads, quads_per_row<D>, warp, lane);
-  if (stream_k) store_empty_sequences<D, Warps>(args, num_quads);
+  if (any_empty) store_empty_sequences<D, Warps>(args, num_quads);
 }
 
 /// An architecture that lacks what a kernel needs gets no code for it, and the host never launches it there (Device,

@@ -136,6 +136,9 @@ constexpr LaunchShape equal_splits(int warps, std::int64_t batch_heads, std::int
   return {static_cast<int>(blocks), static_cast<int>(num_splits), false, warps, us};
 }
 
+/// What starting and ending a batch head costs in stream-K, in tiles of a block: as much as reading 96 KB.
+PAGODA_HOST_DEVICE constexpr int stream_price_tiles(TileBytes tile) { return 98304 / tile.stage(); }
+
 /// Stream-K with the largest blocks that fit.
 constexpr LaunchShape stream_k(std::int64_t batch_heads, std::int64_t tiles, TileBytes tile, int head_dim,
                                int group_size, const Device& d) {

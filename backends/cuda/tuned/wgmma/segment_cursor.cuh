@@ -13,7 +13,7 @@ using Segment = tuned::Segment<tile_tokens>;
 template <int BlocksPerHead>
 class SegmentCursor {
  public:
-  using Walk = SegmentWalk<1, tile_tokens, BlocksPerHead>;
+  using Walk = SegmentWalk<1, tile_tokens, stream_price_tiles, BlocksPerHead>;
   Segment segment;
   bool valid           = false;  ///< `segment` is a segment of the block
   int last_split_block = 0;      ///< last block that has a split of the batch head
@@ -29,7 +29,7 @@ class SegmentCursor {
     bool changed = false;
     if (stream_k_ || !(args.single_sequence || lengths_.template count<tile_tokens>(args, lane).even)) [[unlikely]] {
       stream_k_ = changed = true;
-      walk_               = Walk::stream_k(args, 0, lane, lengths_.template count<tile_tokens>(args, lane).tiles);
+      walk_               = Walk::stream_k(args, 0, lane, lengths_.template count<tile_tokens>(args, lane));
       valid               = walk_.next(args, segment);
     }
     check_split();

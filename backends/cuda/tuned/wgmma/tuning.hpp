@@ -15,6 +15,9 @@ inline constexpr int tile_rows   = 64;  ///< query rows of a warpgroup's product
 inline constexpr int tile_tokens = 64;
 inline constexpr int max_rows    = 2 * tile_rows;
 
+/// What starting and ending a batch head costs in stream-K, in tiles of a block.
+inline constexpr int stream_price_tiles = 2;
+
 /// Instances of a kernel for batches.
 enum class Instance {
   equal,       ///< every entry has the same number of query tokens

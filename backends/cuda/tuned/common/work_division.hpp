@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/tuned/common/cost_model.hpp"
+
+namespace pagoda::tuned {
+
+/// Divides `total` units of work, fewer than 2^31, evenly among owners. A share has at least min_units; owners from
+/// `owners` on have none. In a list min_units is at least the units of two tiles, so that two owners never split a
+/// batch head at the same tile.
+struct WorkDivision {
+  int owners, units_per_owner;
+  int longer_shares;  ///< the first shares, which have one unit more
+
+  PAGODA_HOST_DEVICE static constexpr WorkDivision of(int total, int max_owners, int min_units) {
+    const int fit    = total / min_units;
+    const int owners = fit < 1 ? 1 : fit < max_owners ? fit : max_owners;
+    return {owners, total / owners, total % owners};
+  }
+  PAGODA_HOST_DEVICE constexpr int begin(int owner) const {
+    const int o = owner < owners ? owner : owners;
+    return units_per_owner * o + (o < longer_shares ? o : longer_shares);
+  }
+  /// The owner of the unit, which must be less than `total`.
+  PAGODA_HOST_DEVICE constexpr int owner_of(int unit) const {
+    const int in_longer = (units_per_owner + 1) * longer_shares;
+    return unit < in_longer ? unit / (units_per_owner + 1) : longer_shares + (unit - in_longer) / units_per_owner;
+  }
+};
+
+}  // namespace pagoda::tuned
