@@ -6,6 +6,7 @@
 #include <pagoda/error.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <iterator>
 #include <set>
@@ -43,8 +44,8 @@ void add_row(std::vector<Case>& cases, DType type, Heads heads, int batch, int l
 }
 
 /// These lengths, and the same number of tokens divided evenly. The difference is the cost of the skew.
-void add_skewed(std::vector<Case>& cases, const std::vector<int>& lengths, const std::string& name) {
-  Case c        = uniform(DType::fp16, grouped, 1, 1, 16);
+void add_skewed(std::vector<Case>& cases, Heads heads, const std::vector<int>& lengths, const std::string& name) {
+  Case c        = uniform(DType::fp16, heads, 1, 1, 16);
   c.lengths     = lengths;
   c.length_name = name;
   cases.push_back(c);
@@ -53,6 +54,14 @@ void add_skewed(std::vector<Case>& cases, const std::vector<int>& lengths, const
     c.lengths[static_cast<std::size_t>(b)] = static_cast<int>(tokens * (b + 1) / n - tokens * b / n);
   c.length_name = name + "-even";
   cases.push_back(c);
+}
+
+/// Lengths from 64 to 4096 tokens, log-uniform, as chats have them.
+std::vector<int> mixed_lengths(int batch) {
+  constexpr double golden = 0.6180339887498949;  // its multiples are spread evenly
+  std::vector<int> lengths;
+  for (int b = 0; b < batch; ++b) lengths.push_back(static_cast<int>(std::exp2(6 + 6 * std::fmod(b * golden, 1.0))));
+  return lengths;
 }
 
 /// KV rows of these head_dims; the last one also off an aligned address.
@@ -174,9 +183,12 @@ std::vector<Case> device_cases() {
 
   std::vector<int> one_long(64, 512);
   one_long[0] = 131072;
-  add_skewed(cases, one_long, "one-long");
-  for (const int batch : {64, 256})
-    add_skewed(cases, {std::begin(conversation_lengths), std::begin(conversation_lengths) + batch}, "conversation");
+  add_skewed(cases, grouped, one_long, "one-long");
+  for (const int batch : {64, 256}) {
+    for (const Heads heads : {grouped, wide, Heads{64, 4}}) add_skewed(cases, heads, mixed_lengths(batch), "mixed");
+    const std::vector<int> conversation{std::begin(conversation_lengths), std::begin(conversation_lengths) + batch};
+    add_skewed(cases, grouped, conversation, "conversation");
+  }
 
   suite_s(DType::bf16);
   for (const auto& [heads, bar] :
