@@ -59,8 +59,9 @@ void add_skewed(std::vector<Case>& cases, Heads heads, const std::vector<int>& l
 /// Lengths from 64 to 4096 tokens, log-uniform, as chats have them.
 std::vector<int> mixed_lengths(int batch) {
   constexpr double golden = 0.6180339887498949;  // its multiples are spread evenly
-  std::vector<int> lengths;
-  for (int b = 0; b < batch; ++b) lengths.push_back(static_cast<int>(std::exp2(6 + 6 * std::fmod(b * golden, 1.0))));
+  std::vector<int> lengths(static_cast<std::size_t>(batch));
+  for (int b = 0; b < batch; ++b)
+    lengths[static_cast<std::size_t>(b)] = static_cast<int>(std::exp2(6 + 6 * std::fmod(b * golden, 1.0)));
   return lengths;
 }
 
