@@ -56,7 +56,7 @@ void add_skewed(std::vector<Case>& cases, Heads heads, const std::vector<int>& l
   cases.push_back(c);
 }
 
-/// Lengths from 64 to 4096 tokens, log-uniform, as chats have them.
+/// Lengths from 64 to 4096 tokens, log-uniform: short and long chats in one batch.
 std::vector<int> mixed_lengths(int batch) {
   constexpr double golden = 0.6180339887498949;  // its multiples are spread evenly
   std::vector<int> lengths(static_cast<std::size_t>(batch));

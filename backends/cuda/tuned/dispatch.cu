@@ -109,8 +109,9 @@ const char* why_not(const Problem& p, const Device& d) {
     return "rows of keys or values do not start on 16 bytes, or overlap";
   if (p.block_table && std::max(p.table_entries, p.table_row) >= std::int64_t(1) << 31)
     return "2^31 entries of block_table or more";
-  if (std::int64_t(is_list(p) ? p.list.num_entries : p.batch) * p.num_kv_heads >= std::int64_t(1) << 26)
-    return "2^26 rows or more";
+  // Stream-K counts a row as its tiles and up to 45 tiles more (stream_price_tiles), in 32 bits.
+  if (std::int64_t(is_list(p) ? p.list.num_entries : p.batch) * p.num_kv_heads >= std::int64_t(1) << 25)
+    return "2^25 rows or more";
   if (!is_wgmma(p, d) && !warp::fits(p, d)) return "the device has too little shared memory";
   return nullptr;
 }

@@ -3,9 +3,9 @@
 
 #include "backends/cuda/tuned/common/work_division.hpp"
 
-/// The work of a list of entries, and its division. A *batch head* is an entry and one of its kv heads. A *share* is a
-/// run of batch heads, of which the first and the last may be split. Each *owner* of a share carries it out alone: a
-/// block of the wgmma kernels, a warp of the warp kernels (WorkDivision).
+/// The work of a list of entries, and its shares. A *batch head* is an entry and one of its kv heads. A *share* is a
+/// run of batch heads, of which the first and the last may be split (WorkDivision). Each *owner* of a share carries it
+/// out alone: a block of the wgmma kernels, a warp of the warp kernels.
 namespace pagoda::tuned {
 
 /// The work of a batch head, counted in units: reading UnitTokens tokens of one kv head. Its units are those of its

@@ -21,9 +21,8 @@ struct FixedSegment : tuned::Segment<tile_tokens> {
 ///    block has a batch head, or if there are fewer of these, one of as many pieces of each as there are blocks for.
 ///    Batch heads beyond one for each block follow in further rounds. Neighboring blocks read neighboring kv heads of
 ///    the same tokens at the same time, and whole batch heads need no partial results.
-///  - otherwise evenly: the work of all batch heads, one after another, is divided among the blocks as in stream-K. A
-///  split
-///    belongs to the block that has its first tile.
+///  - otherwise evenly: the work of all batch heads, one after another, is divided among the blocks as in stream-K
+///    (BatchHeadPlace). A split belongs to the block that has its first tile.
 /// Either way the splits of a segment lie side by side, and copies run on across their ends.
 template <int Warps>
 class FixedSplitWalk {

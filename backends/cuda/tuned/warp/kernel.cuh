@@ -120,8 +120,9 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   Ring<Stages> issued, used;
   if (!stream_k) producer.skip_empty_segments(args, lane);
 
-  // Fills the ring. The lengths arrive soon after the first stage has been asked for. If the batch turns out to be
-  // uneven, this stage is discarded, and the ring is filled with tiles of the stream.
+  // Fills the ring. The lengths arrive soon after the first stage has been asked for, and are looked at then. If the
+  // batch turns out to be uneven, this stage is discarded, and the ring is filled with tiles of the stream.
+  static_assert(Stages > 1);
   bool any_empty = false;
 #pragma unroll 1
   for (bool restart = stream_k;; restart = true) {
