@@ -270,7 +270,7 @@ PAGODA_DEVICE void decode_block(const Args& args) {
   // With 64 dims all threads have enough.
   constexpr bool moves_registers = copying_threads(Warpgroups, Args::small_pages) == 128 && D == 128;
   if (warp >= compute_warps) {
-    if constexpr (moves_registers) decrease_registers<copier_registers>();
+    if constexpr (moves_registers) decrease_registers<copier_registers(Warpgroups, multiplier_registers(Warpgroups))>();
     if constexpr (Args::small_pages)
       return copy_tiles_by_lanes(args, cursor, shared, warp - compute_warps, lane);
     else if (warp == compute_warps)

@@ -294,13 +294,13 @@ class ListMultiplier {
 };
 
 /// Carries out the share of a block. A barrier of the block has followed `Memory::init`. Registers: of the threads that
-/// multiply, of 2 x 128, where two blocks of 256 threads run on a multiprocessor; 0: as compiled.
+/// multiply; 0: as compiled.
 template <Type T, int D, int Warpgroups, int Registers>
 PAGODA_DEVICE void carry_out_share(const ListArgs& args, const ListStart& start,
                                    const ListMemory<T, D, Warpgroups>& shared, int warp, int lane) {
   constexpr int compute_warps = compute_threads(Warpgroups) / 32;
   if (warp >= compute_warps) {
-    if constexpr (Registers > 0) decrease_registers<copier_registers>();
+    if constexpr (Registers > 0) decrease_registers<copier_registers(Warpgroups, Registers)>();
     if (warp == compute_warps) {
       ListWalk<HeadWork> walk(args, start, lane);
       copy_list_tiles(args, walk, shared, lane);

@@ -52,7 +52,7 @@ PAGODA_DEVICE void decode_mixed_list(const MixedArgs& args) {
       increase_registers<few_registers>();
       warp::carry_out_share<T, D, Stages, mixed_few_warps>(args.few, start, memory, warp, lane);
     } else {
-      decrease_registers<256 - few_registers>();
+      decrease_registers<copier_registers(1, few_registers)>();
     }
   }
 }

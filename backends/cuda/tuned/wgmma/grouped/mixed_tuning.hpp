@@ -14,7 +14,7 @@ inline constexpr int mixed_threads = 256;
 /// Warps that carry out entries of few rows: as many on a multiprocessor as in the kernel for such entries alone.
 inline constexpr int mixed_few_warps = 4;
 static_assert(mixed_few_warps * blocks_per_sm(1) == warp::list_warps);
-/// Registers of threads that multiply, in either role. The block's other threads have the rest of 2 x 128.
+/// Registers of threads that multiply, in either role.
 inline constexpr int many_registers = 176, few_registers = 232;
 
 /// Bytes of a tile of entries of few rows, and stages of the ring of a warp that carries them out.

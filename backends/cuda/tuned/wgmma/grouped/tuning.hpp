@@ -16,12 +16,17 @@ PAGODA_HOST_DEVICE constexpr int copying_threads(int warpgroups, bool small_page
 PAGODA_HOST_DEVICE constexpr int threads(int warpgroups, bool small_pages = false) {
   return compute_threads(warpgroups) + copying_threads(warpgroups, small_pages);
 }
-/// Registers of a thread that multiplies, and of one of the four warps that copy. A thread has 128 where two blocks of
-/// 256 threads run on a multiprocessor, and 168 in a block of 384.
-PAGODA_HOST_DEVICE constexpr int multiplier_registers(int warpgroups) { return warpgroups == 1 ? 168 : 208; }
-inline constexpr int copier_registers = 88;
 /// Blocks on a multiprocessor: while one block computes its softmax, another one multiplies.
 PAGODA_HOST_DEVICE constexpr int blocks_per_sm(int warpgroups) { return 2 / warpgroups; }
+/// Registers of a thread that multiplies, where four warps copy.
+PAGODA_HOST_DEVICE constexpr int multiplier_registers(int warpgroups) { return warpgroups == 1 ? 168 : 208; }
+/// Registers of a thread of the four warps that copy: what threads with `multiplier` registers leave of the block's.
+/// If they kept more, those threads would wait for their registers for ever (PTX ISA, setmaxnreg).
+PAGODA_HOST_DEVICE constexpr int copier_registers(int warpgroups, int multiplier) {
+  const int multiplying = compute_threads(warpgroups), all = multiplying + 128;
+  const int compiled = 65536 / (all * blocks_per_sm(warpgroups)) / 8 * 8;  // of each thread, as __launch_bounds__ says
+  return (all * compiled - multiplying * multiplier) / 128;
+}
 
 /// Bytes of a tile of keys, or of values.
 PAGODA_HOST_DEVICE constexpr int tile_bytes(int head_dim) { return tile_tokens / 8 * bytes_of_8_tokens(head_dim); }
