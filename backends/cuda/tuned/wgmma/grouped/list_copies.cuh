@@ -46,6 +46,11 @@ struct ListMemory {
   PAGODA_DEVICE int* rows(int unit) const { return reinterpret_cast<int*>(memory + layout.rows) + unit * unit_rows; }
   PAGODA_DEVICE int4* assignment(int i) const { return reinterpret_cast<int4*>(memory + layout.assignments) + 2 * i; }
   PAGODA_DEVICE PendingJoin* pending() const { return reinterpret_cast<PendingJoin*>(memory + layout.pending); }
+  /// Of a pending join: rows and flags as in Assignment::rows, then the row of the outputs of each query token. They
+  /// lie where the tiles were.
+  PAGODA_DEVICE int* joined_rows(int place) const {
+    return reinterpret_cast<int*>(memory + layout.ring) + place * (1 + Warpgroups * tile_rows);
+  }
   PAGODA_DEVICE volatile int* cleared(int i) const { return reinterpret_cast<int*>(memory + layout.cleared) + i; }
   PAGODA_DEVICE volatile int* end() const { return reinterpret_cast<int*>(memory + layout.end); }
   /// A tile's keys or values have been copied or converted to the slot.
@@ -83,7 +88,8 @@ struct ListMemory {
 };
 
 /// Copies all tiles of a block in the order of their use, across segments, with one warp. Each lane knows the location
-/// of eight tokens of every fourth tile, so page ids are looked up for four tiles at a time.
+/// of eight tokens of every fourth tile, so page ids are looked up for four tiles at a time, while the four before are
+/// copied. Only the first tile is copied before any other is looked up.
 template <Type T, int D, int Warpgroups>
 PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& walk, ListMemory<T, D, Warpgroups> shared,
                                    int lane) {
@@ -93,16 +99,18 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
   struct Copy {
     TokenLocation from;
     int head;
-    int eights;  ///< of the lane's tile; 0: there is no more tile
-    bool once;   ///< nobody else reads the tokens
+    int eights;       ///< of the lane's tile
+    bool once;        ///< nobody else reads the tokens
+    int tiles, most;  ///< fewer than `most`: there are no more
   };
   ListSegment s;
   int tile = 0, end = 0;
-  const auto find = [&] {  // the next four tiles
+  const auto find = [&](int most) {  // the next tiles, up to four
     Copy c{};
+    c.most       = most;
     int sequence = 0, copy = 0;
 #pragma unroll 1
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < most; ++i) {
       while (tile == end) {
         if (!walk.next(args, lane, s)) break;
         tile = s.share.first_tile, end = s.share.end_tile;
@@ -113,7 +121,7 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
         c.head = s.head, c.once = s.to_end;
         c.eights = min(tile_tokens / 8, (s.entry.tokens - tile * tile_tokens + 7) >> 3);
       }
-      ++tile;
+      ++tile, ++c.tiles;
     }
     __syncwarp();
     if (c.eights > 0) {
@@ -126,18 +134,13 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
   const std::uint64_t read_once = read_once_policy(), ordinary = ordinary_policy();
   Ring<Memory::copy_slots> to;
   [[maybe_unused]] int copied = 0;
-  for (Copy now = find();;) {
-    const Copy next = find();  // its page ids arrive while the tiles of `now` are copied
+  Copy now{};
 #pragma unroll 1
-    for (int i = 0; i < 4; ++i) {
+  for (int round = 0;; ++round) {
+    const Copy next = find(round == 0 ? 1 : round == 1 ? 0 : 4);  // its page ids arrive while `now` is copied
+#pragma unroll 1
+    for (int i = 0; i < now.tiles; ++i) {
       int eights = __shfl_sync(~0u, now.eights, 8 * i);
-      if (eights == 0) {
-        if constexpr (bytes) {
-          barrier_wait(shared.copy_empty(to.slot), to.parity ^ 1);
-          if (lane == 0) *shared.end() = copied, barrier_arrive(shared.copy_full(to.slot));
-        }
-        return;
-      }
       // Rows of 8 bits are one run, so a box of more than eight of them lies as boxes of eight do.
       const int others = bytes ? args.box_eights - 1 : 0;
       if constexpr (bytes) eights = (eights + others) & ~others, copied += 2;
@@ -152,11 +155,23 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
       };
       copy_tile(&args.k_map), copy_tile(&args.v_map);
     }
+    if (now.tiles < now.most) break;
     now = next;
+  }
+  if constexpr (bytes) {
+    barrier_wait(shared.copy_empty(to.slot), to.parity ^ 1);
+    if (lane == 0) *shared.end() = copied, barrier_arrive(shared.copy_full(to.slot));
   }
 }
 
-/// Loads the queries of all segments of a block, with one warp, and hands each segment to the multiplying warps.
+/// The multiplying warps and the one that loads queries wait for each other.
+template <int Warpgroups>
+PAGODA_DEVICE void meet_to_join() {
+  asm volatile("barrier.sync 4, %0;" ::"n"(compute_threads(Warpgroups) + 32) : "memory");
+}
+
+/// Loads the queries of all segments of a block, with one warp, and hands each segment to the multiplying warps. At the
+/// end it tells these what they need for joins.
 template <Type T, int D, int Warpgroups>
 class QueryLoader {
  public:
@@ -187,11 +202,21 @@ class QueryLoader {
             make_int4(s.index, hidden_, h.first_tile, unit_ | (first_ % Memory::units) << 8 | (end_ - first_) << 16);
         if (!h.whole) shared_.pending()[h.has_first_tile] = {s.index, s.head, h.first_owner, h.last_owner};
       }
+      if (!s.share.whole) keep_for_join(s, rows);
       publish();
     }
     reserve(1);
     if (lane_ == 0) shared_.assignment(to_.slot)[0] = make_int4(-1, 0, 0, 0);
     publish();
+    meet_to_join<Warpgroups>();  // all tiles have been used
+#pragma unroll
+    for (int place = 0; place < 2; ++place) {
+      int* const to = shared_.joined_rows(place);
+      if (lane_ == 0) to[0] = joined_rows_[place];
+#pragma unroll
+      for (int i = 0; i < per_lane; ++i) to[1 + lane_ + 32 * i] = joined_outputs_[place][i];
+    }
+    meet_to_join<Warpgroups>();
   }
 
  private:
@@ -223,28 +248,43 @@ class QueryLoader {
       if (lane_ + 32 * i < s.entry.queries) output_rows_[i] = output_row(args_, tokens_[i], s.state);
   }
 
+  /// Keeps what blocks need to join the batch head of a segment.
+  PAGODA_DEVICE void keep_for_join(const ListSegment& s, int rows) {
+#pragma unroll
+    for (int place = 0; place < 2; ++place) {
+      if (s.share.has_first_tile != (place == 1)) continue;
+      joined_rows_[place] = rows | (s.state >= 0 ? Assignment::to_states : 0);
+#pragma unroll
+      for (int i = 0; i < per_lane; ++i) joined_outputs_[place][i] = output_rows_[i];
+    }
+  }
+
   /// Starts to copy the rows. Eight lanes copy a row, 16 bytes of each of its runs of 64 dims. Rows beyond the entry's
   /// last keep what was there: nothing depends on them.
   PAGODA_DEVICE void copy_rows(const ListSegment& s, int rows) const {
     constexpr int at_once = 4;
     const int chunk       = lane_ % 8;
-#pragma unroll 2
-    for (int first = 0; first < rows; first += at_once) {
-      const int r = first + lane_ / 8;
-      const QueryRow row(args_, s.head, min(r, rows - 1));
-      // The rows of this step belong to the same 32 query tokens, because at_once divides 32.
+#pragma unroll 1
+    for (int begin = 0; begin < rows; begin += 32) {
+      // Each lane computes where one of 32 rows is. These belong to the same 32 query tokens.
+      const QueryRow row(args_, s.head, min(begin + lane_, rows - 1));
       const int which = __shfl_sync(~0u, row.token >> 5, 0);
       int token       = tokens_[0];
 #pragma unroll
       for (int i = 1; i < per_lane; ++i)
         if (which == i) token = tokens_[i];
       token                   = __shfl_sync(~0u, token, row.token & 31);
-      const std::int64_t from = token * args_.q.token + row.head * args_.q.head + 8 * chunk;
-      const char* const at    = reinterpret_cast<const char*>(static_cast<const std::uint16_t*>(args_.q.data) + from);
-      const std::uint32_t to  = shared_.queries(unit_) + swizzled_offset<D>(r, chunk);
-      if (r < rows) {
+      const std::int64_t mine = token * args_.q.token + row.head * args_.q.head;
+#pragma unroll 2
+      for (int first = begin; first < min(rows, begin + 32); first += at_once) {
+        const int r             = first + lane_ / 8;
+        const std::int64_t from = __shfl_sync(~0u, mine, r & 31) + 8 * chunk;
+        const char* const at    = reinterpret_cast<const char*>(static_cast<const std::uint16_t*>(args_.q.data) + from);
+        const std::uint32_t to  = shared_.queries(unit_) + swizzled_offset<D>(r, chunk);
+        if (r < rows) {
 #pragma unroll
-        for (int run = 0; run < D / 64; ++run) copy_async(to + run * run_bytes, at + 128 * run);
+          for (int run = 0; run < D / 64; ++run) copy_async(to + run * run_bytes, at + 128 * run);
+        }
       }
     }
   }
@@ -267,6 +307,8 @@ class QueryLoader {
   // Of entry index_:
   int index_ = -1, hidden_ = 0;
   int tokens_[per_lane] = {}, output_rows_[per_lane] = {};
+  // Of the pending joins:
+  int joined_rows_[2] = {}, joined_outputs_[2][per_lane] = {};
 };
 
 }  // namespace pagoda::tuned::wgmma::grouped

@@ -3,7 +3,7 @@
 
 #include "backends/cuda/tuned/wgmma/grouped/convert.cuh"
 #include "backends/cuda/tuned/wgmma/grouped/list_copies.cuh"
-#include "backends/cuda/tuned/wgmma/join.cuh"
+#include "backends/cuda/tuned/wgmma/grouped/list_join.cuh"
 #include "backends/cuda/tuned/wgmma/softmax.cuh"
 #include "backends/cuda/wgmma.cuh"
 
@@ -314,8 +314,7 @@ PAGODA_DEVICE void carry_out_share(const ListArgs& args, const ListStart& start,
   }
   if constexpr (Registers > 0) increase_registers<Registers>();
   ListMultiplier<T, D, Warpgroups>(args, shared, warp, lane).run();
-  join_pending<1, D, compute_threads(Warpgroups)>(args, shared.pending(), false, shared.memory + shared.layout.ring,
-                                                  warp, lane);
+  join_list_heads(args, shared, warp, lane);
 }
 
 template <Type T, int D, int Warpgroups>
