@@ -111,7 +111,7 @@ constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
     case DType::fp8_e4m3:
       if (whole && megabytes_per_sm >= 1.5 && (d.group <= 4 ? one_round : rows_per_sm <= 2)) return "large fp8 caches";
       if (d.paged && !whole && rows_per_sm >= 0.4 && megabytes_per_sm >= 4) return "large fp8 caches";
-      if (!d.paged && d.group > 4 && whole && rows_per_sm <= 4 && megabytes_per_sm >= 3.5)
+      if (!d.paged && d.group > 4 && whole && rows_per_sm <= 8 && megabytes_per_sm >= 3.5)
         return "large contiguous caches";
       if (d.group == 1 && two_rounds && megabytes_per_sm >= 12) return "large fp8 caches";
       if (d.group == 1 && !d.paged && rows_per_sm > 16 && megabytes_per_sm >= 4) return "large contiguous caches";
