@@ -156,6 +156,25 @@ TEST(ListBlocks, RolesHaveBlocksByTheirUnits) {
   }
 }
 
+// With one register too many, setmaxnreg waits for ever, which only a GPU shows.
+TEST(ListBlocks, RegistersOfAllThreadsExist) {
+  using namespace wgmma::grouped;
+  struct Role {
+    int warpgroups, multiplier;
+  };
+  for (const Role r : {Role{1, multiplier_registers(1)}, Role{2, multiplier_registers(2)}, Role{1, many_registers},
+                       Role{1, few_registers}}) {
+    const int copier    = copier_registers(r.warpgroups, r.multiplier);
+    const int registers = compute_threads(r.warpgroups) * r.multiplier + 128 * copier;
+    EXPECT_LE(blocks_per_sm(r.warpgroups) * registers, 65536) << r.multiplier;
+    for (const int of_thread : {r.multiplier, copier}) {  // what setmaxnreg takes
+      EXPECT_EQ(of_thread % 8, 0) << r.multiplier;
+      EXPECT_GE(of_thread, 24) << r.multiplier;
+      EXPECT_LE(of_thread, 256) << r.multiplier;
+    }
+  }
+}
+
 TEST(ListBlocks, FitTheirMultiprocessor) {
   using namespace wgmma;
   using namespace wgmma::grouped;
