@@ -67,6 +67,9 @@ def lengths_of(name: str, batch: int) -> list[int]:
         return [tokens * (b + 1) // batch - tokens * b // batch for b in range(batch)]
     if name == "one-long":
         return [131072] + [512] * (batch - 1)
+    if name == "mixed":
+        golden = 0.6180339887498949
+        return [int(2 ** (6 + 6 * (b * golden % 1))) for b in range(batch)]
     if name == "conversation":
         path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "decode", "conversation.hpp")
         with open(path) as f:

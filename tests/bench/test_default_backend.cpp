@@ -64,8 +64,7 @@ constexpr double exact_ratio = 1.045, infinity = std::numeric_limits<double>::in
 ///    has 32, and up to 5 times if all have.
 ///  - 1 GB of fp8 with ALiBi: generic is 4% faster on the H100, tuned 23% on the H200.
 ///  - A window of 4096 tokens of fp8: generic is 3% faster on the H100, tuned 1% on H200s.
-///  - 2 GB of contiguous fp8 with 32/32 heads: generic is 2% faster on the H100 and on one H200, tuned 5% on another
-///  one.
+///  - 2 GB of contiguous fp8 with 32/32 heads: generic is 2% faster on the H100 and one H200, tuned 5% on another one.
 bool cannot_be_known(const Case& c) {
   const std::string name = c.name("tuned");
   return name.find("/one-long/") != std::string::npos || name.find("q32of4/") != std::string::npos ||
