@@ -68,18 +68,18 @@ constexpr const char* why_generic_is_faster_for_many_heads(const DecodeBounds& d
 ///
 /// This is an empirical rule from all rows of pagoda_bench_decode on an H100 and an H200. On the average of the cards
 /// in bench/results, the backend it chooses is within 0.5% + 0.5 us of the faster one
-/// (tests/bench/test_default_backend.cpp); single cards differ by up to 2.5%. In these rows it takes up to 12%
-/// longer where few sequences of a batch have 32 query tokens: the hand-tuned kernels divide work by tokens, and tiles
-/// of these sequences take longer (bench/NOTES.md, "Ragged counts, tuned beside generic"). Passes of 64 rows have since
+/// (tests/bench/test_default_backend.cpp); single cards differ by up to 2.5%. In these rows it takes up to 12% longer
+/// where few sequences of a batch have 32 query tokens: the hand-tuned kernels divide work by tokens, and tiles of
+/// these sequences take longer (bench/NOTES.md, "Ragged counts, tuned beside generic"). Passes of 64 rows have since
 /// made those of 4096 tokens 9 to 13% faster ("Many query rows of head_dim 64 and 128"). On an H100 it takes 5% longer
-/// with ALiBi or sinks and 1 GB of fp8 ("The third run on an H100"). The generic kernel issues fewer instructions for 8
-/// bits and reads long contiguous rows at 0.5 to 1.5% more bandwidth; the hand-tuned ones start sooner, merge splits
-/// faster, and balance uneven lengths better. So the generic one is faster only if rows are whole and long. Score
-/// options cost the generic kernel up to half of its speed with fp8 and up to 14% with other types, and the hand-tuned
-/// ones 13% with fp8 and 7% with other types below 60 us, 3% above; they were measured with four query heads to a kv
-/// head. With more than 8 query rows to a kv head the generic kernel takes 1.0 to 3.8 times as long, with score options
-/// and without (but see small pages above). Other cards were not measured, and neither was cu_seqlens_q: the rule is
-/// the same with it.
+/// with ALiBi or sinks and 1 GB of fp8 ("The third run on an H100"). In rows of fp8 that the test names, single cards
+/// differ by up to 5%. The generic kernel issues fewer instructions for 8 bits and reads long contiguous rows at 0.5 to
+/// 1.5% more bandwidth; the hand-tuned ones start sooner, merge splits faster, and balance uneven lengths better. So
+/// the generic one is faster only if rows are whole and long. Score options cost the generic kernel up to half of its
+/// speed with fp8 and up to 14% with other types, and the hand-tuned ones 13% with fp8 and 7% with other types below 60
+/// us, 3% above; they were measured with four query heads to a kv head. With more than 8 query rows to a kv head the
+/// generic kernel takes 1.0 to 3.8 times as long, with score options and without (but see small pages above). Other
+/// cards were not measured, and neither was cu_seqlens_q: the rule is the same with it.
 ///
 /// With fixed splits the answer must follow from the shape alone, not from the batch or the bounds of a plan.
 constexpr const char* why_generic_is_faster(const DecodeBounds& d) {

@@ -55,7 +55,7 @@ constexpr double card_ratio = 1.025, card_us = 0.5;
 constexpr double one_card_ratio = 1.012;
 
 /// The same for exact plans at 100 us and more.
-constexpr double exact_ratio = 1.045, infinity = std::numeric_limits<double>::infinity();
+constexpr double exact_ratio = 1.035, infinity = std::numeric_limits<double>::infinity();
 
 /// The rule does not know how long single sequences are, how many of them have many query tokens, and the card's
 /// bandwidth.
@@ -65,11 +65,13 @@ constexpr double exact_ratio = 1.045, infinity = std::numeric_limits<double>::in
 ///  - 1 GB of fp8 with ALiBi: generic is 4% faster on the H100, tuned 23% on the H200.
 ///  - A window of 4096 tokens of fp8: generic is 3% faster on the H100, tuned 1% on H200s.
 ///  - 2 GB of contiguous fp8 with 32/32 heads: generic is 2% faster on the H100 and one H200, tuned 5% on another one.
+///  - Exact fp8 with 32/32 heads and 32 x 4096 tokens: generic is 4% faster on one H200, tuned 7% on another one.
 bool cannot_be_known(const Case& c) {
   const std::string name = c.name("tuned");
   return name.find("/one-long/") != std::string::npos || name.find("q32of4/") != std::string::npos ||
          name.find("fp8_e4m3/32x8x128/B64/S16384/page16-alibi") != std::string::npos ||
          name.ends_with("fp8_e4m3/32x8x128/B64/S16384/page16-window4095+4") ||
+         name.ends_with("fp8_e4m3/32x32x128/B32/S4096/page16-batch_invariant") ||
          name.find("fp8_e4m3/32x32x128/B8/S32768/contiguous") != std::string::npos;
 }
 
