@@ -107,6 +107,23 @@ TYPED_TEST(TunedManyOptions, Alibi) {
   TestFixture::expect_all_right({300, 0, 1, 40}, TestFixture::pages_of_64, [](Shape& s) { s.alibi = true; });
 }
 
+// Log-sum-exps near 0 show whether a bias is rounded in proportion to itself, or to that of the tile's first token. The
+// newest token, which weighs most, is the last one of a tile, or of a half.
+TYPED_TEST(TunedManyOptions, AlibiOfSteepSlopes) {
+  using T = typename TypeParam::type;
+  for (const float slope : {1.0f, 0.7f})
+    for (Shape shape : TestFixture::shapes({64, 32, 128, 127, 192, 960})) {
+      shape.alibi = true, shape.key_size = 0.01;
+      Sample<T> sample(shape);
+      for (float& s : sample.alibi_slopes()) s = slope;
+      Scene<Kokkos::Cuda, T> scene(sample, TestFixture::pages_of_64);
+      scene.options().backend = "tuned";
+      scene.poison_outputs();
+      scene.decode(scene.plan());
+      EXPECT_TRUE(scene.right()) << describe(shape);
+    }
+}
+
 // Also for rows that see nothing, and for batch heads that several blocks join.
 TYPED_TEST(TunedManyOptions, Sinks) {
   for (const std::vector<int>& lengths : {std::vector<int>{300, 0, 1, 40}, {0, 0}, {5000}})

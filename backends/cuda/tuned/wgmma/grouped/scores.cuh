@@ -85,7 +85,7 @@ class SegmentScores {
 struct OptionRow {
   int position;    ///< of the query token in its sequence
   int begin, end;  ///< it sees tokens begin to end - 1, and the initial ones before `end`
-  float slope;     ///< base 2
+  float slope;     ///< in units of what `change` adds it to: scale() makes a score to base 2 of the sum
 
   PAGODA_DEVICE bool sees(int token, int num_initial) const {
     return token < end && (token >= begin || token < num_initial);
@@ -106,12 +106,13 @@ class SegmentScores<OptionArgs<Base>> {
       rows_[r].position = visible_.position + of.token;
       rows_[r].begin    = window_begin(args, rows_[r].position);
       rows_[r].end      = visible_.len - of.hidden(visible_.len - visible_.first_end);
-      rows_[r].slope    = args.alibi_slopes ? __ldg(args.alibi_slopes + of.head) * std::numbers::log2e_v<float> : 0;
+      rows_[r].slope =
+          args.alibi_slopes ? __ldg(args.alibi_slopes + of.head) * std::numbers::log2e_v<float> / scale() : 0;
     }
   }
 
   PAGODA_DEVICE int tile(int index) const { return visible_.place(index) * tile_tokens; }
-  PAGODA_DEVICE float scale() const { return args_.soft_cap > 0 || args_.alibi_slopes ? 1.0f : args_.scale; }
+  PAGODA_DEVICE float scale() const { return args_.soft_cap > 0 ? 1.0f : args_.scale; }
   PAGODA_DEVICE bool hides_any(int first) const { return visible_.hides_any(first); }
 
   PAGODA_DEVICE void change(float (&x)[32], int first, int /*row*/, int column) const {
@@ -122,14 +123,14 @@ class SegmentScores<OptionArgs<Base>> {
       for (int e = 0; e < 32; ++e) x[e] = args_.soft_cap * tanhf(x[e] * to_cap);
     }
     if (args_.alibi_slopes) {
-      const float to_score = args_.soft_cap > 0 ? 1.0f : args_.scale;
-      float bias[2];  // of the lane's first token
+      // Distances are whole numbers, so that only the product with the slope is rounded, in proportion to itself.
+      float distance[2];  // of the lane's first token
 #pragma unroll
-      for (int r = 0; r < 2; ++r) bias[r] = rows_[r].slope * static_cast<float>(lane_first - rows_[r].position);
+      for (int r = 0; r < 2; ++r) distance[r] = static_cast<float>(lane_first - rows_[r].position);
 #pragma unroll
       for (int e = 0; e < 32; ++e) {
         const int r = e >> 1 & 1;
-        x[e]        = fmaf(x[e], to_score, fmaf(rows_[r].slope, static_cast<float>(8 * (e / 4) + (e & 1)), bias[r]));
+        x[e]        = fmaf(rows_[r].slope, distance[r] + static_cast<float>(8 * (e / 4) + (e & 1)), x[e]);
       }
     }
     if (!hides_any(first)) return;
