@@ -41,6 +41,23 @@ struct Block16 {
   }
 };
 
+/// The 16 x 16 blocks of a batch head that one of its blocks joins: `begin` to `end` - 1.
+struct JoinSlice {
+  int begin, end;
+
+  /// rows: of the batch head; across: 16 x 16 blocks of 16 rows; block: as SegmentWalk counts it.
+  PAGODA_DEVICE JoinSlice(const PendingJoin& join, int rows, int across, int block) {
+    const int count = (rows + 15) / 16 * across, size = (count + join.num_splits() - 1) / join.num_splits();
+    begin = (block - join.first_block) * size, end = min(count, begin + size);
+  }
+};
+/// Where 16 x 16 block `index` of a split lies. The batch head begins in the share of its first block, which stores it
+/// in its second place.
+template <int BlocksPerHead>
+PAGODA_DEVICE float4* block16_of_split(const auto& args, const PendingJoin& join, int split, int index) {
+  return partials_of<BlocksPerHead>(args, join.first_block + split, split == 0) + index * block16_quads;
+}
+
 /// Adds to x a 16 x 16 block of splits first_split, first_split + step and so on, two at once. place(p): where the
 /// block of split p is.
 template <class Place>
@@ -86,11 +103,8 @@ PAGODA_DEVICE void join_slice(const auto& args, const PendingJoin& join, bool pa
   const EntryView entry = entry_of(args, join.batch);
   const int rows        = block_rows<BlocksPerHead>(num_rows(args, entry));
   const int num_blocks = join.num_splits(), num_splits = pairs ? num_blocks / 2 : num_blocks;
-  const int count = (rows + 15) / 16 * across;
-  const int slice = (count + num_blocks - 1) / num_blocks;
-  const int begin = (SegmentCursor<BlocksPerHead>::Walk::block() - join.first_block) * slice;
-  const int end   = min(count, begin + slice);
-  int helpers     = 1;  // warps to a 16 x 16 block
+  const auto [begin, end] = JoinSlice(join, rows, across, SegmentCursor<BlocksPerHead>::Walk::block());
+  int helpers             = 1;  // warps to a 16 x 16 block
   while (helpers < warps && helpers * (end - begin) < warps && helpers < num_splits) helpers *= 2;
   const int which = warp / helpers, helper = warp % helpers;
   Block16* const shared = reinterpret_cast<Block16*>(memory);
@@ -98,11 +112,9 @@ PAGODA_DEVICE void join_slice(const auto& args, const PendingJoin& join, bool pa
   for (int index = begin + which; index - which < end; index += warps / helpers) {
     Block16 x;
     if (index < end) {
-      // The batch head begins in the share of its first block, which stores it in its second place.
       const int of_pair = pairs ? index / (paired_dims / 16) % 2 : 0;
       const auto place  = [&](int p) {
-        const int i = pairs ? 2 * p + of_pair : p;
-        return partials_of<BlocksPerHead>(args, join.first_block + i, i == 0) + index * block16_quads;
+        return block16_of_split<BlocksPerHead>(args, join, pairs ? 2 * p + of_pair : p, index);
       };
       join_block16(place, helper, num_splits, helpers, lane, x);
     }

@@ -13,13 +13,8 @@ template <int D, int Threads>
 PAGODA_DEVICE void join_list_slice(const ListArgs& args, const PendingJoin& join, const int* rows, int warp, int lane) {
   constexpr int warps = Threads / 32, at_once = 4;
   const int num_rows = rows[0] & 0xffff, num_splits = join.num_splits();
-  const int count = (num_rows + 15) / 16 * block16s_per_16_rows(D), slice = (count + num_splits - 1) / num_splits;
-  const int begin = (static_cast<int>(blockIdx.x) - join.first_block) * slice, end = min(count, begin + slice);
-  const Outputs& to = list_outputs(args, (rows[0] & Assignment::to_states) != 0);
-  // The batch head begins in the share of its first block, which stores it in its second place.
-  const auto place = [&](int index, int split) {
-    return partials_of<1>(args, join.first_block + split, split == 0) + index * block16_quads;
-  };
+  const auto [begin, end] = JoinSlice(join, num_rows, block16s_per_16_rows(D), static_cast<int>(blockIdx.x));
+  const Outputs& to       = list_outputs(args, (rows[0] & Assignment::to_states) != 0);
   Block16 sum;
   int index = begin + warp, split = 0;  // of the next split to load
 #pragma unroll 1
@@ -29,7 +24,7 @@ PAGODA_DEVICE void join_list_slice(const ListArgs& args, const PendingJoin& join
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
       index_of[i] = index, split_of[i] = split;
-      at[i] = index < end ? place(index, split) : at[0];
+      at[i] = index < end ? block16_of_split<1>(args, join, split, index) : at[0];
       if (++split == num_splits) split = 0, index += warps;
     }
     Block16 x[at_once];
