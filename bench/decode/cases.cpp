@@ -201,6 +201,14 @@ std::vector<Case> device_cases() {
         c.head_dim = 576, c.head_dim_v = 512;
         cases.push_back(c);
       }
+  // Tokens in pages of their own, as where a decode reads chosen tokens alone.
+  for (const int heads : {16, 32, 64, 128})
+    for (const auto& [batch, length] : {std::pair(64, 4096), {16, 8192}, {128, 2048}, {1, 65536}})
+      for (const DType type : {DType::bf16, DType::fp8_ds_mla}) {
+        Case c     = uniform(type, {heads, 1}, batch, length, 1);
+        c.head_dim = 576, c.head_dim_v = 512;
+        cases.push_back(c);
+      }
   // Query rows for each kv head (group times tokens): 16 to 512.
   for (const auto& [heads, query_tokens] : {std::pair(Heads{64, 4}, 1),
                                             {grouped, 4},

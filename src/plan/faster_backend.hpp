@@ -43,14 +43,20 @@ constexpr double megabytes_per_sm(const DecodeBounds& d) {
          size_of(d.type) * 1e-6 / std::max(d.num_sms, 1);
 }
 
-/// The same as below for rows of fp8_ds_mla, measured on H200s with 16 to 128 query heads. The hand-tuned kernel makes
-/// tiles of bf16, which takes it as long for one query row as for 64; it starts sooner and merges splits faster.
+/// The same as below for latent caches whose tiles the hand-tuned kernel makes of rows: those of fp8_ds_mla, and those
+/// in small pages. Measured on H200s with 16 to 128 query heads. It makes tiles of bf16 or fp16, which takes it as long
+/// for one query row as for 64; it starts sooner and merges splits faster.
 constexpr const char* why_generic_is_faster_for_rows(const DecodeBounds& d) {
   const int query_rows      = d.group * d.max_query_len;
   const std::int64_t tokens = std::min(d.rows * d.max_seq_len, d.capacity_tokens);
   const double per_sm       = static_cast<double>(tokens) / std::max(d.num_sms, 1);
-  if (query_rows <= 16 && per_sm >= 800) return "large fp8_ds_mla caches with up to 16 query rows";
-  if (query_rows <= 32 && per_sm >= 1800) return "large fp8_ds_mla caches with up to 32 query rows";
+  const bool in_rows        = d.type == DType::fp8_ds_mla;
+  if (query_rows <= 16 && per_sm >= 800)
+    return in_rows ? "large fp8_ds_mla caches with up to 16 query rows"
+                   : "large latent caches in small pages with up to 16 query rows";
+  if (query_rows <= 32 && per_sm >= 1800)
+    return in_rows ? "large fp8_ds_mla caches with up to 32 query rows"
+                   : "large latent caches in small pages with up to 32 query rows";
   return nullptr;
 }
 
@@ -83,7 +89,8 @@ constexpr const char* why_generic_is_faster_for_many_heads(const DecodeBounds& d
 ///
 /// With fixed splits the answer must follow from the shape alone, not from the batch or the bounds of a plan.
 constexpr const char* why_generic_is_faster(const DecodeBounds& d) {
-  if (d.sm == 90 && d.type == DType::fp8_ds_mla) return why_generic_is_faster_for_rows(d);
+  if (d.sm == 90 && (d.type == DType::fp8_ds_mla || (d.small_pages && d.head_dim == 576)))
+    return why_generic_is_faster_for_rows(d);
   if (d.sm != 90 || d.head_dim != 128) return nullptr;
   if (d.group > 8) return why_generic_is_faster_for_many_heads(d);
   const bool fp32_of_many_heads = d.type == DType::fp32 && d.group > 4;

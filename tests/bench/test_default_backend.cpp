@@ -131,5 +131,29 @@ TEST(DefaultBackend, ManyHeadsInSmallPages) {
   EXPECT_FALSE(generic(32, 1024, true, 2));
 }
 
+// No committed row has a latent cache in small pages (bench/NOTES.md, "Latent caches in small pages").
+TEST(DefaultBackend, LatentCachesInSmallPages) {
+  const auto generic = [](int heads, int batch, int length, bool small_pages) {
+    return detail::why_generic_is_faster({.type            = DType::bf16,
+                                          .group           = heads,
+                                          .head_dim        = 576,
+                                          .max_query_len   = 1,
+                                          .paged           = true,
+                                          .small_pages     = small_pages,
+                                          .rows            = batch,
+                                          .max_seq_len     = length,
+                                          .capacity_tokens = std::int64_t(batch) * length,
+                                          .num_kv_heads    = 1,
+                                          .sm              = 90,
+                                          .num_sms         = 132}) != nullptr;
+  };
+  for (const int heads : {16, 32}) EXPECT_TRUE(generic(heads, 64, 4096, true));
+  EXPECT_TRUE(generic(16, 16, 8192, true));
+  EXPECT_FALSE(generic(32, 16, 8192, true));
+  for (const int heads : {16, 32, 64, 128}) EXPECT_FALSE(generic(heads, 1, 65536, true));
+  for (const int heads : {64, 128}) EXPECT_FALSE(generic(heads, 64, 4096, true));
+  for (const int heads : {16, 128}) EXPECT_FALSE(generic(heads, 64, 4096, false));
+}
+
 }  // namespace
 }  // namespace pagoda::bench

@@ -118,6 +118,24 @@ TYPED_TEST(TunedMany, PagesOfAnySize) {
                                    .indirect  = page_size == 12});
 }
 
+// The same of latent caches, with one block to a kv head and two, in one pass and in several.
+TYPED_TEST(TunedMany, LatentPagesOfAnySize) {
+  Shape two_kv_heads        = latent_shape(16, {130, 0, 7});
+  two_kv_heads.num_kv_heads = 2;
+  for (const int page_size : {1, 2, 3, 4, 12, 100}) {
+    const Placement placement{.layout    = page_size == 3 ? Layout::csr : Layout::paged,
+                              .page_size = page_size,
+                              .order     = page_size == 4 ? KVOrder::HND : KVOrder::NHD,
+                              .indirect  = page_size == 12};
+    for (const auto& [heads, count] : {std::pair(16, 1), {100, 1}, {16, 4}, {32, 10}})
+      TestFixture::expect_right(
+          TestFixture::of_tokens(latent_shape(heads, {300, 0, 33, 64, 1, 129}), count, page_size != 2), placement);
+    TestFixture::expect_right(two_kv_heads, placement);
+    TestFixture::expect_right(latent_shape(16, {9000}), placement);
+    TestFixture::expect_same_bits(latent_shape(16, {400, 31, 200}), placement);
+  }
+}
+
 // Whole rows in rounds; split rows; batches that are divided as one stream. Latent caches have fewer teams, and their
 // reference is slow.
 TYPED_TEST(TunedMany, NumbersOfRows) {
@@ -204,8 +222,6 @@ TYPED_TEST(TunedMany, TwoInstances) {
 TYPED_TEST(TunedMany, Refusals) {
   constexpr const char* too_many = "more than 128 query heads share a kv head";
   TestFixture::expect_tuned_refused(latent_shape(129, {40}), {}, too_many);
-  TestFixture::expect_tuned_refused(latent_shape(16, {40}), {.layout = Layout::paged, .page_size = 5},
-                                    "page_size is not a multiple of 8");
   Shape apart          = latent_shape(16, {40});
   apart.values_in_keys = false;
   TestFixture::expect_tuned_refused(apart, {}, "not the first dims of its keys");

@@ -123,6 +123,7 @@ const std::vector<Row> rows{
     {"head_dim 256", [](Ask& a) { a.head_dim = a.head_dim_v = 256; }},
     {"values of 64 dims", [](Ask& a) { a.head_dim_v = 64; }},
     {"latent cache 576/512, 16 heads", make_latent},
+    {"latent cache 576/512, 16 heads, pages of 1 token", [](Ask& a) { make_latent(a), a.page_size = 1; }},
     {"latent cache of fp8_ds_mla, 16 heads", [](Ask& a) { make_latent(a), a.type = DType::fp8_ds_mla; }},
     {"16 query heads to a KV head", [](Ask& a) { a.num_kv_heads = 2; }},
     {"16 query heads to a KV head, fp32", [](Ask& a) { a.num_kv_heads = 2, a.type = DType::fp32; }},

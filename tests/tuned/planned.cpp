@@ -94,7 +94,7 @@ void say_wgmma_list([[maybe_unused]] const Card& card, [[maybe_unused]] const ch
 template <Type T>
 void say_latent([[maybe_unused]] const Card& card, [[maybe_unused]] const char* type) {
 #if defined(PAGODA_HAS_SM90A)
-  for (const auto instance : {wgmma::Instance::equal, wgmma::Instance::ragged, wgmma::Instance::in_passes})
+  for (const wgmma::Instance instance : wgmma::all_instances)
     for (const int count : {wgmma::tile_rows, wgmma::max_rows})
       for (const bool pairs : {false, true})
         say(card, type, wgmma::latent::head_dim, count, wgmma::latent::threads / 32, wgmma::latent::blocks_per_sm,

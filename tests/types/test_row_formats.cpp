@@ -45,8 +45,7 @@ bool tuned_takes([[maybe_unused]] const Sample<T>& sample, [[maybe_unused]] cons
     const int tokens = s.query_lens.empty() ? 1 : *std::max_element(s.query_lens.begin(), s.query_lens.end());
     return tuned::Device::current().sm90a && sample.q_type() == DType::bf16 && s.num_q_heads * tokens <= 128 &&
            (tokens == 1 || s.num_q_heads % 8 == 0) && s.window_left < 0 && s.logit_soft_cap == 0 && !s.alibi &&
-           !s.sinks && placement.io == Arrangement() &&
-           (placement.layout == Layout::contiguous || placement.page_size % 8 == 0);
+           !s.sinks && placement.io == Arrangement();
   }
 #endif
   return false;

@@ -160,8 +160,7 @@ const char* why_not(const Problem& p, const Device& d) {
   if (!is_list(p) && std::int64_t(p.batch) * passes_of(p).count * p.num_kv_heads >= std::int64_t(1) << 31)
     return "2^31 passes of 128 query rows or more";
   if (!(p.softmax_scale > 0)) return "softmax_scale is not positive";
-  if (has_small_pages(p) && (is_list(p) || is_latent(p)))
-    return "page_size is not a multiple of 8, with a list of entries or a latent cache";
+  if (has_small_pages(p) && is_list(p)) return "page_size is not a multiple of 8, with a list of entries";
   if (const int in_16_bytes = 128 / bits_of(p.out.type);
       p.out.token % in_16_bytes != 0 || p.out.head % in_16_bytes != 0)
     return "rows of out do not start on 16 bytes";
@@ -183,7 +182,6 @@ void prepare(const Problem& p, const Device& d) {
   for (const int limit : {tile_rows, max_rows})
     for (const Instance instance : all_instances)
       for (const bool pairs : {false, true}) {  // a list has one kernel
-        if (is_latent(p) && instance == Instance::small_pages) continue;
         const Kernel kernel = kernel_for(p, d, limit, instance, pairs);
         allow_shared_memory(kernel.function, kernel.shared);
       }
@@ -279,7 +277,8 @@ bool decode_with(const LaunchShape& shape, const Problem& p, const Device& d, vo
   a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel, limit);
   LaunchGrid grid{blocks_to_launch(batch_heads, entries, shape), kernel.blocks_per_head, 1, passes.side_by_side};
   // Where clusters of two do not fit, single blocks may.
-  for (bool pairs = is_latent(p) && passes.count == 1 && forms_pairs(shape, grid.teams);; pairs = false) {
+  const bool has_pairs = is_latent(p) && passes.count == 1 && instance != Instance::small_pages;
+  for (bool pairs = has_pairs && forms_pairs(shape, grid.teams);; pairs = false) {
     grid.cluster               = pairs ? 2 : 1;
     const void* const function = kernel_for(p, d, limit, instance, pairs).function;
     if (launch(function, &a, grid, kernel.threads, kernel.shared, false, stream)) return true;

@@ -23,7 +23,7 @@ enum class Instance {
   equal,       ///< every entry has the same number of query tokens
   ragged,      ///< entries have different numbers of query tokens
   in_passes,   ///< a batch entry takes several passes (passes.hpp)
-  small_pages  ///< pages of any number of tokens, any numbers of query tokens; not of latent caches
+  small_pages  ///< pages of any number of tokens, any numbers of query tokens
 };
 inline constexpr Instance all_instances[] = {Instance::equal, Instance::ragged, Instance::in_passes,
                                              Instance::small_pages};

@@ -7,16 +7,49 @@
 
 namespace pagoda::tuned::wgmma::latent {
 
+/// Where the tokens of a tile lie, in the lanes of a warp. CopyTokens: 8 or 1, adjacent tokens that are looked up
+/// together.
+template <int CopyTokens>
+class TileLocations {
+ public:
+  /// of_lane(0): the eight tokens from 8 (lane % 8) on, or token `lane`; of_lane(1): token 32 + lane.
+  static constexpr int each = CopyTokens == 1 ? tile_tokens / 32 : 1;
+
+  PAGODA_DEVICE void begin(const Args& args, const Segment& s) { pages_.begin(args, s.sequence); }
+  PAGODA_DEVICE void look_up(const Args& args, const Segment& s, int tile, int lane) {
+    static_assert(CopyTokens == 1 || CopyTokens == tile_tokens / 8);
+#pragma unroll
+    for (int i = 0; i < each; ++i)
+      at_[i] = pages_.look_up(args, s.sequence,
+                              tile * (tile_tokens / CopyTokens) + (CopyTokens == 1 ? lane + 32 * i : lane & 7));
+  }
+  PAGODA_DEVICE const TokenLocation& of_lane(int i = 0) const { return at_[i]; }
+  /// Location of token t of the tile. All lanes call it; their t are all below 32, or none is.
+  PAGODA_DEVICE TokenLocation of_token(int t) const {
+    if constexpr (CopyTokens == 1) {
+      // A reference to one of them would put both into memory.
+      const int page = t < 32 ? at_[0].page : at_[1].page, token = t < 32 ? at_[0].token : at_[1].token;
+      return {__shfl_sync(~0u, page, t & 31), __shfl_sync(~0u, token, t & 31)};
+    } else {
+      return {__shfl_sync(~0u, at_[0].page, t >> 3), __shfl_sync(~0u, at_[0].token, t >> 3) + (t & 7)};
+    }
+  }
+
+ private:
+  PageCursor<CopyTokens> pages_;
+  TokenLocation at_[each] = {};
+};
+
 /// Copies tiles with one warp; each of eight lanes copies eight tokens.
-template <int BlocksPerHead>
+template <int BlocksPerHead, int CopyTokens = copy_tokens>
 class TileCopies {
  public:
   PAGODA_DEVICE TileCopies(int /*warp*/, int lane) : lane_(lane) {}
 
   /// Looks up the page ids of `tile`, which is the next one to copy.
   PAGODA_DEVICE void begin(const Args& args, const Segment& s, int tile) {
-    pages_.begin(args, s.sequence);
-    next_ = look_up(args, s, tile);
+    next_.begin(args, s);
+    next_.look_up(args, s, tile, lane_);
   }
   template <class Args>
   PAGODA_DEVICE void copy_queries(const Args& args, const Segment& s, SharedMemory shared) const {
@@ -40,8 +73,8 @@ class TileCopies {
   /// tile before it has been used. next_tile: the tile to copy after this one.
   PAGODA_DEVICE void copy_tile(const Args& args, const Segment& s, SharedMemory shared, int slot, int round, int tile,
                                int next_tile) {
-    const TokenLocation now  = next_;
-    next_                    = look_up(args, s, next_tile);
+    const TokenLocation now = next_.of_lane();
+    next_.look_up(args, s, next_tile, lane_);
     const int eights         = min(tile_tokens / 8, (s.len - tile * tile_tokens + 7) >> 3);
     const std::uint32_t full = shared.barrier(Barriers::full + slot);
     if (lane_ == 0) barrier_expect_bytes(full, eights * bytes_of_8);
@@ -56,12 +89,8 @@ class TileCopies {
   }
 
  protected:
-  PAGODA_DEVICE TokenLocation look_up(const Args& args, const Segment& s, int tile) const {
-    return pages_.look_up(args, s.sequence, tile * (tile_tokens / copy_tokens) + (lane_ & 7));
-  }
   int lane_;
-  PageCursor<copy_tokens> pages_;
-  TokenLocation next_{};  ///< of eight tokens of the next tile
+  TileLocations<CopyTokens> next_;  ///< of the next tile
 };
 
 }  // namespace pagoda::tuned::wgmma::latent

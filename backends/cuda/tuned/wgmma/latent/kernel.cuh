@@ -13,13 +13,13 @@
 /// No warp waits for the whole block: all data passes through barriers in shared memory.
 namespace pagoda::tuned::wgmma::latent {
 
-/// Called by one warp. The warps that copy set up the barriers of their first copies
+/// Called by one warp. Copies: see copies_tiles. The warps that copy set up the barriers of their first copies
 /// (Scorer::start_first_copies).
-template <Type T>
+template <bool Copies>
 PAGODA_DEVICE void init_barriers(SharedMemory shared, int lane) {
   // Warps arrive at `full` if they make tiles.
-  constexpr int end_of_copies = copies_tiles<T> ? Barriers::empty : Barriers::full;
-  constexpr int end_of_group  = copies_tiles<T> ? Barriers::full : Barriers::empty;
+  constexpr int end_of_copies = Copies ? Barriers::empty : Barriers::full;
+  constexpr int end_of_group  = Copies ? Barriers::full : Barriers::empty;
   const bool of_copies        = lane == Barriers::q_full || (lane >= Barriers::full && lane < end_of_copies);
   const bool of_group         = lane == Barriers::p_full || (lane >= Barriers::max_ready && lane < end_of_group);
   if (lane < Barriers::count && !of_copies)
@@ -27,15 +27,16 @@ PAGODA_DEVICE void init_barriers(SharedMemory shared, int lane) {
   fence_barrier_init();
 }
 
-template <Type T, int BlocksPerHead>
-PAGODA_DEVICE void decode_block(const auto& args) {
+template <Type T, int BlocksPerHead, class Args>
+PAGODA_DEVICE void decode_block(const Args& args) {
+  constexpr bool copies = copies_tiles<T, Args>;
   extern __shared__ __align__(1024) char memory[];
   const int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0), lane = threadIdx.x & 31;
   const SharedMemory shared{shared_address(memory)};
   if (warp == 0) {
-    init_barriers<T>(shared, lane);
+    init_barriers<copies>(shared, lane);
     if (lane == 0) {
-      if constexpr (copies_tiles<T>) prefetch_map(&args.k_map);
+      if constexpr (copies) prefetch_map(&args.k_map);
       prefetch_map(&args.q_map);
     }
   }
@@ -54,7 +55,7 @@ PAGODA_DEVICE void decode_block(const auto& args) {
                                                    lane);
 }
 
-/// Args: wgmma::Args or RaggedArgs, or either in PairedArgs, or PassArgs.
+/// Args: wgmma::Args or RaggedArgs, or either in PairedArgs, or PassArgs or SmallPageArgs.
 template <Type T, int BlocksPerHead, class Args>
 __global__ void __launch_bounds__(threads, 1) decode_kernel(const __grid_constant__ Args args) {
 #if PAGODA_SM90A

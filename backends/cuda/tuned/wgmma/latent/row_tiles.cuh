@@ -3,8 +3,84 @@
 
 #include "backends/cuda/tuned/wgmma/latent/copies.cuh"
 
-/// Tiles of rows of fp8_ds_mla (pagoda/row_formats.hpp).
+/// Tiles that are made of rows, by the four warps of the warpgroup that multiplies them.
 namespace pagoda::tuned::wgmma::latent {
+
+/// What both kinds of rows have in common. A row is of the type T, which may lie in memory as another one.
+template <Type T, int BlocksPerHead, int CopyTokens>
+class RowReader : public TileCopies<BlocksPerHead, CopyTokens> {
+ public:
+  PAGODA_DEVICE RowReader(int warp, int lane) : TileCopies<BlocksPerHead, CopyTokens>(warp, lane), warp_(warp) {}
+
+  /// Brings the tile that was looked up last, and is the next one to make, to the second-level cache.
+  PAGODA_DEVICE void prefetch(const Args& args, const Segment& s, int tile) const {
+    if (warp_ != 0) return;
+    const int head = T == Type::fp8_ds_mla ? 0 : s.head;  // such caches have one kv head
+    if constexpr (CopyTokens == 1) {
+#pragma unroll
+      for (int i = 0; i < next_.each; ++i)
+        if (tile * tile_tokens + lane_ + 32 * i < s.len) prefetch_bulk(row(args, head, next_.of_lane(i)), bytes_of_row);
+    } else {
+      if (lane_ >= tile_tokens / 8) return;
+      const int count     = min(8, s.len - tile * tile_tokens - 8 * lane_);
+      const bool adjacent = args.k.token == bytes_of_row;
+      const char* from    = row(args, head, next_.of_lane());
+#pragma unroll 1
+      for (int i = 0; i < count; i += adjacent ? 8 : 1, from += args.k.token)
+        prefetch_bulk(from, adjacent ? count * bytes_of_row : bytes_of_row);
+    }
+  }
+
+ protected:
+  using TileCopies<BlocksPerHead, CopyTokens>::lane_;
+  using TileCopies<BlocksPerHead, CopyTokens>::next_;
+  static constexpr int bytes_of_row = row_bytes(T, head_dim);
+
+  PAGODA_DEVICE static const char* row(const Args& args, int head, const TokenLocation& at) {
+    return static_cast<const char*>(args.k.data) + at.page * args.k.page + at.token * args.k.token + head * args.k.head;
+  }
+  /// A row of the tile. Rows behind the last one are read as the last one. Their scores are hidden, and their values
+  /// cleared, later. All lanes call it, with rows of the same quarter.
+  PAGODA_DEVICE const char* row_of_tile(const Args& args, int head, int r, int last) const {
+    return row(args, head, next_.of_token(min(r, last)));
+  }
+
+  int warp_;
+};
+
+/// Makes tiles of rows of 16 bits: copies of 16 bytes, by all threads.
+template <Type T, int BlocksPerHead, int CopyTokens>
+class PlainRowTiles : public RowReader<T, BlocksPerHead, CopyTokens> {
+  using Base = RowReader<T, BlocksPerHead, CopyTokens>;
+  using Base::lane_;
+  using Base::next_;
+  using Base::warp_;
+
+ public:
+  using Base::Base;
+  /// Makes a tile in a slot, as the round-th tile of the slot. Each quarter is copied as soon as the quarter of the
+  /// tile before it has been used. next_tile: the tile to make after this one.
+  PAGODA_DEVICE void make_tile(const Args& args, const Segment& s, SharedMemory shared, int slot, int round, int tile,
+                               int next_tile) {
+    // Eight lanes copy a row, 16 bytes of each of its runs of 64 dims.
+    const int row = 4 * warp_ + lane_ / 8, chunk = lane_ % 8, last = s.len - tile * tile_tokens - 1;
+    std::uint32_t to = shared.address + SharedLayout::tiles + slot * tile_bytes + swizzled_offset<head_dim>(row, chunk);
+#pragma unroll 1
+    for (int quarter = 0; quarter < Barriers::quarters; ++quarter, to += 2 * bytes_of_8) {
+      const char* const from = this->row_of_tile(args, s.head, 16 * quarter + row, last) + 16 * chunk;
+      if (round > 0) shared.wait(Barriers::empty + slot * Barriers::quarters + quarter, round - 1);
+#pragma unroll
+      for (int run = 0; run < head_dim / 64; ++run) copy_async(to + run * run_bytes, from + 128 * run);
+    }
+    next_.look_up(args, s, next_tile, lane_);
+    commit_copies();
+    wait_copies<0>();
+    fence_async_proxy();  // products read the tile
+    shared.arrive(Barriers::full + slot, lane_);
+  }
+};
+
+// --- Rows of fp8_ds_mla (pagoda/row_formats.hpp).
 
 /// What a thread loads of a row: 16 numbers of each block of 128, one of the scales, and 8 numbers of the rotary part.
 struct RowPart {
@@ -38,24 +114,17 @@ struct PlaceInQuarter {
   PAGODA_DEVICE std::uint32_t rope_chunk() const { return swizzled_offset<head_dim>(row, head_dim_v / 8 + part); }
 };
 
-/// Makes tiles of bf16 of rows, with the four warps of the warpgroup that multiplies them. There is no room for rows in
-/// shared memory: threads load them to registers, and store numbers times scales as a tensor map would. Before that,
-/// `prefetch` brings them to the second-level cache.
-template <int BlocksPerHead>
-class RowTiles : public TileCopies<BlocksPerHead> {
- public:
-  PAGODA_DEVICE RowTiles(int warp, int lane) : TileCopies<BlocksPerHead>(warp, lane), warp_(warp) {}
+/// Makes tiles of bf16. There is no room for rows in shared memory: threads load them to registers, and store numbers
+/// times scales as a tensor map would. Before that, `prefetch` brings them to the second-level cache.
+template <int BlocksPerHead, int CopyTokens>
+class ScaledRowTiles : public RowReader<Type::fp8_ds_mla, BlocksPerHead, CopyTokens> {
+  using Base = RowReader<Type::fp8_ds_mla, BlocksPerHead, CopyTokens>;
+  using Base::lane_;
+  using Base::next_;
+  using Base::warp_;
 
-  /// Brings the tile that was looked up last, and is the next one to make, to the second-level cache.
-  PAGODA_DEVICE void prefetch(const Args& args, const Segment& s, int tile) const {
-    if (warp_ != 0 || lane_ >= tile_tokens / 8) return;
-    const int count     = min(8, s.len - tile * tile_tokens - 8 * lane_);
-    const bool adjacent = args.k.token == bytes_of_row;
-    const char* from    = row(args, next_, 0);
-#pragma unroll 1
-    for (int i = 0; i < count; i += adjacent ? 8 : 1, from += args.k.token)
-      prefetch_bulk(from, adjacent ? count * bytes_of_row : bytes_of_row);
-  }
+ public:
+  using Base::Base;
   /// Makes a tile in a slot, as the round-th tile of the slot. Each quarter is stored as soon as the quarter of the
   /// tile before it has been used. next_tile: the tile to make after this one.
   PAGODA_DEVICE void make_tile(const Args& args, const Segment& s, SharedMemory shared, int slot, int round, int tile,
@@ -66,7 +135,7 @@ class RowTiles : public TileCopies<BlocksPerHead> {
     std::uint32_t to           = shared.address + SharedLayout::tiles + slot * tile_bytes + place.first_chunk();
     const int rope             = static_cast<int>(place.rope_chunk() - place.first_chunk());
     RowPart part;
-    const char* from = row_of_quarter(args, place, 0, last);
+    const char* from = this->row_of_tile(args, 0, place.row, last);
     part.scale       = load_scale(from, place, policy);
     from += 16 * place.part;
     load<0>(part, from, policy), load<1>(part, from, policy), load<2>(part, from, policy), load<3>(part, from, policy);
@@ -75,7 +144,7 @@ class RowTiles : public TileCopies<BlocksPerHead> {
       const bool more  = quarter + 1 < Barriers::quarters;
       float next_scale = 0;
       if (more) {
-        from       = row_of_quarter(args, place, quarter + 1, last);
+        from       = this->row_of_tile(args, 0, 16 * (quarter + 1) + place.row, last);
         next_scale = load_scale(from, place, policy);
         from += 16 * place.part;
       }
@@ -94,25 +163,10 @@ class RowTiles : public TileCopies<BlocksPerHead> {
     }
     fence_async_proxy();  // products read the tile
     shared.arrive(Barriers::full + slot, lane_);
-    next_ = this->look_up(args, s, next_tile);
+    next_.look_up(args, s, next_tile, lane_);
   }
 
  private:
-  using TileCopies<BlocksPerHead>::lane_;
-  using TileCopies<BlocksPerHead>::next_;
-  static constexpr int bytes_of_row = row_bytes(Type::fp8_ds_mla, head_dim);
-
-  PAGODA_DEVICE static const char* row(const Args& args, const TokenLocation& eight, int r) {
-    return static_cast<const char*>(args.k.data) + eight.page * args.k.page + (eight.token + r) * args.k.token;
-  }
-  /// The thread's row of a quarter. Rows behind the last one are loaded as the last one. Their scores are hidden, and
-  /// their values cleared, later.
-  PAGODA_DEVICE const char* row_of_quarter(const Args& args, const PlaceInQuarter& place, int quarter, int last) const {
-    const int r = min(16 * quarter + place.row, last);
-    const TokenLocation eight{__shfl_sync(~0u, next_.page, r >> 3), __shfl_sync(~0u, next_.token, r >> 3)};
-    return row(args, eight, r & 7);
-  }
-
   /// Four neighboring lanes load the four scales of their row.
   PAGODA_DEVICE static float load_scale(const char* row, const PlaceInQuarter& place, std::uint64_t policy) {
     return load_constant_float(row + RowPart::scales_at + 4 * (place.part & 3), policy);
@@ -133,8 +187,6 @@ class RowTiles : public TileCopies<BlocksPerHead> {
     store_shared(at, scaled(x.x, x.y, scale));
     store_shared(at ^ 16, scaled(x.z, x.w, scale));
   }
-
-  int warp_;
 };
 
 }  // namespace pagoda::tuned::wgmma::latent

@@ -39,7 +39,7 @@ class Scorer {
     for (; cursor_.valid; cursor_.next(args_), begin_segment()) {
       const int count = cursor_.tiles();
       if (count == 0) continue;
-      if constexpr (!copies_tiles<T>) prefetch_rows(i_, count);
+      if constexpr (!copies) prefetch_rows(i_, count);
       if (tiles_ == 0) {
         if (copies_here_) start_first_copies(count);
         shared_.begin(args_.pairs);
@@ -64,8 +64,12 @@ class Scorer {
   }
 
  private:
-  static constexpr bool Bf16 = is_bf16<T>;
-  using Copies               = std::conditional_t<copies_tiles<T>, TileCopies<BlocksPerHead>, RowTiles<BlocksPerHead>>;
+  static constexpr bool Bf16    = is_bf16<T>;
+  static constexpr bool copies  = copies_tiles<T, Args>;
+  static constexpr int adjacent = Args::small_pages ? 1 : copy_tokens;  ///< tokens that lie in a page together
+  using Rows                    = std::conditional_t<T == Type::fp8_ds_mla, ScaledRowTiles<BlocksPerHead, adjacent>,
+                                                     PlainRowTiles<T, BlocksPerHead, adjacent>>;
+  using Copies                  = std::conditional_t<copies, TileCopies<BlocksPerHead>, Rows>;
 
   PAGODA_DEVICE float* running_max() const { return reinterpret_cast<float*>(memory_ + SharedLayout::running_max); }
   PAGODA_DEVICE float* corrections() const { return reinterpret_cast<float*>(memory_ + SharedLayout::corrections); }
@@ -85,7 +89,7 @@ class Scorer {
 
   PAGODA_DEVICE void begin_segment() {
     i_                      = (group_ - tiles_) & 1;
-    const bool brings_tiles = copies_here_ || !copies_tiles<T>;
+    const bool brings_tiles = copies_here_ || !copies;
     if (brings_tiles && cursor_.valid)
       copies_.begin(args_, cursor_.segment, cursor_.segment.first_tile + i_ * cursor_.segment.tile_step);
   }
@@ -94,12 +98,12 @@ class Scorer {
   /// tiles of the first segment that has any.
   PAGODA_DEVICE void start_first_copies(int count) {
     if (lane_ == 0) {
-      if constexpr (copies_tiles<T>) barrier_init(shared_.barrier(Barriers::full + group_));
+      if constexpr (copies) barrier_init(shared_.barrier(Barriers::full + group_));
       if (group_ == 0) barrier_init(shared_.barrier(Barriers::q_full));
       fence_barrier_init();
     }
     __syncwarp();
-    if constexpr (copies_tiles<T>)
+    if constexpr (copies)
       if (i_ < count) copy_tile(0);
     if (group_ == 0) copies_.copy_queries(args_, cursor_.segment, shared_);
   }
@@ -132,21 +136,21 @@ class Scorer {
     const Segment& s = cursor_.segment;
     const int n = tiles_ + i_, tokens_left = s.len - (s.first_tile + i_ * s.tile_step) * tile_tokens;
     float x[32];
-    if constexpr (copies_tiles<T>) {
+    if constexpr (copies) {
       if (copies_here_ && !copied()) copy_tile(n / stages);
     } else {
       if (i_ < 2) copy_queries();
       make_tile(n / stages);
     }
     if (i_ < 2) {
-      if constexpr (copies_tiles<T>) copy_queries();
+      if constexpr (copies) copy_queries();
       shared_.wait(Barriers::q_full, segments_);
     }
     shared_.wait(Barriers::full + group_, n / stages);
     const std::uint64_t q = opaque(matrix_descriptor(shared_.address + SharedLayout::q, bytes_of_8));
     const std::uint64_t k = opaque(matrix_descriptor(tile_address(), bytes_of_8));
     start_scores<Bf16, head_dim>(x, q, k);
-    if constexpr (!copies_tiles<T>) prefetch_rows(i_ + 2, count);
+    if constexpr (!copies) prefetch_rows(i_ + 2, count);
     wgmma_wait<0>();
     wgmma_fence_registers(x);
     if (i_ + 2 >= count) shared_.arrive(Barriers::q_empty, lane_);

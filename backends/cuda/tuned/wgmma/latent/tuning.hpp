@@ -17,9 +17,10 @@ inline constexpr int q_bytes    = tile_rows / 8 * bytes_of_8;
 /// Tiles are multiplied in bf16, otherwise in fp16.
 template <Type T>
 inline constexpr bool is_bf16 = T != Type::fp16;
-/// Tiles are copied as they lie in memory. Otherwise (fp8_ds_mla) they are made of rows, by the warps that multiply.
-template <Type T>
-inline constexpr bool copies_tiles = T != Type::fp8_ds_mla;
+/// Tiles are copied as they lie in memory, through tensor maps. Otherwise the warps that multiply make them of rows:
+/// those of fp8_ds_mla, and where eight tokens may lie in several pages.
+template <Type T, class Args>
+inline constexpr bool copies_tiles = T != Type::fp8_ds_mla && !Args::small_pages;
 
 /// Blocks that share the query rows of a kv head.
 constexpr int blocks_per_head(int rows_of_head) { return rows_of_head > tile_rows ? 2 : 1; }
