@@ -219,6 +219,22 @@ TYPED_TEST(TunedMany, TwoInstances) {
   }
 }
 
+// Blocks of query rows that a call does not have, because its plan allows for more query tokens. In clusters of two,
+// one of them must not reach for the other one, which may have ended: the last split of 700 tokens has a tile less.
+TYPED_TEST(TunedMany, LatentPlansForMoreQueryTokens) {
+  using T = typename TypeParam::type;
+  for (const auto& [heads, batch] : {std::pair(32, 33), {24, 16}, {64, 1}}) {
+    const Shape shape = latent_shape(heads, std::vector<int>(static_cast<std::size_t>(batch), 700));
+    const Sample<T> sample(shape);
+    Scene<Kokkos::Cuda, T> scene(sample, TestFixture::pages_of_64);
+    scene.options().backend       = "tuned";
+    scene.options().max_query_len = 3;
+    const auto plan               = scene.plan();
+    for (int repeat = 0; repeat < 200; ++repeat) scene.decode(plan);
+    EXPECT_TRUE(scene.right()) << describe(shape);
+  }
+}
+
 TYPED_TEST(TunedMany, Refusals) {
   constexpr const char* too_many = "more than 128 query heads share a kv head";
   TestFixture::expect_tuned_refused(latent_shape(129, {40}), {}, too_many);

@@ -166,6 +166,25 @@ TYPED_TEST(RowFormats, EvenBatches) {
     }
 }
 
+// A plan for more query tokens than the call has: of the two blocks to a KV head one has no query rows. The second
+// split has a third of a tile, so blocks of a pair end at different times.
+TYPED_TEST(RowFormats, PlansForMoreQueryTokens) {
+  Shape shape  = latent_shape(32, {86});
+  shape.q_type = DType::bf16;
+  const Sample<typename TestFixture::T> sample(shape);
+  const Placement placement{.layout = Layout::paged, .page_size = 16};
+  Scene<typename TestFixture::Space, typename TestFixture::T> scene(sample, placement);
+  for (const std::string backend : {"generic", "tuned"}) {
+    if (backend == "tuned" && !tuned_takes<typename TestFixture::Space>(sample, placement)) continue;
+    scene.options().backend       = backend;
+    scene.options().max_query_len = 3, scene.options().max_seq_len = 1376;
+    const auto plan = scene.plan();
+    scene.poison_outputs();
+    for (int repeat = 0; repeat < 20; ++repeat) scene.decode(plan);
+    EXPECT_TRUE(scene.right()) << backend;
+  }
+}
+
 // More rows than teams: rows stay whole, and each team processes several.
 TYPED_TEST(RowFormats, MoreRowsThanTeams) {
   for (const int heads : {1, 20})

@@ -169,7 +169,7 @@ class Scorer {
     if (n > 0) wait_for_last_probabilities(n);
     if (lane_ == 0)
       *flags() = (raised && i_ > 0 ? max_raised : 0) | (i_ == 0 ? first_of_segment : 0) |
-                 (i_ + 1 == count ? last_of_segment | (cursor_.paired(args_) ? last_of_pair : 0) : 0);
+                 (i_ + 1 == count ? last_of_segment | (exchanges() ? last_of_pair : 0) : 0);
     if (active_) {
       if (raised && i_ > 0 && stores_row()) {
         corrections()[row_]     = exp2_fast(before[0] - max_[0]);
@@ -180,6 +180,12 @@ class Scorer {
     clear_unseen_values(tokens_left, n);
     fence_async_proxy();
     shared_.arrive(Barriers::p_full, lane_);
+  }
+
+  /// Whether the block and the other one of its cluster exchange results of the segment. Blocks without query rows must
+  /// not: none of their warps would wait for the other block, which might have ended before they reach it.
+  PAGODA_DEVICE bool exchanges() const {
+    return cursor_.paired(args_) && block_rows<BlocksPerHead>(args_.rows_bound) > 0;
   }
 
   /// Raises the running maximum to that of the tile's scores x if needed. before: the maximum after the previous tile.
