@@ -230,6 +230,7 @@ TYPED_TEST(TunedMany, LatentPlansForMoreQueryTokens) {
     scene.options().backend       = "tuned";
     scene.options().max_query_len = 3;
     const auto plan               = scene.plan();
+    scene.poison_outputs();
     for (int repeat = 0; repeat < 200; ++repeat) scene.decode(plan);
     EXPECT_TRUE(scene.right()) << describe(shape);
   }

@@ -85,7 +85,7 @@ class SegmentScores {
 struct OptionRow {
   int position;    ///< of the query token in its sequence
   int begin, end;  ///< it sees tokens begin to end - 1, and the initial ones before `end`
-  float slope;     ///< in units of what `change` adds it to: scale() makes a score to base 2 of the sum
+  float slope;     ///< over scale(), which multiplies the sum of product and bias
 
   PAGODA_DEVICE bool sees(int token, int num_initial) const {
     return token < end && (token >= begin || token < num_initial);

@@ -19,6 +19,10 @@ struct SharedMemory {
   }
   PAGODA_DEVICE std::uint32_t barrier(int i) const { return address + SharedLayout::barriers + 8 * i; }
   PAGODA_DEVICE void wait(int i, int phase) const { barrier_wait(barrier(i), phase & 1); }
+  /// Waits until a quarter of a slot may be filled, for the round-th tile of the slot.
+  PAGODA_DEVICE void wait_for_quarter(int slot, int quarter, int round) const {
+    if (round > 0) wait(Barriers::empty + slot * Barriers::quarters + quarter, round - 1);
+  }
   /// One arrival for each warp, after all of its lanes have arrived here.
   PAGODA_DEVICE void arrive(int i, int lane) const {
     __syncwarp();

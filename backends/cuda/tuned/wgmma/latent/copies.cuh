@@ -80,7 +80,7 @@ class TileCopies {
     if (lane_ == 0) barrier_expect_bytes(full, eights * bytes_of_8);
 #pragma unroll 1
     for (int quarter = 0; quarter < Barriers::quarters; ++quarter) {
-      if (round > 0) shared.wait(Barriers::empty + slot * Barriers::quarters + quarter, round - 1);
+      shared.wait_for_quarter(slot, quarter, round);
       __syncwarp();
       if (lane_ / 2 == quarter && lane_ < eights)
         copy_tensor_box(shared.address + SharedLayout::tiles + slot * tile_bytes + lane_ * bytes_of_8, &args.k_map,

@@ -6,7 +6,9 @@
 /// Tiles that are made of rows, by the four warps of the warpgroup that multiplies them.
 namespace pagoda::tuned::wgmma::latent {
 
-/// What both kinds of rows have in common. A row is of the type T, which may lie in memory as another one.
+/// What both kinds of rows have in common. T: type of the rows in memory. Derived classes have make_tile(args, s,
+/// shared, slot, round, tile, next_tile). It makes a tile in a slot, as the round-th tile of the slot: each quarter as
+/// soon as the quarter of the tile before it has been used. next_tile: the tile to make after this one.
 template <Type T, int BlocksPerHead, int CopyTokens>
 class RowReader : public TileCopies<BlocksPerHead, CopyTokens> {
  public:
@@ -15,16 +17,15 @@ class RowReader : public TileCopies<BlocksPerHead, CopyTokens> {
   /// Brings the tile that was looked up last, and is the next one to make, to the second-level cache.
   PAGODA_DEVICE void prefetch(const Args& args, const Segment& s, int tile) const {
     if (warp_ != 0) return;
-    const int head = T == Type::fp8_ds_mla ? 0 : s.head;  // such caches have one kv head
     if constexpr (CopyTokens == 1) {
 #pragma unroll
       for (int i = 0; i < next_.each; ++i)
-        if (tile * tile_tokens + lane_ + 32 * i < s.len) prefetch_bulk(row(args, head, next_.of_lane(i)), bytes_of_row);
+        if (tile * tile_tokens + lane_ + 32 * i < s.len) prefetch_bulk(row(args, s, next_.of_lane(i)), bytes_of_row);
     } else {
       if (lane_ >= tile_tokens / 8) return;
       const int count     = min(8, s.len - tile * tile_tokens - 8 * lane_);
       const bool adjacent = args.k.token == bytes_of_row;
-      const char* from    = row(args, head, next_.of_lane());
+      const char* from    = row(args, s, next_.of_lane());
 #pragma unroll 1
       for (int i = 0; i < count; i += adjacent ? 8 : 1, from += args.k.token)
         prefetch_bulk(from, adjacent ? count * bytes_of_row : bytes_of_row);
@@ -36,30 +37,29 @@ class RowReader : public TileCopies<BlocksPerHead, CopyTokens> {
   using TileCopies<BlocksPerHead, CopyTokens>::next_;
   static constexpr int bytes_of_row = row_bytes(T, head_dim);
 
-  PAGODA_DEVICE static const char* row(const Args& args, int head, const TokenLocation& at) {
+  PAGODA_DEVICE static const char* row(const Args& args, const Segment& s, const TokenLocation& at) {
+    const int head = T == Type::fp8_ds_mla ? 0 : s.head;  // such caches have one kv head
     return static_cast<const char*>(args.k.data) + at.page * args.k.page + at.token * args.k.token + head * args.k.head;
   }
   /// A row of the tile. Rows behind the last one are read as the last one. Their scores are hidden, and their values
   /// cleared, later. All lanes call it, with rows of the same quarter.
-  PAGODA_DEVICE const char* row_of_tile(const Args& args, int head, int r, int last) const {
-    return row(args, head, next_.of_token(min(r, last)));
+  PAGODA_DEVICE const char* row_of_tile(const Args& args, const Segment& s, int r, int last) const {
+    return row(args, s, next_.of_token(min(r, last)));
   }
 
   int warp_;
 };
 
-/// Makes tiles of rows of 16 bits: copies of 16 bytes, by all threads.
-template <Type T, int BlocksPerHead, int CopyTokens>
-class PlainRowTiles : public RowReader<T, BlocksPerHead, CopyTokens> {
-  using Base = RowReader<T, BlocksPerHead, CopyTokens>;
+/// Makes tiles of rows of 16 bits: copies of 16 bytes, by all threads. For small pages: others have tensor maps.
+template <Type T, int BlocksPerHead>
+class PlainRowTiles : public RowReader<T, BlocksPerHead, 1> {
+  using Base = RowReader<T, BlocksPerHead, 1>;
   using Base::lane_;
   using Base::next_;
   using Base::warp_;
 
  public:
   using Base::Base;
-  /// Makes a tile in a slot, as the round-th tile of the slot. Each quarter is copied as soon as the quarter of the
-  /// tile before it has been used. next_tile: the tile to make after this one.
   PAGODA_DEVICE void make_tile(const Args& args, const Segment& s, SharedMemory shared, int slot, int round, int tile,
                                int next_tile) {
     // Eight lanes copy a row, 16 bytes of each of its runs of 64 dims.
@@ -67,8 +67,8 @@ class PlainRowTiles : public RowReader<T, BlocksPerHead, CopyTokens> {
     std::uint32_t to = shared.address + SharedLayout::tiles + slot * tile_bytes + swizzled_offset<head_dim>(row, chunk);
 #pragma unroll 1
     for (int quarter = 0; quarter < Barriers::quarters; ++quarter, to += 2 * bytes_of_8) {
-      const char* const from = this->row_of_tile(args, s.head, 16 * quarter + row, last) + 16 * chunk;
-      if (round > 0) shared.wait(Barriers::empty + slot * Barriers::quarters + quarter, round - 1);
+      const char* const from = this->row_of_tile(args, s, 16 * quarter + row, last) + 16 * chunk;
+      shared.wait_for_quarter(slot, quarter, round);
 #pragma unroll
       for (int run = 0; run < head_dim / 64; ++run) copy_async(to + run * run_bytes, from + 128 * run);
     }
@@ -125,8 +125,6 @@ class ScaledRowTiles : public RowReader<Type::fp8_ds_mla, BlocksPerHead, CopyTok
 
  public:
   using Base::Base;
-  /// Makes a tile in a slot, as the round-th tile of the slot. Each quarter is stored as soon as the quarter of the
-  /// tile before it has been used. next_tile: the tile to make after this one.
   PAGODA_DEVICE void make_tile(const Args& args, const Segment& s, SharedMemory shared, int slot, int round, int tile,
                                int next_tile) {
     const PlaceInQuarter place(warp_, opaque(lane_));  // or registers are kept for it where there is no tile to make
@@ -135,7 +133,7 @@ class ScaledRowTiles : public RowReader<Type::fp8_ds_mla, BlocksPerHead, CopyTok
     std::uint32_t to           = shared.address + SharedLayout::tiles + slot * tile_bytes + place.first_chunk();
     const int rope             = static_cast<int>(place.rope_chunk() - place.first_chunk());
     RowPart part;
-    const char* from = this->row_of_tile(args, 0, place.row, last);
+    const char* from = this->row_of_tile(args, s, place.row, last);
     part.scale       = load_scale(from, place, policy);
     from += 16 * place.part;
     load<0>(part, from, policy), load<1>(part, from, policy), load<2>(part, from, policy), load<3>(part, from, policy);
@@ -144,11 +142,11 @@ class ScaledRowTiles : public RowReader<Type::fp8_ds_mla, BlocksPerHead, CopyTok
       const bool more  = quarter + 1 < Barriers::quarters;
       float next_scale = 0;
       if (more) {
-        from       = this->row_of_tile(args, 0, 16 * (quarter + 1) + place.row, last);
+        from       = this->row_of_tile(args, s, 16 * (quarter + 1) + place.row, last);
         next_scale = load_scale(from, place, policy);
         from += 16 * place.part;
       }
-      if (round > 0) shared.wait(Barriers::empty + slot * Barriers::quarters + quarter, round - 1);
+      shared.wait_for_quarter(slot, quarter, round);
       // As soon as registers have been stored, they are loaded for the next quarter.
       store<0>(part, to);
       if (more) load<0>(part, from, policy);

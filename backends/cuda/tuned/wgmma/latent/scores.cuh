@@ -68,7 +68,7 @@ class Scorer {
   static constexpr bool copies  = copies_tiles<T, Args>;
   static constexpr int adjacent = Args::small_pages ? 1 : copy_tokens;  ///< tokens that lie in a page together
   using Rows                    = std::conditional_t<T == Type::fp8_ds_mla, ScaledRowTiles<BlocksPerHead, adjacent>,
-                                                     PlainRowTiles<T, BlocksPerHead, adjacent>>;
+                                                     PlainRowTiles<T, BlocksPerHead>>;
   using Copies                  = std::conditional_t<copies, TileCopies<BlocksPerHead>, Rows>;
 
   PAGODA_DEVICE float* running_max() const { return reinterpret_cast<float*>(memory_ + SharedLayout::running_max); }
