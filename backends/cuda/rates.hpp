@@ -61,12 +61,13 @@ inline std::vector<RowTile> generic_tiles(const KernelChoice& kernel) {
 
 /// Rates fitted to plain decodes of 18 trees with four kinds of heads, in 16 bits, and of 7 trees with two kinds in
 /// fp8. Those of lists are from the best of six sets: the planner's entries for these trees were fastest with them
-/// (bench/NOTES.md, "Rates after the faster merge"). plain, parts: the schedules of plain decodes and of the parts of a
-/// list, which may have different kernels.
-inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* const> parts, int page_size) {
+/// (bench/NOTES.md, "Rates after the faster merge" and "States of 16 bits"). plain, parts: the schedules of plain
+/// decodes and of the parts of a list, which may have different kernels. state_bytes: of a number of a partial state.
+inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* const> parts, int page_size,
+                              int state_bytes) {
   DeviceRates r;
   r.cache_bytes_per_us = 1.2e7;
-  r.state_bytes_per_us = 2.2e6;
+  r.state_bytes_per_us = state_bytes == 2 ? 1.5e6 : 2.2e6;  // half of the bytes take 0.73 of the time
   r.list_us            = 18;
   if (!is_tuned(plain)) {
     r.plain_tiles = generic_tiles(plain.kernel);

@@ -10,14 +10,14 @@ import published as p
 from figures import COLORS, finish, log_y, new
 from results import PLAN_STEPS, Results, Samples, with_planning
 
-WAYS = ("plain", "packed", "packed16")
+WAYS = ("plain", "packed", "packed32")
 CASCADE = "prefix/fp16/{}x{}x128/cascade256/page32"
 #: What the figure includes; the report shows it below.
 CAPTION = (
     "Bars: decodes alone, in CUDA graphs, cold; planning is in none of them. Crosses: packed, with a new plan and the copy of "
     f"its list in every step; dots: the same once in {PLAN_STEPS} steps (a plan serves until the tables' shape changes). "
-    "Packed goes through PrefixDecoder, which decodes plainly where that is predicted to be faster; packed16: partial states "
-    f"of 16 bits. c: a cascade of 256 sequences, which PAT's figure does not have. {p.PAT_NOTE}"
+    "Packed goes through PrefixDecoder, which decodes plainly where that is predicted to be faster; packed32: partial states "
+    f"in fp32. c: a cascade of 256 sequences, which PAT's figure does not have. {p.PAT_NOTE}"
 )
 
 

@@ -9,12 +9,12 @@ from typing import Iterator
 import published as p
 from results import PLAN_STEPS, Results, Samples, us_text, with_planning
 
-OWN_WAYS = ("plain", "packed", "packed16")
+OWN_WAYS = ("plain", "packed", "packed32")
 Table = tuple[list[str], list[list[str]]]
 Run = tuple[str, str, str]  #: device, space, commit
 
 PREFIX_NOTE = (
-    "Read: a bare read of each token once. Plain, packed and 16-bit states are decodes alone; planning is not in them. "
+    "Read: a bare read of each token once. Plain, packed and fp32 states are decodes alone; planning is not in them. "
     "Packed goes through PrefixDecoder, which decodes plainly where that is predicted to be faster. Planning: host time of a "
     f'new plan. "Planned every step" adds it, and the copy of the list to the device, to each decode; "every {PLAN_STEPS} steps" '
     "adds it once in so many, and in the others the look whether the plan still holds: a plan serves until the tables' shape "
@@ -64,7 +64,7 @@ def ratio_of(samples: Samples | None) -> str:
 def prefix_table(results: Results) -> Table:
     """Batches that share prefixes: the limits, PAT's time, and ours with the model's prediction beside it."""
     head = ["machine", "problem", "read", "products", "read of all", "PAT", "FlashInfer", "plain", "packed"]
-    head += ["16-bit states"]
+    head += ["fp32 states"]
     head += ["plain / packed", "PAT / best", "predicted plain, packed", "planning", "planned every step"]
     head += [f"planned every {PLAN_STEPS} steps"]
     pat = {p.pat_key(t, heads): us for t, row in p.PAT_H200.items() for heads, us in zip(p.PAT_HEADS, row)}
@@ -88,7 +88,7 @@ def prefix_table(results: Results) -> Table:
                 f"{time_of(theirs)} + {us_text(theirs.counters.get('planning_us'))}" if theirs else "-",
                 time_of(plain),
                 us_text(packed.median) + ("" if c.get("is_packed") else " (plain)"),
-                time_of(ways.get("packed16")),
+                time_of(ways.get("packed32")),
                 over(plain, packed),
                 f"{published / best:.2f}" if published else "-",
                 f"{us_text(c['predicted_plain_us'])}, {us_text(c['predicted_packed_us'])}",

@@ -5,7 +5,7 @@ Four forms are read: Google Benchmark's JSON (pagoda_bench_decode, pagoda_bench_
 lines that `--resume` writes, the JSON of pagoda-serve, and the JSON of ci/gpu.sh, which holds the others.
 
 The second part of a name like decode/generic/fp16/32x8x128/B32/S8192/page16 is a backend of Pagoda or another
-library. In prefix/packed/fp16/32x8x128/tree4/page32 it is the way of decoding (plain, packed, packed16, per-head, tree, chain). Rows
+library. In prefix/packed/fp16/32x8x128/tree4/page32 it is the way of decoding (plain, packed, packed32, per-head, tree, chain). Rows
 that agree in all other parts are the same problem. In the study (study/K1/...) the backend is in the label; the prefix cuda-
 of a part (study/K1/cuda-flash/...) is dropped.
 """

@@ -27,7 +27,7 @@ PrefixCase tree_case(const std::string& name, std::pair<int, int> heads, const s
   c.name        = name;
   c.num_q_heads = heads.first, c.num_kv_heads = heads.second;
   c.batch = [nodes, tokens] { return test::tree_batch(nodes, tokens); };
-  c.ways  = {Way::plain, Way::packed, Way::packed16};
+  c.ways  = {Way::plain, Way::packed, Way::packed32};
   c.warm  = true;
   return c;
 }
@@ -122,7 +122,7 @@ PrefixBatch live_batch(const serve::Trace& trace, const std::vector<serve::Live>
 }  // namespace
 
 const char* name_of(Way way) {
-  constexpr const char* names[] = {"plain", "packed", "packed16", "per-head", "tree", "chain"};
+  constexpr const char* names[] = {"plain", "packed", "packed32", "per-head", "tree", "chain"};
   return names[static_cast<int>(way)];
 }
 

@@ -18,7 +18,7 @@ namespace pagoda::bench {
 enum class Way {
   plain,     ///< decode
   packed,    ///< PrefixDecoder
-  packed16,  ///< PrefixDecoder, partial states in 16 bits
+  packed32,  ///< PrefixDecoder, partial states in fp32
   per_head,  ///< decode_entries: each sequence of the tables is one kv head of a query token
   tree,      ///< decode_entries: the newest tokens of each sequence are a tree of drafts
   chain      ///< decode of the same tokens as one causal chain

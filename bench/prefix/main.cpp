@@ -110,7 +110,7 @@ Outcome measure(Session& session, const PrefixCase& c, Way way, bool warm) {
     o.label = "plan: " + chain->describe() + "; ";
   } else {
     PrefixOptions prefix;
-    if (way == Way::packed16) prefix.state_type = DType::fp16;
+    if (way == Way::packed32) prefix.state_type = DType::fp32;
     decoder.emplace(exec, caches[0], options, prefix);
     add_planning_times(counters, exec, *decoder, batch);
     decoder->update(exec, batch.pages());
@@ -127,7 +127,7 @@ Outcome measure(Session& session, const PrefixCase& c, Way way, bool warm) {
   }
   const auto decode = [&](int i) {
     if (lists) return lists->decode(exec, q, caches[i], out);
-    if (way == Way::packed || way == Way::packed16) return decoder->decode(exec, q, caches[i], out);
+    if (way == Way::packed || way == Way::packed32) return decoder->decode(exec, q, caches[i], out);
     pagoda::decode(exec, chain ? *chain : decoder->plain_plan(), q, caches[i], out);
   };
 
@@ -237,7 +237,7 @@ int run_all(Harness& harness, const Arguments& arguments) {
       for (const bool warm : {false, true}) {
         if (warm && !c.warm) continue;
         for (const Way way : c.ways) {
-          if (warm && way == Way::packed16) continue;
+          if (warm && way == Way::packed32) continue;
           harness.add(c.full_name(type, way, warm), [&session, c, way, warm, type] {
             Outcome o;
             pagoda::detail::by_type(type, [&]<class T>(T*) {

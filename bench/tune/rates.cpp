@@ -28,6 +28,10 @@ using Memory           = Exec::memory_space;
 constexpr bool on_host = std::is_same_v<Memory, Kokkos::HostSpace>;
 constexpr int heads = 8, head_dim = 128;  // each query head has a KV head of its own
 
+/// The default of PrefixDecoder's partial states.
+template <class T>
+using StateOf = std::conditional_t<!on_host && sizeof(T) == 2, T, float>;
+
 /// Progress.
 void say(const char* what) { std::fprintf(stderr, "pagoda-tune: %s\n", what); }
 
@@ -128,7 +132,7 @@ class ListTimer {
   Kokkos::View<int*, Memory> seq_lens_;
   Kokkos::View<T****, Kokkos::LayoutRight, Memory> k_, v_;
   Rows q_, out_;
-  Kokkos::View<float***, Kokkos::LayoutRight, Memory> state_out_;
+  Kokkos::View<StateOf<T>***, Kokkos::LayoutRight, Memory> state_out_;
   Kokkos::View<float**, Kokkos::LayoutRight, Memory> state_lse_;
   std::unique_ptr<Plan<Exec>> lists_, plain_;
 };
@@ -172,7 +176,7 @@ DeviceRates measure_rates(const Exec& exec, StreamReader<Exec>* reader, const De
   r.list_us              = std::max(merged - timer.plain_us(16), 0.0);
   const double no_states = timer.list_us(entries, tokens / 2, most_rows, false);
   const double states    = timer.list_us(entries, tokens / 2, most_rows, true) - no_states - (merged - start);
-  const double bytes     = 2.0 * entries * most_rows * heads * (head_dim * sizeof(float) + sizeof(float));
+  const double bytes     = 2.0 * entries * most_rows * heads * (head_dim * sizeof(StateOf<T>) + sizeof(float));
   r.state_bytes_per_us   = states > 0 ? std::min(bytes / states, r.cache_bytes_per_us) : r.memory_bytes_per_us;
   return r;
 }

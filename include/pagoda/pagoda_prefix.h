@@ -59,12 +59,12 @@ typedef struct pagoda_device_rates {
 
 /** Bounds of a decoder: pagoda::PrefixOptions. Zero selects the default that stands beside a field. */
 typedef struct pagoda_prefix_options {
-  size_t struct_size;  /**< sizeof(pagoda_prefix_options) */
-  int32_t max_entries; /**< bound on the entries of a list; default: 4 for each query token */
-  int32_t max_states;  /**< bound on its partial states; default: 4 for each query token */
-  pagoda_type
-      state_type;   /**< PAGODA_FP32 (default), PAGODA_FP16 or PAGODA_BF16: half the traffic, states are rounded */
-  int32_t reserved; /**< 0 */
+  size_t struct_size;     /**< sizeof(pagoda_prefix_options) */
+  int32_t max_entries;    /**< bound on the entries of a list; default: 4 for each query token */
+  int32_t max_states;     /**< bound on its partial states; default: 4 for each query token */
+  pagoda_type state_type; /**< of partial states: PAGODA_FP32, PAGODA_FP16 or PAGODA_BF16; default: on GPUs that of
+                               each decode's outputs, if it has 16 bits; otherwise PAGODA_FP32 */
+  int32_t reserved;       /**< 0 */
   const pagoda_device_rates* rates; /**< read by the call; default: those of the machine */
 } pagoda_prefix_options;
 

@@ -42,13 +42,13 @@ DeviceRates host_rates(int threads) {
 
 /// The rates of an H200, scaled to the device.
 DeviceRates cuda_rates(const Kokkos::Cuda& exec, const Schedule& plain, std::span<const Schedule* const> parts,
-                       int page_size) {
+                       int page_size, int state_bytes) {
   const CudaDeviceGuard guard(exec.cuda_device());
   tuned::Device device    = tuned::Device::current();
   device.num_sms          = std::min(device.num_sms, plain.multiprocessors);
   const tuned::Speed h200 = {};
   constexpr int h200_sms  = 132;
-  DeviceRates r           = h200_rates(plain, parts, page_size);
+  DeviceRates r           = h200_rates(plain, parts, page_size, state_bytes);
   // Bandwidth was measured on the device or follows from its memory clock. On-chip work scales with clock and
   // multiprocessors.
   const double memory = device.speed.bytes_per_us / h200.bytes_per_us;
@@ -84,10 +84,11 @@ DeviceRates hip_rates(const Kokkos::HIP& exec, const Schedule& lists) {
 
 template <class ExecutionSpace>
 DeviceRates list_rates(const ExecutionSpace& exec, [[maybe_unused]] const Schedule& plain,
-                       [[maybe_unused]] std::span<const Schedule* const> parts, [[maybe_unused]] int page_size) {
+                       [[maybe_unused]] std::span<const Schedule* const> parts, [[maybe_unused]] int page_size,
+                       [[maybe_unused]] int state_bytes) {
 #if defined(KOKKOS_ENABLE_CUDA)
   if constexpr (std::is_same_v<ExecutionSpace, Kokkos::Cuda>)
-    return parts.empty() ? DeviceRates{} : cuda_rates(exec, plain, parts, page_size);
+    return parts.empty() ? DeviceRates{} : cuda_rates(exec, plain, parts, page_size, state_bytes);
 #endif
 #if defined(KOKKOS_ENABLE_HIP)
   if constexpr (std::is_same_v<ExecutionSpace, Kokkos::HIP>)
@@ -101,7 +102,7 @@ DeviceRates list_rates(const ExecutionSpace& exec, [[maybe_unused]] const Schedu
 }
 
 #define PAGODA_INSTANTIATE(Space) \
-  template DeviceRates list_rates<Space>(const Space&, const Schedule&, std::span<const Schedule* const>, int);
+  template DeviceRates list_rates<Space>(const Space&, const Schedule&, std::span<const Schedule* const>, int, int);
 PAGODA_FOR_EACH_SPACE(PAGODA_INSTANTIATE)
 #undef PAGODA_INSTANTIATE
 

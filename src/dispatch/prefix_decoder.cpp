@@ -8,6 +8,7 @@
 #include "backends/cuda/rates.hpp"
 #include "src/base/spaces.hpp"
 #include "src/dispatch/list_rates.hpp"
+#include "src/plan/backend_choice.hpp"
 #include "src/plan/cache_rows.hpp"
 
 #include <algorithm>
@@ -43,8 +44,9 @@ void check_bounds(const PrefixOptions& o) {
   require(o.max_entries >= 0 && o.max_entries <= most, who, "max_entries is ", o.max_entries,
           "; allowed: 0 (4 for each query token) to 2^20");
   require(o.max_states >= 0, who, "max_states is ", o.max_states, "; allowed: 0 (4 for each query token) or more");
-  require(o.state_type == DType::fp32 || o.state_type == DType::fp16 || o.state_type == DType::bf16, who,
-          "state_type is ", name_of(o.state_type), "; allowed: fp32, fp16 or bf16");
+  const DType states = o.state_type.value_or(DType::fp32);
+  require(states == DType::fp32 || states == DType::fp16 || states == DType::bf16, who, "state_type is ",
+          name_of(states), "; allowed: fp32, fp16 or bf16");
 }
 
 PrefixBounds bounds_of(const PrefixOptions& o, const Schedule& plain) {
@@ -89,7 +91,7 @@ PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const Cache
   bounds            = bounds_of(prefix, plain->schedule());
   const Schedule& s = plain->schedule();
   heads             = {s.shape.num_q_heads, s.shape.num_kv_heads, s.shape.head_dim,
-                       s.shape.head_dim_v,  bytes_of_token(kv),   size_of(state_type)};
+                       s.shape.head_dim_v,  bytes_of_token(kv),   size_of(state_type_of(usual_row_type(s.shape.kv_type)))};
   if (!kv.paged) {
     always_plain = "the cache is contiguous";
   } else if (s.shape.kv_type == DType::fp64) {
@@ -103,7 +105,7 @@ PrefixState<ExecutionSpace>::PrefixState(const ExecutionSpace& exec, const Cache
   std::vector<const Schedule*> lists;
   lists.reserve(parts.size());
   for (const PartPlan<ExecutionSpace>& part : parts) lists.push_back(&part.plan.schedule());
-  set_rates(prefix.rates ? *prefix.rates : list_rates(exec, s, lists, page_size));
+  set_rates(prefix.rates ? *prefix.rates : list_rates(exec, s, lists, page_size, heads.state_bytes));
 }
 
 /// All plans share a workspace, as their decodes run one after the other. A part without a kernel of its own is left
@@ -161,11 +163,10 @@ std::array<bool, max_list_parts> PrefixState<ExecutionSpace>::parts_in_use(const
 template <class ExecutionSpace>
 void PrefixState<ExecutionSpace>::allocate(const ExecutionSpace& exec) {
   const ListLayout layout(bounds);
-  list = decltype(list)(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::PrefixDecoder::list"),
+  list   = decltype(list)(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::PrefixDecoder::list"),
                         layout.bytes);
-  const std::size_t rows = std::size_t(bounds.max_states) * heads.num_q_heads;
   states = decltype(states)(Kokkos::view_alloc(exec, Kokkos::WithoutInitializing, "Pagoda::PrefixDecoder::states"),
-                            rows * (std::size_t(heads.head_dim_v) * size_of(state_type) + sizeof(float)));
+                            StateLayout(bounds, heads, state_type_of(DType::fp32)).bytes);
   for (int i = 0; i < num_staged; ++i) {
     staged.emplace_back("Pagoda::PrefixDecoder::staging", layout.bytes);
     copied[i] = std::make_unique<Event>(exec);
@@ -294,11 +295,11 @@ void PrefixState<ExecutionSpace>::decode(const ExecutionSpace& exec, const Cache
   require(kv.paged && kv.page_size() == page_size, who, "the cache has pages of ", kv.paged ? kv.page_size() : 0,
           " tokens; allowed: as the decoder was made for, ", page_size);
   // The bound on states, not their number: a captured decode may read a longer list.
-  p.state_out = dense(states.data(), state_type, bounds.max_states, heads.num_q_heads, heads.head_dim_v);
-  p.state_lse =
-      dense(states.data() + std::size_t(bounds.max_states) * heads.num_q_heads * heads.head_dim_v * size_of(state_type),
-            DType::fp32, bounds.max_states, heads.num_q_heads, 0);
-  int first = 0;
+  const DType type = state_type_of(out.type);
+  const StateLayout layout(bounds, heads, type);
+  p.state_out = dense(states.data(), type, bounds.max_states, heads.num_q_heads, heads.head_dim_v);
+  p.state_lse = dense(states.data() + layout.lse, DType::fp32, bounds.max_states, heads.num_q_heads, 0);
+  int first   = 0;
   for (std::size_t part = 0; part < parts.size(); ++part) {
     if (now.entries[part] == 0) continue;
     p.entries = entries(first, now.entries[part]);

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -48,6 +49,17 @@ struct ListLayout {
       : state_begin(std::size_t(b.max_query_tokens) * sizeof(EntryQuery)),
         entries((state_begin + (std::size_t(b.max_query_tokens) + 1) * sizeof(int) + 15) / 16 * 16),
         bytes(entries + std::size_t(b.padded_entries()) * sizeof(Entry)) {}
+};
+
+/// Where partial states lie in memory: their outputs first, in this type, then their log-sum-exps.
+struct StateLayout {
+  std::size_t lse, bytes;
+
+  StateLayout(const PrefixBounds& b, const DecodeHeads& heads, DType type) {
+    const std::size_t rows = std::size_t(b.max_states) * heads.num_q_heads;
+    lse                    = (rows * heads.head_dim_v * size_of(type) + 15) / 16 * 16;
+    bytes                  = lse + rows * sizeof(float);
+  }
 };
 
 /// The shape of what decodes launch.
@@ -106,10 +118,15 @@ struct PrefixState {
   std::array<std::unique_ptr<Event>, num_staged> copied;
   std::array<bool, num_staged> in_flight{};
   Kokkos::View<std::byte*, MemorySpace> list, states;
-  DType state_type = DType::fp32;
+  std::optional<DType> state_type;  ///< what the caller asked for
 
  private:
   void make_list_plans(const ExecutionSpace& exec, const CacheRef& kv, const DecodeOptions<MemorySpace>& options);
+  /// The type of the partial states of a decode whose outputs have this type.
+  DType state_type_of(DType out) const {
+    constexpr bool on_host = std::is_same_v<MemorySpace, Kokkos::HostSpace>;  // states stay in caches there
+    return state_type ? *state_type : !on_host && size_of(out) == 2 ? out : DType::fp32;
+  }
   void allocate(const ExecutionSpace& exec);
   const char* stage();
   void copy(const ExecutionSpace& exec);

@@ -4,6 +4,7 @@
 #include <pagoda/detail/problem.hpp>
 #include <pagoda/detail/schedule.hpp>
 #include <pagoda/error.hpp>
+#include <pagoda/types.hpp>
 
 #include "src/plan/backend.hpp"
 #include "src/plan/workspace.hpp"
@@ -15,9 +16,14 @@
 /// Which backend runs the decodes of a plan.
 namespace pagoda::detail {
 
-/// A problem of the plan's cache with dense queries and outputs of the cache's type (bf16 for rows of fp8_ds_mla, fp16
-/// for other quantized caches). A plan is chosen for this problem. For a plan of lists it has the numbers of entries
-/// and queries, without pointers.
+/// The usual type of queries and outputs: that of the cache; bf16 for rows of fp8_ds_mla, fp16 for other quantized
+/// caches.
+constexpr DType usual_row_type(DType kv_type) {
+  return has_row_format(kv_type) ? DType::bf16 : is_quantized(kv_type) ? DType::fp16 : kv_type;
+}
+
+/// A problem of the plan's cache with dense queries and outputs of the usual type. A plan is chosen for this problem.
+/// For a plan of lists it has the numbers of entries and queries, without pointers.
 Problem usual_problem(const Schedule& schedule, const CacheRef& kv);
 
 /// The names in the list, each in quotation marks, for error texts.

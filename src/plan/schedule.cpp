@@ -49,9 +49,7 @@ Schedule make_schedule(const ExecutionSpace& exec, const CacheRef& kv,
 Problem usual_problem(const Schedule& s, const CacheRef& kv) {
   const auto rows = [&](int dims) {
     TensorRef t;
-    t.type   = has_row_format(s.shape.kv_type) ? DType::bf16
-               : is_quantized(s.shape.kv_type) ? DType::fp16
-                                               : s.shape.kv_type;
+    t.type   = usual_row_type(s.shape.kv_type);
     t.rank   = 3;
     t.extent = {std::int64_t(kv.batch) * s.bounds.max_query_len, s.shape.num_q_heads, dims, 0};
     t.stride = {std::int64_t(s.shape.num_q_heads) * dims, dims, 1, 0};

@@ -25,8 +25,8 @@ class Pool final : public Owned {
  public:
   Pool(bool paged, const std::string& dtype, int num_kv_heads, int head_dim, int max_seq_len, int max_sequences,
        int head_dim_v, int page_size, int num_pages, const std::string& order, const std::string& share_prefixes,
-       int max_entries, int max_states, const std::string& state_type, std::int32_t device_type, std::int32_t device_id,
-       std::uintptr_t stream)
+       int max_entries, int max_states, const std::optional<std::string>& state_type, std::int32_t device_type,
+       std::int32_t device_id, std::uintptr_t stream)
       : who_(paged ? "pagoda.PagedPool" : "pagoda.ContiguousPool"),
         device_{device_type, device_id},
         head_dim_v_(head_dim_v != 0 ? head_dim_v : head_dim) {
@@ -44,8 +44,8 @@ class Pool final : public Owned {
     pagoda_prefix_options prefix{};
     prefix.struct_size = sizeof prefix;
     prefix.max_entries = max_entries, prefix.max_states = max_states;
-    prefix.state_type = type_by_name(who_.c_str(), "state_type", state_type);
-    o.prefix          = &prefix;
+    if (state_type) prefix.state_type = type_by_name(who_.c_str(), "state_type", *state_type);
+    o.prefix = &prefix;
     Runtime::instance().start(device_);
     const pagoda_exec* const exec = Runtime::instance().exec(who_.c_str(), device_, stream);
     without_gil([&]() -> Outcome {
@@ -338,10 +338,10 @@ void bind_pool(nb::module_& m) {
       .def_prop_ro("num_tokens", &Prompt::num_tokens, "Tokens of the prompt.");
   nb::class_<Pool>(m, "Pool", "Memory for the keys and values of many sequences, and who holds which part of it.")
       .def(nb::init<bool, const std::string&, int, int, int, int, int, int, int, const std::string&, const std::string&,
-                    int, int, const std::string&, std::int32_t, std::int32_t, std::uintptr_t>(),
+                    int, int, const std::optional<std::string>&, std::int32_t, std::int32_t, std::uintptr_t>(),
            "paged"_a, nb::kw_only(), "dtype"_a, "num_kv_heads"_a, "head_dim"_a, "max_seq_len"_a, "max_sequences"_a,
            "head_dim_v"_a, "page_size"_a, "num_pages"_a, "order"_a, "share_prefixes"_a, "max_entries"_a, "max_states"_a,
-           "state_type"_a, "device_type"_a, "device_id"_a, "stream"_a)
+           "state_type"_a.none(), "device_type"_a, "device_id"_a, "stream"_a)
       .def("_prepare", &Pool::prepare, "stream"_a, "options"_a)
       .def("_admit", &Pool::admit, "k"_a, "v"_a, "stream"_a)
       .def("_admit_tokens", &Pool::admit_tokens, "num_tokens"_a, "stream"_a)

@@ -5,6 +5,8 @@
 
 #include <pagoda/pagoda_prefix.h>
 
+#include <nanobind/stl/optional.h>
+
 using namespace nanobind::literals;
 
 namespace pagoda::python {
@@ -13,8 +15,8 @@ namespace {
 
 class PrefixDecoder final : public Owned {
  public:
-  PrefixDecoder(const Cache& cache, int max_entries, int max_states, const std::string& state_type, nb::object rates,
-                std::uintptr_t stream, const nb::kwargs& options)
+  PrefixDecoder(const Cache& cache, int max_entries, int max_states, const std::optional<std::string>& state_type,
+                nb::object rates, std::uintptr_t stream, const nb::kwargs& options)
       : device_(cache.device()),
         head_dim_v_(cache.head_dim_v()),
         page_size_(cache.paged() ? cache.page_size() : 0),
@@ -22,7 +24,7 @@ class PrefixDecoder final : public Owned {
     pagoda_prefix_options o{};
     o.struct_size = sizeof o;
     o.max_entries = max_entries, o.max_states = max_states;
-    o.state_type = type_by_name(who, "state_type", state_type);
+    if (state_type) o.state_type = type_by_name(who, "state_type", *state_type);
     Runtime::instance().start(device_);
     const pagoda_exec* const exec = Runtime::instance().exec(who, device_, stream);
     without_gil([&] { return pagoda_prefix_create(exec, cache.described(), options_.described(), &o, &decoder_); });
@@ -187,11 +189,12 @@ void bind_prefix(nb::module_& m) {
   nb::class_<PrefixDecoder>(m, "PrefixDecoder", "Decodes that read shared prefixes once.")
       .def(
           "__init__",
-          [](PrefixDecoder* self, const Cache& cache, int max_entries, int max_states, const std::string& state_type,
-             nb::object rates, std::uintptr_t stream, const nb::kwargs& options) {
+          [](PrefixDecoder* self, const Cache& cache, int max_entries, int max_states,
+             const std::optional<std::string>& state_type, nb::object rates, std::uintptr_t stream,
+             const nb::kwargs& options) {
             new (self) PrefixDecoder(cache, max_entries, max_states, state_type, rates, stream, options);
           },
-          "cache"_a, "max_entries"_a, "max_states"_a, "state_type"_a, "rates"_a.none(), "stream"_a, "options"_a)
+          "cache"_a, "max_entries"_a, "max_states"_a, "state_type"_a.none(), "rates"_a.none(), "stream"_a, "options"_a)
       .def("_plan", &PrefixDecoder::plan, "seq_lens"_a, "block_table"_a.none(), "page_indptr"_a.none(),
            "sequence_ids"_a.none(), "query_len"_a, "cu_seqlens_q"_a.none())
       .def("_install", &PrefixDecoder::install, "stream"_a)

@@ -6,6 +6,10 @@
 
 #include <pagoda/prefix.hpp>
 
+#include "src/dispatch/prefix_state.hpp"
+
+#include <cstring>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -72,8 +76,9 @@ TYPED_TEST(PrefixDecoderTest, RandomSteps) {
       options.sinks = on_device;
     }
     // States of 16 bits round more than the tolerance of outputs of 32 bits allows.
-    const bool halves      = seed % 2 == 1 && sizeof(typename Bench::Rows::value_type) == 2;
-    const DType state_type = halves ? DType::fp16 : DType::fp32;
+    const bool halves = seed % 2 == 1 && sizeof(typename Bench::Rows::value_type) == 2;
+    std::optional<DType> state_type;
+    if (seed % 3 != 0) state_type = halves ? DType::fp16 : DType::fp32;
     engine.step(1);
     if (ragged) {  // room for later counts; each step sets them
       engine.cu_seqlens        = {0};
@@ -171,6 +176,52 @@ TYPED_TEST(PrefixDecoderOfAnyType, PageSizes) {
       if (step == 4) engine.finish(engine.batch[3]);
     }
   }
+}
+
+// On GPUs partial states have the type of the outputs, if that has 16 bits, otherwise fp32. The rates price all types
+// alike, so that all decodes read the same list.
+TYPED_TEST(PrefixDecoderOfAnyType, TypesOfStates) {
+  using Space  = typename TypeParam::space;
+  using Server = typename TestFixture::Server;
+  if (dtype_v<typename TypeParam::type> == DType::fp64) return;  // decoded plainly
+  Server engine(12);
+  engine.two_branches();
+  DeviceRates rates        = eager();
+  rates.state_bytes_per_us = 1e30;
+  const auto decoded       = [&]<class Out>(Out, std::optional<DType> state_type) {
+    PrefixDecoder<Space> decoder(engine.exec(), engine.kv(), this->options(),
+                                       {.state_type = state_type, .rates = rates});
+    const Kokkos::View<Out***, Kokkos::LayoutRight, typename Space::memory_space> out("out", engine.tokens(),
+                                                                                            Server::q_heads, Server::dim);
+    decoder.update(engine.exec(), engine.tables());
+    EXPECT_GT(decoder.report().states, 0);
+    decoder.decode(engine.exec(), engine.queries(), engine.kv(), out);
+    engine.exec().fence();
+    const auto on_host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), out);
+    return std::vector<Out>(on_host.data(), on_host.data() + on_host.size());
+  };
+  const auto differ = [](const auto& a, const auto& b) {
+    return std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) != 0;
+  };
+  const auto expect = [&]<class Out>(Out kind, DType usual) {
+    SCOPED_TRACE(testing::Message() << "outputs of " << name_of(dtype_v<Out>));
+    const auto out = decoded(kind, {});
+    for (const DType type : {DType::fp32, DType::fp16, DType::bf16})
+      EXPECT_EQ(differ(out, decoded(kind, type)), type != usual) << "states of " << name_of(type);
+  };
+  const bool on_host = std::is_same_v<typename Space::memory_space, Kokkos::HostSpace>;
+  expect(float(), DType::fp32), expect(half_t(), on_host ? DType::fp32 : DType::fp16);
+  expect(bfloat16_t(), on_host ? DType::fp32 : DType::bf16);
+}
+
+// Log-sum-exps begin where a float may, also behind an odd number of elements of 16 bits.
+TEST(StateLayout, OddRows) {
+  const detail::PrefixBounds bounds{.max_batch = 1, .max_query_tokens = 1, .max_entries = 1, .max_states = 3};
+  const detail::DecodeHeads heads{.num_q_heads = 3, .num_kv_heads = 1, .head_dim = 5, .head_dim_v = 5};
+  const detail::StateLayout layout(bounds, heads, DType::fp16);
+  EXPECT_GE(layout.lse, 3u * 3 * 5 * 2);
+  EXPECT_EQ(layout.lse % alignof(float), 0u);
+  EXPECT_EQ(layout.bytes, layout.lse + 3 * 3 * sizeof(float));
 }
 
 TYPED_TEST(PrefixDecoderTest, ABatchThatBeginsToShare) {

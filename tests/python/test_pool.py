@@ -142,6 +142,7 @@ def test_bounds_of_shared_prefixes():
     cheap = dict(memory_bytes_per_us=1.0, cache_bytes_per_us=1.0, state_bytes_per_us=1e9, item_us=0.0, list_us=0.0)
     for options, because in (
         (dict(state_type="fp16"), None),
+        (dict(state_type="fp32"), None),
         (dict(max_entries=1), "the list has more than max_entries entries"),
         (dict(max_states=1), "the list has more than max_states partial states"),
     ):

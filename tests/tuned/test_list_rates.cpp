@@ -33,7 +33,7 @@ Schedule generic_schedule(int row_tile, DType probability_type) {
 /// Rates where all entries have one plan, with pages of 16 tokens.
 DeviceRates rates_of(const Schedule& plain, const Schedule& lists) {
   const Schedule* const parts[] = {&lists};
-  return h200_rates(plain, parts, 16);
+  return h200_rates(plain, parts, 16, 2);
 }
 
 std::vector<int> rows_of(const std::vector<RowTile>& tiles) {
@@ -67,7 +67,7 @@ TEST(ListRates, FewRowsHaveACheaperTile) {
   few.options.causal  = false;
   const auto tiles_of = [&](const Schedule& last, int page_size) {
     const Schedule* const parts[] = {&wide, &narrow, &last};
-    return rows_of(h200_rates(plain, parts, page_size).tiles);
+    return rows_of(h200_rates(plain, parts, page_size, 2).tiles);
   };
   EXPECT_EQ(tiles_of(few, 16), (std::vector{8, 64}));
   EXPECT_EQ(tiles_of(few, 8), std::vector{64});
@@ -75,7 +75,7 @@ TEST(ListRates, FewRowsHaveACheaperTile) {
   EXPECT_EQ(tiles_of(tuned_schedule(8, 32), 32), std::vector{64});  // causal
   EXPECT_EQ(tiles_of(tuned_schedule(4), 32), std::vector{64});      // four query heads to a KV head
   const Schedule* const parts[] = {&wide, &narrow, &few};
-  const CostModel cost({32, 32, 128, 128, 512}, h200_rates(plain, parts, 16));
+  const CostModel cost({32, 32, 128, 128, 512}, h200_rates(plain, parts, 16, 2));
   EXPECT_LT(cost.item(8), cost.item(9));
   EXPECT_LT(cost.pass(8), cost.pass(9));
   EXPECT_EQ(cost.steps(), (std::vector{8, 64}));
@@ -119,17 +119,17 @@ TEST(ListRates, BytesHaveTheirOwn) {
   auto plain = tuned_schedule(4), wide = tuned_schedule(), narrow = tuned_schedule(64), few = tuned_schedule(4);
   for (Schedule* const s : {&plain, &wide, &narrow, &few}) s->shape.kv_type = DType::fp8_e4m3;
   const Schedule* const parts[] = {&wide, &narrow, &few};
-  const DeviceRates rates       = h200_rates(plain, parts, 32);
+  const DeviceRates rates       = h200_rates(plain, parts, 32, 2);
   EXPECT_EQ(rows_of(rates.tiles), (std::vector{8, 64}));
   EXPECT_EQ(rows_of(rates.plain_tiles), std::vector{8});
   const CostModel bytes(fp8_heads, rates), halves({32, 8, 128, 128, 512}, rates_of(tuned_schedule(), tuned_schedule()));
   EXPECT_GT(bytes.plain_pass(1), halves.plain_pass(1) / 2);  // not twice as fast for half of the bytes
   for (Schedule* const s : {&wide, &narrow, &few}) s->shape.kv_type = DType::int8;  // no kernel for few rows
-  EXPECT_EQ(rows_of(h200_rates(plain, parts, 32).tiles), std::vector{64});
+  EXPECT_EQ(rows_of(h200_rates(plain, parts, 32, 2).tiles), std::vector{64});
   // With eight query heads to a KV head the kernel for few rows is slower than the one for 64.
   wide = tuned_schedule(128, 4), narrow = tuned_schedule(64, 4), few = tuned_schedule(8, 4);
   for (Schedule* const s : {&wide, &narrow, &few}) s->shape.kv_type = DType::fp8_e4m3;
-  EXPECT_EQ(rows_of(h200_rates(plain, parts, 32).tiles), std::vector{64});
+  EXPECT_EQ(rows_of(h200_rates(plain, parts, 32, 2).tiles), std::vector{64});
 }
 
 // In the generic kernel 16 query rows take two passes of its 8 rows, and two items.

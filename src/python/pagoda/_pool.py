@@ -142,7 +142,7 @@ class PagedPool(Pool):
         share_prefixes: str = "automatic",
         max_entries: int = 0,
         max_states: int = 0,
-        state_type: str = "fp32",
+        state_type: Optional[str] = None,
         device: Any = "cpu",
         stream: Any = None,
     ) -> None:
@@ -203,7 +203,7 @@ class ContiguousPool(Pool):
             share_prefixes="automatic",
             max_entries=0,
             max_states=0,
-            state_type="fp32",
+            state_type=None,
             device_type=device_type,
             device_id=device_id,
             stream=stream_number(str(device), None, stream),

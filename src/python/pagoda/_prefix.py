@@ -17,7 +17,8 @@ class PrefixDecoder(_core.PrefixDecoder):
 
     cache: a cache of the shape of the decodes.
     max_entries, max_states: bounds on a list and its partial states. Default: 4 for each query token.
-    state_type: "fp32", or "fp16" or "bf16": half the traffic, and each state is rounded.
+    state_type: "fp32", "fp16" or "bf16". Default: on GPUs that of each decode's outputs, if it is fp16 or bf16; otherwise
+        "fp32". States of 16 bits have half the traffic, and each is rounded once, as outputs are.
     rates: a dict of rates that planning predicts times from, as in the attribute `rates`. Default: those of the machine.
     options: those of `pagoda.plan`, without workspace.
     """
@@ -29,7 +30,7 @@ class PrefixDecoder(_core.PrefixDecoder):
         num_q_heads: int,
         max_entries: int = 0,
         max_states: int = 0,
-        state_type: str = "fp32",
+        state_type: Optional[str] = None,
         rates: Optional[Mapping[str, Any]] = None,
         stream: Any = None,
         **options: Any,
