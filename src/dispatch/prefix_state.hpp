@@ -122,9 +122,8 @@ struct PrefixState {
 
  private:
   void make_list_plans(const ExecutionSpace& exec, const CacheRef& kv, const DecodeOptions<MemorySpace>& options);
-  /// The type of the partial states of a decode whose outputs have this type.
+  /// The type of the partial states of a decode whose outputs have this type. On hosts states stay in caches.
   DType state_type_of(DType out) const {
-    constexpr bool on_host = std::is_same_v<MemorySpace, Kokkos::HostSpace>;  // states stay in caches there
     return state_type ? *state_type : !on_host && size_of(out) == 2 ? out : DType::fp32;
   }
   void allocate(const ExecutionSpace& exec);
