@@ -44,9 +44,9 @@ void check_bounds(const PrefixOptions& o) {
   require(o.max_entries >= 0 && o.max_entries <= most, who, "max_entries is ", o.max_entries,
           "; allowed: 0 (4 for each query token) to 2^20");
   require(o.max_states >= 0, who, "max_states is ", o.max_states, "; allowed: 0 (4 for each query token) or more");
-  const DType states = o.state_type.value_or(DType::fp32);
-  require(states == DType::fp32 || states == DType::fp16 || states == DType::bf16, who, "state_type is ",
-          name_of(states), "; allowed: fp32, fp16 or bf16");
+  const DType state_type = o.state_type.value_or(DType::fp32);
+  require(state_type == DType::fp32 || state_type == DType::fp16 || state_type == DType::bf16, who, "state_type is ",
+          name_of(state_type), "; allowed: fp32, fp16 or bf16");
 }
 
 PrefixBounds bounds_of(const PrefixOptions& o, const Schedule& plain) {
