@@ -304,8 +304,9 @@ void Scene<Space, T>::note(const Plan<Space>& plan) const {
   const auto& s    = plan.schedule();
   const bool tuned = plan.backend() == "tuned";
   if constexpr (has_row_format_v<T>) {
-    // The hand-tuned kernels have queries of bf16. Others are left to the generic ones, and so are unaligned rows.
-    rounds_numbers_ = tuned && q_.type() == DType::bf16 && io_starts_on_16_bytes();
+    // The hand-tuned kernels have queries of bf16. Others are left to the generic ones, and so are outputs of fp64 and
+    // unaligned rows.
+    rounds_numbers_ = tuned && q_.type() == DType::bf16 && out_.type() != DType::fp64 && io_starts_on_16_bytes();
     if (rounds_numbers_) probability_type_ = DType::bf16;
   }
   const bool many     = tuned && (s.bounds.max_query_len > 1 || s.shape.group() > 8);
