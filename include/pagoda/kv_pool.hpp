@@ -188,8 +188,8 @@ class PAGODA_EXPORT KVPool {
   /// LayoutPool::kv. Throws InvalidArgument for options.entries, because a pool makes its own lists.
   ///
   /// A paged pool plans with a PrefixDecoder of PoolOptions::prefix, which allocates memory for lists and partial
-  /// states here: by default, four partial states for each of max_query_tokens. Smaller bounds (max_states) and states
-  /// of 16 bits (state_type) need less memory, and SharePrefixes::never needs none. Throws what PrefixDecoder throws
+  /// states here: by default, four partial states for each of max_query_tokens. Smaller bounds (max_states) and a
+  /// state_type of 16 bits need less memory, and SharePrefixes::never needs none. Throws what PrefixDecoder throws
   /// for these options.
   void prepare(const ExecutionSpace& exec, const DecodeOptions<memory_space>& options);
   /// Decodes these sequences, at most max_sequences, in this order. q, out, lse and exceptions: see pagoda::decode. If

@@ -32,7 +32,8 @@ struct PrefixOptions {
   int max_entries = 0;  ///< bound on the entries of a list; default: 4 for each query token
   int max_states  = 0;  ///< bound on its partial states; default: 4 for each query token
   /// fp32, fp16 or bf16. Default: on GPUs that of each decode's outputs, if it is fp16 or bf16; otherwise fp32. States
-  /// of 16 bits have half the traffic, and each is rounded once, as outputs are.
+  /// of 16 bits have half the traffic, and each is rounded once, as outputs are. Memory is allocated for states of this
+  /// type; by default for fp32, as outputs may be.
   std::optional<DType> state_type{};
   /// Rates that planning predicts times from. Default: those of the machine (PrefixDecoder::rates). On NVIDIA GPUs they
   /// follow the measurements of pagoda-tune. On AMD GPUs they are predicted; there and on hosts pagoda-tune prints
