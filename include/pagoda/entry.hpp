@@ -21,6 +21,14 @@ namespace pagoda {
 ///
 /// The kernel splits entries over teams from the lengths when it runs. So a list stays valid while sequences grow, and
 /// a captured graph may replay it.
+///
+/// A chain is a run of entries that are carried out one after the other and write one result: one partial state, or the
+/// output, for each query token of the chain.
+///  - The first entry has all query tokens of the chain, and `last` >= 0. It may have no tokens: first == last == 0.
+///  - The query tokens of each other entry, at least one, are a run within that of the first entry. A query token may be
+///    in several entries: those of a node, of a node behind it and of its own sequence.
+///  - All entries have the same `state` and the same `kv_head`.
+///  - A query token sees all tokens of each entry of the chain that it is in: its `behind` is 1, and it has no mask.
 struct alignas(16) Entry {
   int sequence;     ///< whose pages are read: an index into seq_lens and a row of the block table
   int first;        ///< first token: a multiple of the page size; in a contiguous cache any token
@@ -28,10 +36,13 @@ struct alignas(16) Entry {
   int query_begin;  ///< first of its query tokens in the list's queries
   int num_queries;  ///< number of its query tokens; 0: the entry is skipped
   /// Index of the partial state that this entry writes for each of its query tokens: 0, 1, ... in the order of `first`.
-  /// Negative: its query tokens have no other entry (for these heads), so the result is written to the output.
+  /// Entries of a chain have the same index. Negative: its query tokens have no other entry (for these heads), or none
+  /// beside its chain, so the result is written to the output.
   int state;
-  int kv_head  = -1;  ///< the only kv head that is read, for its query heads; negative: all kv heads
-  int reserved = 0;   ///< must be 0
+  int kv_head = -1;  ///< the only kv head that is read, for its query heads; negative: all kv heads
+  /// 0: the entry stands alone. n > 0: it begins a chain: this entry and the next n of the list. -k: it is the k-th
+  /// entry behind the first one of its chain.
+  int chain = 0;
 };
 
 /// A query token.
@@ -53,8 +64,8 @@ struct alignas(16) EntryQuery {
 /// `queries`, and several entries may refer to the same query token.
 ///
 /// Query token t has n = state_begin[t + 1] - state_begin[t] partial states: n is 0 (its entries write the output) or
-/// at least 1. The entry with Entry::state == i writes partial state state_begin[t] + i, for each of its query heads.
-/// Merging the n states of a token in order gives its output; the merge adds attention sinks, once.
+/// at least 1. The entry, or the chain, with Entry::state == i writes partial state state_begin[t] + i, for each of its
+/// query heads. Merging the n states of a token in order gives its output; the merge adds attention sinks, once.
 struct EntryList {
   std::vector<Entry> entries;        ///< what is read, and for which runs of `queries`
   std::vector<EntryQuery> queries;   ///< query tokens

@@ -14,7 +14,8 @@ namespace {
 static_assert(sizeof(pagoda_entry) == sizeof(pagoda::Entry) &&
               sizeof(pagoda_entry_query) == sizeof(pagoda::EntryQuery));
 static_assert(offsetof(pagoda_entry, state) == offsetof(pagoda::Entry, state) &&
-              offsetof(pagoda_entry, kv_head) == offsetof(pagoda::Entry, kv_head));
+              offsetof(pagoda_entry, kv_head) == offsetof(pagoda::Entry, kv_head) &&
+              offsetof(pagoda_entry, chain) == offsetof(pagoda::Entry, chain));
 static_assert(offsetof(pagoda_entry_query, behind) == offsetof(pagoda::EntryQuery, behind) &&
               offsetof(pagoda_entry_query, mask) == offsetof(pagoda::EntryQuery, mask));
 

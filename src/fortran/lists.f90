@@ -6,7 +6,7 @@ module pagoda_lists
   implicit none
   private
 
-  !> pagoda_entry. Its defaults: all tokens, all kv heads, the result goes to out. Arrays of it must start
+  !> pagoda_entry. Its defaults: all tokens, all kv heads, the result goes to out, no chain. Arrays of it must start
   !> at a multiple of 16 bytes.
   type, bind(C), public :: pagoda_entry
     integer(c_int32_t) :: sequence = 0
@@ -16,7 +16,7 @@ module pagoda_lists
     integer(c_int32_t) :: num_queries = 0
     integer(c_int32_t) :: state = -1
     integer(c_int32_t) :: kv_head = -1
-    integer(c_int32_t) :: reserved = 0
+    integer(c_int32_t) :: chain = 0
   end type
 
   !> pagoda_entry_query. Its defaults: the newest token, no mask. Arrays of it must start at a multiple of 16
