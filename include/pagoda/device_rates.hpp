@@ -30,6 +30,8 @@ struct DeviceRates {
   int teams                        = 264;  ///< teams that run at the same time
   double item_us                   = 1.0;  ///< overhead of a work item in a team: start, pipeline fill, output
   double list_us                   = 3.0;  ///< extra time of a decode with a list and a merge
+  int chain_rows                   = 0;    ///< most query rows of a chain; 0: the kernels carry out no chains
+  double chain_entry_us            = 0.5;  ///< overhead, in a team, of each further entry of a chain
 };
 
 }  // namespace pagoda

@@ -25,8 +25,8 @@ namespace pagoda {
 /// A chain is a run of entries that are carried out one after the other and write one result: one partial state, or the
 /// output, for each query token of the chain.
 ///  - The first entry has all query tokens of the chain, and `last` >= 0. It may have no tokens: first == last == 0.
-///  - The query tokens of each other entry, at least one, are a run within that of the first entry. A query token may be
-///    in several entries: those of a node, of a node behind it and of its own sequence.
+///  - The query tokens of each other entry, at least one, are a run within that of the first entry. A query token may
+///    be in several entries: those of a node, of a node behind it and of its own sequence.
 ///  - All entries have the same `state` and the same `kv_head`.
 ///  - A query token sees all tokens of each entry of the chain that it is in: its `behind` is 1, and it has no mask.
 struct alignas(16) Entry {

@@ -42,6 +42,8 @@ void check(const DecodeHeads& h, const DeviceRates& d) {
   require(d.cache_bytes >= 0, "pagoda::CostModel: cache_bytes is ", d.cache_bytes, "; allowed: 0 or more");
   require(d.item_us >= 0, "pagoda::CostModel: item_us is ", d.item_us, "; allowed: 0 or more");
   require(d.list_us >= 0, "pagoda::CostModel: list_us is ", d.list_us, "; allowed: 0 or more");
+  require(d.chain_rows >= 0, "pagoda::CostModel: chain_rows is ", d.chain_rows, "; allowed: 0 or more");
+  require(d.chain_entry_us >= 0, "pagoda::CostModel: chain_entry_us is ", d.chain_entry_us, "; allowed: 0 or more");
   require(!d.tiles.empty(), "pagoda::CostModel: tiles is empty; allowed: at least one tile");
   check_tiles("tiles", d.tiles);
   check_tiles("plain_tiles", d.plain_tiles);
@@ -83,6 +85,9 @@ CostModel::CostModel(const DecodeHeads& heads, const DeviceRates& device) {
   for (int q = 2; q <= full_; ++q)
     if (prices_[q].pass > prices_[q - 1].pass || prices_[q].item > prices_[q - 1].item) steps_.push_back(q - 1);
   steps_.push_back(full_);
+  const int of_chain = std::min(device.chain_rows / (heads.num_q_heads / heads.num_kv_heads), full_);
+  chain_full_        = of_chain >= 2 ? of_chain : 0;
+  chain_entry_       = heads.num_kv_heads * device.chain_entry_us / device.teams;
   const double read = heads.num_kv_heads * heads.bytes_per_token / device.cache_bytes_per_us;
   state_            = heads.num_q_heads * (double(heads.head_dim_v) * heads.state_bytes + sizeof(float)) * 2 /
            device.state_bytes_per_us;

@@ -11,7 +11,7 @@
 ///  - each token once at the bandwidth of memory, and each further read of it at that of the second-level cache;
 ///  - products of whole tiles: a tile that is half full costs as much as a full one. A read that is faster than the
 ///    products of its tile is hidden by them;
-///  - a fixed cost of each work item, which the teams share;
+///  - a fixed cost of each work item, and a smaller one of each further entry of a chain, which the teams share;
 ///  - partial states: written once and read once.
 namespace pagoda::detail {
 
@@ -43,6 +43,14 @@ class CostModel {
     return tokens * p.pass + p.item + queries * state_;
   }
   double state() const { return state_; }
+  /// Most query tokens of a chain: those that fit DeviceRates::chain_rows and the largest tile. 0: there are no chains,
+  /// because the kernels carry out none or because only one query token fits.
+  int queries_per_chain() const { return chain_full_; }
+  /// Prices of a chain, whose tile does not depend on its query tokens: of a token, of the work item, and of each entry
+  /// behind the first one.
+  double chain_pass() const { return pass(chain_full_); }
+  double chain_item() const { return item(chain_full_); }
+  double chain_entry() const { return chain_entry_; }
   /// Whether entries of these numbers of query tokens, and of all between, have the same pass() and item().
   bool same_tile(int fewer, int more) const {
     return more <= full_ && prices_[fewer].pass == prices_[more].pass && prices_[fewer].item == prices_[more].item;
@@ -75,9 +83,10 @@ class CostModel {
   static std::vector<Price> prices_of(const DecodeHeads& heads, const DeviceRates& device,
                                       const std::vector<RowTile>& tiles);
   int full_ = 1, plain_full_ = 1;  ///< query tokens that fill the largest tile
+  int chain_full_ = 0;
   std::vector<Price> prices_, plain_prices_;
   std::vector<int> steps_;
-  double state_ = 0, first_read_ = 0, list_ = 0, cached_tokens_ = 0, from_memory_ = 1;
+  double state_ = 0, first_read_ = 0, list_ = 0, cached_tokens_ = 0, from_memory_ = 1, chain_entry_ = 0;
 };
 
 }  // namespace pagoda::detail

@@ -18,6 +18,12 @@ namespace pagoda::detail {
 /// extend: their entries read the node's tokens themselves, which saves a partial state of each query token. If every
 /// branch extends to the root, the decode is a plain one.
 ///
+/// If kernels carry out chains (CostModel::queries_per_chain() > 0), a small node and all below it are always in one
+/// chain. A node is small if its query tokens fit a chain and each of its sequences has one query token. The small
+/// children of another node, and its leaves with one query token, are its bundle: they are put into as few chains as
+/// their order allows. The bundle is one branch of the node. Its chains all begin behind the node, or all extend: then
+/// their first entries read the node's tokens. A small root is a chain that writes the output.
+///
 /// A dynamic program from the leaves to the roots finds the cheapest choice. Its state is a node and the number of
 /// ancestors that an entry through it includes, fewer than max_nodes, so time is linear in the nodes times that bound.
 /// At a node it chooses a subset of the branches, because the node's entry costs whole tiles. The subset is the best
@@ -38,24 +44,54 @@ class PrefixPacking {
  private:
   static constexpr int most_knapsack_queries = 63;  ///< bits of a word, less one
   static constexpr int most_choices          = 16;  ///< of a node for which all are tried
-  struct Branch {                                   ///< branch of a node: a child, or a group of leaves
-    int child;                                      ///< negative: ~group
-    int queries, count;                             ///< queries: of the child or of one leaf; count: leaves
-    double begin_us;                                ///< cost if it begins new entries
-    double slope, states;  ///< of a group: cost of a token in its entries, and cost of its partial states
-    double saved;          ///< saved by new entries, without the cost of the node's entry
-    int begins;            ///< leaves (or the child) that begin new entries
+  static constexpr int bundle                = INT32_MIN;  ///< Branch::child of the node's bundle
+  struct Branch {        ///< branch of a node: a child, a group of leaves, or the bundle
+    int child;           ///< negative: ~group, or `bundle`
+    int queries, count;  ///< queries: of the child, of one leaf or of the bundle; count: leaves, otherwise 1
+    double begin_us;     ///< cost if it begins new entries
+    /// Of a group or the bundle: cost of a token in its entries, and cost of its partial states.
+    double slope, states;
+    double saved;  ///< saved by new entries, without the cost of the node's entry
+    int begins;    ///< leaves that begin new entries; 1 for a child or the bundle
     double saved_per_query() const { return saved / (queries * count); }
   };
   struct Visit {  ///< state of a node while the list is written
     int ancestors, query_begin, state;
     int first;  ///< first token of its entry
   };
+  struct Subtree {  ///< a small node and all below it
+    double tokens;  ///< weighted; each is read once
+    int entries;
+  };
+  struct Chain {  ///< part of a node's bundle
+    int first_child, last_child, num_children;  ///< its small children are those in first_child .. last_child - 1
+    int first_leaf, num_leaves;  ///< in PrefixForest::leaves()
+    int queries, entries;        ///< of both; entries: without a first entry for all of them
+    double tokens;               ///< weighted tokens of the children's subtrees
+    /// A leaf alone is an entry without a chain.
+    bool is_leaf() const { return num_children == 0 && num_leaves == 1; }
+    /// The entry of a node alone has all query tokens of the chain.
+    bool is_node() const { return num_children == 1 && num_leaves == 0; }
+  };
+  struct Bundle {
+    int queries;
+    double us, slope, states;  ///< as Branch::begin_us, slope and states
+  };
   static std::size_t at(int node) { return static_cast<std::size_t>(node) * (max_nodes + 1); }
   double group_us(const PrefixForest::Group& g, double weight, bool states) const;
   double plain_group_us(const PrefixForest::Group& g, double weight) const;
+  void find_small_nodes();
+  bool is_in_bundle(const PrefixForest::Group& g) const { return has_chains_ && g.num_queries == 1; }
+  template <class Call>
+  void for_each_chain(int node, const Call& call) const;
+  void set_bundle(int node);
+  double chain_us(double tokens, int entries) const;
+  template <bool chains>
   void gather(int node);
+  template <bool chains>
   void set_costs_in_tile(int node);
+  template <bool chains>
+  void set_costs();
   double extend_us(const Branch& b, int node, int ancestors) const;
   void choose_in_tile(int node, int ancestors);
   bool has_few_choices() const;
@@ -71,6 +107,10 @@ class PrefixPacking {
   void add_leaves(const PrefixForest::Group& g, int begin, int end, int first, int state, int& query,
                   EntryList& list) const;
   void add_entries(int first, int last, int query_begin, int queries, int state, EntryList& list) const;
+  void add_chains(int node, int first, int state, int& query, EntryList& list);
+  void add_chain(const Chain& chain, int first, int end, int state, int& query, EntryList& list);
+  void add_subtree(int node, int first, int state, int& query, EntryList& list);
+  void add_chain_leaf(int leaf, int first, int state, int& query, EntryList& list) const;
 
   const BatchPages* pages_    = nullptr;
   const PrefixForest* forest_ = nullptr;
@@ -82,10 +122,15 @@ class PrefixPacking {
   std::vector<int> depth_;     ///< number of ancestors
   std::vector<int> least_;     ///< fewest query tokens of a branch
   std::vector<char> in_tile_;  ///< whether entries of the node cost the same for every subset of its branches
+  bool has_chains_ = false;
+  std::vector<char> small_;       ///< whether a node is small, with chains
+  std::vector<Subtree> subtree_;  ///< of small nodes
+  Bundle bundle_ = {};            ///< of the node whose branches are gathered; without query tokens: none
   std::vector<Branch> branches_;
   std::vector<Branch*> open_;  ///< branches that a new entry makes cheaper
   std::vector<std::uint64_t> taken_;
   std::vector<Visit> visits_;
+  std::vector<int> stack_;  ///< small nodes that are still to be written
   double plain_us_ = 0, packed_us_ = 0;
 };
 
