@@ -13,60 +13,141 @@
 
 namespace pagoda::test {
 
-/// What every list must be, told from the tables alone.
-inline void expect_right(const BatchPages& p, const EntryList& list) {
-  const int tokens = p.query_tokens();
-  ASSERT_EQ(static_cast<int>(list.queries.size()), tokens);
-  ASSERT_EQ(static_cast<int>(list.state_begin.size()), tokens + 1);
-  std::vector<int> owner(static_cast<std::size_t>(tokens));
-  for (int b = 0; b < p.batch; ++b)
-    for (int i = 0; i < p.num_queries(b); ++i) owner[p.query_begin(b) + i] = b;
-  std::set<int> seen;
-  std::vector<std::vector<const Entry*>> entries_of(static_cast<std::size_t>(tokens));
-  for (const EntryQuery& q : list.queries) {
-    ASSERT_TRUE(q.token >= 0 && q.token < tokens && seen.insert(q.token).second) << "query token " << q.token;
-    const int b = owner[q.token];
-    ASSERT_EQ(q.sequence, p.sequence(b));
-    ASSERT_EQ(q.behind, p.num_queries(b) - (q.token - p.query_begin(b)));
+/// Examines a list by what every list must be, told from the tables alone.
+class ListExaminer {
+ public:
+  ListExaminer(const BatchPages& pages, const EntryList& list)
+      : p_(pages), list_(list), tokens_(pages.query_tokens()), owner_(static_cast<std::size_t>(tokens_)) {
+    for (int b = 0; b < p_.batch; ++b)
+      for (int i = 0; i < p_.num_queries(b); ++i) owner_[p_.query_begin(b) + i] = b;
   }
-  int most = 0;
-  for (const Entry& e : list.entries) {
-    ASSERT_GE(e.query_begin, 0);
-    ASSERT_GE(e.num_queries, 1);
-    ASSERT_LE(e.query_begin + e.num_queries, tokens);
-    ASSERT_TRUE(e.first >= 0 && e.first % p.page_size == 0 &&
-                (e.last < 0 || (e.last > e.first && e.last % p.page_size == 0)))
-        << e.first << " to " << e.last;
-    ASSERT_EQ(e.sequence, list.queries[e.query_begin].sequence);
-    most         = std::max(most, e.num_queries);
-    const int b0 = owner[list.queries[e.query_begin].token];
+  /// Returns the first fault as a failure.
+  testing::AssertionResult examine() {
+    if (static_cast<int>(list_.queries.size()) != tokens_) return fault() << list_.queries.size() << " queries";
+    if (static_cast<int>(list_.state_begin.size()) != tokens_ + 1 || list_.state_begin[0] != 0)
+      return fault() << "state_begin has " << list_.state_begin.size() << " elements";
+    if (auto result = queries(); !result) return result;
+    parts_of_.resize(static_cast<std::size_t>(tokens_));
+    int most = 0;
+    for (int i = 0; i < static_cast<int>(list_.entries.size()); ++i) {
+      if (auto result = range(i); !result) return result << " in entry " << i;
+      most = std::max(most, list_.entries[i].num_queries);
+    }
+    if (list_.max_queries != most) return fault() << "max_queries is " << list_.max_queries << ", not " << most;
+    for (int i = 0, part = 0; i < static_cast<int>(list_.entries.size()); ++part) {
+      const int chain = list_.entries[i].chain;
+      if (auto result = entries_of_part(i, chain, part); !result) return result << " in the chain of entry " << i;
+      i += 1 + chain;
+    }
+    for (int t = 0; t < tokens_; ++t)
+      if (auto result = path(t); !result) return result << " of query token " << t;
+    return testing::AssertionSuccess();
+  }
+
+ private:
+  struct Part {
+    const Entry* entry;
+    int part;  ///< number of the chain, or of the entry that stands alone
+  };
+  static testing::AssertionResult fault() { return testing::AssertionFailure(); }
+  const EntryQuery& query(int i) const { return list_.queries[i]; }
+
+  /// The queries are the batch's query tokens, each once.
+  testing::AssertionResult queries() const {
+    std::set<int> seen;
+    for (const EntryQuery& q : list_.queries) {
+      if (q.token < 0 || q.token >= tokens_ || !seen.insert(q.token).second) return fault() << "query token " << q.token;
+      const int b = owner_[q.token];
+      if (q.sequence != p_.sequence(b) || q.behind != p_.num_queries(b) - (q.token - p_.query_begin(b)) || q.mask >= 0)
+        return fault() << "sequence " << q.sequence << " and behind " << q.behind << " of query token " << q.token;
+    }
+    return testing::AssertionSuccess();
+  }
+
+  /// The tokens of an entry are those of all of its query tokens.
+  testing::AssertionResult range(int index) const {
+    const Entry& e = list_.entries[index];
+    if (e.query_begin < 0 || e.num_queries < 1 || e.num_queries > tokens_ - e.query_begin)
+      return fault() << e.num_queries << " queries from " << e.query_begin;
+    const bool none = e.chain > 0 && e.first == 0 && e.last == 0;  // the first of a chain
+    if (e.first < 0 || e.first % p_.page_size != 0 ||
+        (e.last >= 0 && !none && (e.last <= e.first || e.last % p_.page_size != 0)))
+      return fault() << "tokens " << e.first << " to " << e.last;
+    if (e.sequence != query(e.query_begin).sequence) return fault() << "sequence " << e.sequence;
+    const int b0 = owner_[query(e.query_begin).token];
     for (int i = e.query_begin; i < e.query_begin + e.num_queries; ++i) {
-      const int b = owner[list.queries[i].token];
-      entries_of[list.queries[i].token].push_back(&e);
-      if (e.last < 0) {
-        ASSERT_EQ(p.sequence(b), e.sequence);
-        continue;
+      const int b = owner_[query(i).token];
+      if (e.last < 0 && p_.sequence(b) != e.sequence) return fault() << "a query token of another sequence";
+      if (e.last <= 0) continue;
+      if (e.last > p_.seq_len(b) - p_.num_queries(b)) return fault() << "newest tokens in a shared entry";
+      for (int page = e.first / p_.page_size; page < e.last / p_.page_size; ++page)
+        if (p_.row(b)[page] != p_.row(b0)[page])
+          return fault() << "page " << page << " of batch entries " << b << " and " << b0;
+    }
+    return testing::AssertionSuccess();
+  }
+
+  /// Entries `first` to first + chain are a chain, or one entry that stands alone.
+  testing::AssertionResult entries_of_part(int first, int chain, int part) {
+    const Entry& head = list_.entries[first];
+    if (chain < 0 || chain > static_cast<int>(list_.entries.size()) - 1 - first) return fault() << "chain " << chain;
+    if (chain > 0 && head.last < 0) return fault() << "a first entry to the sequence's end";
+    std::vector<char> reads(static_cast<std::size_t>(head.num_queries));
+    for (int k = 0; k <= chain; ++k) {
+      const Entry& e = list_.entries[first + k];
+      if (k > 0 && e.chain != -k) return fault() << "chain " << e.chain << " of entry " << k;
+      if (e.state != head.state || e.kv_head != head.kv_head)
+        return fault() << "state " << e.state << " and kv_head " << e.kv_head << " of entry " << k;
+      if (e.query_begin < head.query_begin ||
+          e.query_begin + e.num_queries > head.query_begin + head.num_queries)
+        return fault() << e.num_queries << " queries from " << e.query_begin << " of entry " << k;
+      if (e.first == e.last) continue;
+      for (int i = e.query_begin; i < e.query_begin + e.num_queries; ++i) {
+        if (chain > 0 && (query(i).behind != 1 || query(i).mask >= 0)) return fault() << "an older query token";
+        parts_of_[query(i).token].push_back({&e, part});
+        reads[i - head.query_begin] = true;
       }
-      ASSERT_LE(e.last, p.seq_len(b) - p.num_queries(b)) << "newest tokens in a shared entry";
-      for (int page = e.first / p.page_size; page < e.last / p.page_size; ++page)
-        ASSERT_EQ(p.row(b)[page], p.row(b0)[page]) << "page " << page << " of batch entries " << b << " and " << b0;
     }
+    if (std::count(reads.begin(), reads.end(), true) != head.num_queries) return fault() << "a query reads nothing";
+    return testing::AssertionSuccess();
   }
-  ASSERT_EQ(list.max_queries, most);
-  for (int t = 0; t < tokens; ++t) {
-    auto& entries = entries_of[t];
-    std::sort(entries.begin(), entries.end(), [](const Entry* a, const Entry* b) { return a->first < b->first; });
-    int covered = 0;
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      ASSERT_EQ(entries[i]->first, covered) << "query token " << t;
-      ASSERT_EQ(entries[i]->last < 0, i + 1 == entries.size()) << "query token " << t;
-      ASSERT_EQ(entries[i]->state, entries.size() == 1 ? -1 : static_cast<int>(i)) << "query token " << t;
-      covered = entries[i]->last;
+
+  /// The entries of a query token cover its sequence. Its states are those of its entries and chains, in order.
+  testing::AssertionResult path(int token) {
+    std::vector<Part>& parts = parts_of_[token];
+    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.entry->first < b.entry->first; });
+    int covered = 0, states = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const Entry& e = *parts[i].entry;
+      if (e.first != covered) return fault() << "an entry from " << e.first << ", not " << covered;
+      if ((e.last < 0) != (i + 1 == parts.size())) return fault() << "an entry to " << e.last;
+      states += i == 0 || parts[i].part != parts[i - 1].part;
+      covered = e.last;
     }
-    ASSERT_LT(covered, 0) << "query token " << t << " lacks its own entry";
-    ASSERT_EQ(list.state_begin[t + 1] - list.state_begin[t],
-              entries.size() == 1 ? 0 : static_cast<int>(entries.size()));
+    if (covered >= 0) return fault() << "no entry of the own tokens";
+    const bool one = states == 1;
+    for (std::size_t i = 0, state = 0; i < parts.size(); ++i) {
+      state += i > 0 && parts[i].part != parts[i - 1].part;
+      const int expected = one ? -1 : static_cast<int>(state);
+      if (parts[i].entry->state != expected) return fault() << "state " << parts[i].entry->state << ", not " << expected;
+    }
+    const int counted = list_.state_begin[token + 1] - list_.state_begin[token];
+    if (counted != (one ? 0 : states)) return fault() << counted << " states, not " << states;
+    return testing::AssertionSuccess();
   }
+
+  const BatchPages& p_;
+  const EntryList& list_;
+  int tokens_;
+  std::vector<int> owner_;                   ///< batch entry of a query token
+  std::vector<std::vector<Part>> parts_of_;  ///< entries with tokens, of a query token
+};
+
+/// Whether a list is right; otherwise its first fault.
+inline testing::AssertionResult is_right(const BatchPages& p, const EntryList& list) {
+  return ListExaminer(p, list).examine();
 }
+
+inline void expect_right(const BatchPages& p, const EntryList& list) { ASSERT_TRUE(is_right(p, list)); }
 
 }  // namespace pagoda::test

@@ -38,13 +38,22 @@ DecodeHeads random_heads(std::mt19937& random) {
   return {kv_heads * (random() % 20 ? group : 150), kv_heads, 128, 128, 512};
 }
 
+/// The same with chains of up to 64 query rows, or with none.
+DeviceRates random_rates_of_chains(std::mt19937& random) {
+  DeviceRates d    = random_rates(random);
+  d.chain_rows     = std::vector{0, 4, 16, 64}[random() % 4];
+  d.chain_entry_us = d.item_us * std::vector{0., 0.1, 0.5, 2.}[random() % 4];
+  return d;
+}
+
 /// Of a list, entry by entry. For caches that keep everything.
 double price(const BatchPages& p, const CostModel& cost, const EntryList& list, double first_reads) {
   double us = cost.list() + first_reads;
   for (const Entry& e : list.entries) {
     const int last = e.last < 0 ? p.seq_lens[e.sequence] : e.last;
-    us += (last - e.first) * cost.pass(e.num_queries) + cost.item(e.num_queries);
-    if (e.state >= 0) us += e.num_queries * cost.state();
+    us += (last - e.first) * (e.chain == 0 ? cost.pass(e.num_queries) : cost.chain_pass());
+    us += e.chain == 0 ? cost.item(e.num_queries) : e.chain > 0 ? cost.chain_item() : cost.chain_entry();
+    if (e.state >= 0 && e.chain >= 0) us += e.num_queries * cost.state();
   }
   return us;
 }
@@ -57,7 +66,7 @@ double first_reads(const BatchPages& p, const PrefixForest& forest, const CostMo
   return tokens * cost.first_read();
 }
 
-TEST(PrefixPacking, ListsOfRandomForests) {
+void compare_lists_with_tables(DeviceRates (*rates)(std::mt19937&)) {
   std::mt19937 random(2);
   PrefixForest forest;
   PrefixPacking packing;
@@ -66,7 +75,7 @@ TEST(PrefixPacking, ListsOfRandomForests) {
   for (int i = 0; i < 1500; ++i) {
     SCOPED_TRACE(i);
     PrefixBatch batch  = random_batch(random, i % 3 == 0 ? 80 : 12, i % 5 == 0 ? 40 : 6);
-    DeviceRates device = random_rates(random);
+    DeviceRates device = rates(random);
     if (i % 2 == 0) device.cache_bytes = 1e15;
     const CostModel cost(random_heads(random), device);
     const BatchPages p = batch.pages();
@@ -74,8 +83,7 @@ TEST(PrefixPacking, ListsOfRandomForests) {
     ++shared;
     packing.choose(p, forest, cost);
     packing.write(list);
-    expect_right(p, list);
-    if (HasFatalFailure()) return;
+    ASSERT_TRUE(is_right(p, list));
     EXPECT_LE(list.max_queries, cost.queries_per_entry());
     if (i % 2 == 0) {
       const double us = price(p, cost, list, first_reads(p, forest, cost));
@@ -85,34 +93,138 @@ TEST(PrefixPacking, ListsOfRandomForests) {
   EXPECT_GT(shared, 700);
 }
 
+TEST(PrefixPacking, ListsOfRandomForests) { compare_lists_with_tables(random_rates); }
+TEST(PrefixPacking, ChainsOfRandomForests) { compare_lists_with_tables(random_rates_of_chains); }
+
+/// Every small subtree is in one chain, and only sequences with several query tokens, or alone, are in none.
+TEST(PrefixPacking, ChainsOfUniformForests) {
+  std::mt19937 random(7);
+  PrefixForest forest;
+  PrefixPacking packing;
+  EntryList list;
+  constexpr DecodeHeads heads[] = {
+      {32, 32, 128, 128, 512}, {16, 8, 128, 128, 512}, {32, 8, 128, 128, 512}, {64, 8, 128, 128, 512}};
+  int chains = 0;
+  for (int i = 0; i < 1200; ++i) {
+    SCOPED_TRACE(i);
+    PrefixBatch batch  = random_batch(random, 150, 12);
+    batch.query_len    = 1;
+    DeviceRates device = random_rates(random);
+    device.tiles = {{64, 1e8}}, device.chain_rows = 64;
+    if (i % 2 == 0) batch.cu_seqlens_q.clear();
+    const CostModel cost(heads[i % 4], device);
+    const BatchPages p = batch.pages();
+    const int most     = 64 / (heads[i % 4].num_q_heads / heads[i % 4].num_kv_heads);
+    ASSERT_EQ(cost.queries_per_chain(), most);
+    if (!forest.build(p)) continue;
+    packing.choose(p, forest, cost);
+    packing.write(list);
+    ASSERT_TRUE(is_right(p, list));
+    std::vector<int> place(static_cast<std::size_t>(p.query_tokens()));  // first entry of the chain; negative: none
+    for (int e = 0, first = 0; e < static_cast<int>(list.entries.size()); ++e) {
+      const Entry& entry = list.entries[e];
+      if (entry.chain > 0) first = e, ++chains;
+      if (entry.last >= 0) continue;
+      for (int q = entry.query_begin; q < entry.query_begin + entry.num_queries; ++q)
+        place[list.queries[q].token] = entry.chain < 0 ? first : -1;
+    }
+    for (const auto& v : forest.nodes()) {
+      if (v.num_queries > most) continue;
+      std::vector<int> members;  // batch entries below
+      for (int b = 0; b < p.batch; ++b)
+        if (p.num_queries(b) > 0 && p.shareable_pages(b) >= v.last_page &&
+            common_end(p.row(b), p.row(v.member), 0, v.last_page) == v.last_page)
+          members.push_back(b);
+      if (std::any_of(members.begin(), members.end(), [&](int b) { return p.num_queries(b) > 1; })) continue;
+      for (const int b : members) {
+        ASSERT_GE(place[p.query_begin(b)], 0);
+        ASSERT_EQ(place[p.query_begin(b)], place[p.query_begin(members[0])]) << "batch entry " << b;
+      }
+    }
+  }
+  EXPECT_GT(chains, 3000);
+}
+
 /// Tries every way to divide the paths of a tree into entries. Branches are numbered as they are met: child nodes, and
-/// leaves one by one. Bit i of `begins`: branch i begins a new entry.
+/// leaves one by one. What goes into chains of a node is one branch. Bit i of `begins`: branch i begins a new entry.
 class EveryDivision {
  public:
-  EveryDivision(const PrefixForest& forest, const CostModel& cost, int page_size)
-      : forest_(forest), cost_(cost), page_size_(page_size) {}
-  int num_branches() const {
-    int n = static_cast<int>(forest_.nodes().size()) - forest_.num_roots();
-    for (const auto& v : forest_.nodes())
-      for (const auto& g : forest_.groups().subspan(v.first_group, v.num_groups)) n += g.count;
-    return n;
+  EveryDivision(const BatchPages& pages, const PrefixForest& forest, const CostModel& cost)
+      : pages_(pages), forest_(forest), cost_(cost), page_size_(pages.page_size) {}
+  int num_branches() {
+    us(0);
+    return branch_;
   }
   double us(unsigned begins) {
     begins_ = begins, branch_ = 0, us_ = 0;
     for (const auto& g : forest_.unshared())
       us_ += double(g.own_tokens) * cost_.pass(g.num_queries) + g.count * cost_.item(g.num_queries);
-    for (int root = 0; root < forest_.num_roots(); ++root) node(root, 0, true);
+    for (int root = 0; root < forest_.num_roots(); ++root)
+      if (is_small(root))
+        chains({unit_of(root)}, 0, false);
+      else
+        node(root, 0, true);
     return us_;
   }
 
  private:
+  struct Unit {  ///< what is in one chain: a small node with all below it, or a leaf
+    int queries = 0, entries = 0;
+    double tokens = 0;
+    bool is_node = false;
+  };
+  bool is_small(int index) const {
+    const auto& v = forest_.nodes()[index];
+    if (v.num_queries > cost_.queries_per_chain()) return false;
+    for (const auto& g : forest_.groups().subspan(v.first_group, v.num_groups))
+      if (g.num_queries != 1) return false;
+    for (int c = v.first_child; c < v.first_child + v.num_children; ++c)
+      if (!is_small(c)) return false;
+    return true;
+  }
+  Unit unit_of(int index) const {
+    const auto& v = forest_.nodes()[index];
+    Unit unit{v.num_queries, 1, cost_.weighted(std::int64_t(v.pages()) * page_size_), true};
+    for (const auto& g : forest_.groups().subspan(v.first_group, v.num_groups))
+      unit.entries += g.count, unit.tokens += double(g.own_tokens);
+    for (int c = v.first_child; c < v.first_child + v.num_children; ++c) {
+      const Unit below = unit_of(c);
+      unit.entries += below.entries, unit.tokens += below.tokens;
+    }
+    return unit;
+  }
+  /// Adds the costs of units in chains that read `range` weighted tokens besides.
+  void chains(const std::vector<Unit>& units, double range, bool states) {
+    for (std::size_t i = 0; i < units.size();) {
+      Unit chain{0, 1};
+      const std::size_t first = i;
+      for (; i < units.size() && chain.queries + units[i].queries <= cost_.queries_per_chain(); ++i)
+        chain.queries += units[i].queries, chain.entries += units[i].entries, chain.tokens += units[i].tokens;
+      if (states) us_ += chain.queries * cost_.state();
+      if (i == first + 1 && !units[first].is_node) {
+        us_ += (chain.tokens + range) * cost_.pass(1) + cost_.item(1);
+        continue;
+      }
+      if (i == first + 1) --chain.entries;
+      us_ += (chain.tokens + range) * cost_.chain_pass() + cost_.chain_item();
+      us_ += (chain.entries - 1) * cost_.chain_entry();
+    }
+  }
   bool begins() { return begins_ >> branch_++ & 1; }
   /// above: weighted tokens before the node that its entries include.
   void node(int index, double above, bool from_root) {
     const auto& v      = forest_.nodes()[index];
     const double range = above + cost_.weighted(std::int64_t(v.pages()) * page_size_);
     int queries        = 0;
+    std::vector<Unit> units;  // in chains
+    for (int c = v.first_child; c < v.first_child + v.num_children; ++c)
+      if (is_small(c)) units.push_back(unit_of(c));
     for (const auto& g : forest_.groups().subspan(v.first_group, v.num_groups)) {
+      if (g.num_queries == 1 && cost_.queries_per_chain() > 0) {
+        for (const int b : forest_.leaves().subspan(g.first_leaf, g.count))
+          units.push_back({1, 1, double(pages_.seq_len(b) - v.last_page * page_size_)});
+        continue;
+      }
       us_ += double(g.own_tokens) * cost_.pass(g.num_queries);
       for (int leaf = 0; leaf < g.count; ++leaf) {
         const bool begin = begins();
@@ -121,13 +233,21 @@ class EveryDivision {
         if (begin) queries += g.num_queries;
       }
     }
+    if (!units.empty()) {
+      const bool begin = begins();
+      chains(units, begin ? 0 : range, begin || !from_root);
+      if (begin)
+        for (const Unit& unit : units) queries += unit.queries;
+    }
     for (int c = v.first_child; c < v.first_child + v.num_children; ++c) {
+      if (is_small(c)) continue;
       const bool begin = begins();
       if (begin) queries += forest_.nodes()[c].num_queries;
       node(c, begin ? 0 : range, !begin && from_root);
     }
     if (queries > 0) us_ += range * cost_.pass(queries) + cost_.item(queries) + queries * cost_.state();
   }
+  const BatchPages& pages_;
   const PrefixForest& forest_;
   const CostModel& cost_;
   int page_size_, branch_ = 0;
@@ -152,11 +272,13 @@ bool compare_with_every_division(PrefixBatch& batch, const CostModel& cost, int 
   static PrefixPacking packing;
   const BatchPages p = batch.pages();
   if (!forest.build(p)) return false;
-  EveryDivision every(forest, cost, p.page_size);
+  EveryDivision every(p, forest, cost);
   if (every.num_branches() > most_branches) return false;
   packing.choose(p, forest, cost);
   const double first = first_reads(p, forest, cost);
-  EXPECT_NEAR(every.us(0), packing.plain_us() - first, 1e-9 * packing.plain_us());
+  if (cost.queries_per_chain() == 0) {
+    EXPECT_NEAR(every.us(0), packing.plain_us() - first, 1e-9 * packing.plain_us());
+  }
   double best = every.us(0);
   for (unsigned begins = 1; begins < 1u << every.num_branches(); ++begins) best = std::min(best, every.us(begins));
   const double chosen = packing.packed_us() - first - cost.list();
@@ -165,18 +287,22 @@ bool compare_with_every_division(PrefixBatch& batch, const CostModel& cost, int 
   return true;
 }
 
-TEST(PrefixPacking, NoDivisionOfASmallTreeIsCheaper) {
+void compare_small_trees(DeviceRates (*rates)(std::mt19937&)) {
   std::mt19937 random(3);
   int trees = 0;
   for (int i = 0; i < 30000; ++i) {
     SCOPED_TRACE(i);
-    PrefixBatch batch = random_batch(random, 9, 6);
-    trees += compare_with_every_division(batch, CostModel(random_heads(random), random_rates(random)), 12);
+    PrefixBatch batch       = random_batch(random, 9, 6);
+    const DecodeHeads heads = random_heads(random);
+    trees += compare_with_every_division(batch, CostModel(heads, rates(random)), 12);
   }
   EXPECT_GT(trees, 8000);
 }
 
-TEST(PrefixPacking, NoDivisionOfAWideTreeIsCheaper) {
+TEST(PrefixPacking, NoDivisionOfASmallTreeIsCheaper) { compare_small_trees(random_rates); }
+TEST(PrefixPacking, NoDivisionOfASmallTreeWithChainsIsCheaper) { compare_small_trees(random_rates_of_chains); }
+
+void compare_wide_trees(bool chains) {
   // Pairs of sequences behind one root, with tiles that not all of them fill.
   std::mt19937 random(6);
   const auto up_to = [&](int n) { return static_cast<int>(random() % (static_cast<unsigned>(n) + 1)); };
@@ -197,10 +323,14 @@ TEST(PrefixPacking, NoDivisionOfAWideTreeIsCheaper) {
     }
     DeviceRates device = random_rates(random);
     device.tiles       = {{2 + up_to(14), 1e6 * (1 + up_to(100))}};
+    if (chains) device.chain_rows = 2 + up_to(6);
     trees += compare_with_every_division(batch, CostModel({4, 4, 128, 128, 512}, device), 15);
   }
   EXPECT_EQ(trees, 150);
 }
+
+TEST(PrefixPacking, NoDivisionOfAWideTreeIsCheaper) { compare_wide_trees(false); }
+TEST(PrefixPacking, NoDivisionOfAWideTreeWithChainsIsCheaper) { compare_wide_trees(true); }
 
 }  // namespace
 }  // namespace pagoda::test
