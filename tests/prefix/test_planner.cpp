@@ -28,6 +28,21 @@ DeviceRates eager() {
   return d;
 }
 
+/// The same with kernels that carry out chains.
+DeviceRates eager_chains() {
+  DeviceRates d = eager();
+  d.chain_rows = 64, d.chain_entry_us = 0;
+  return d;
+}
+
+/// The same where chains begin behind their node: states cost nothing, and a full tile no more than a chain.
+DeviceRates eager_chains_behind_nodes() {
+  DeviceRates d        = eager_chains();
+  d.state_bytes_per_us = 1e15;
+  d.tiles              = {{128, 1e15}};
+  return d;
+}
+
 std::vector<int> numbers(int from, int count) {
   std::vector<int> all(static_cast<std::size_t>(count));
   std::iota(all.begin(), all.end(), from);
@@ -43,6 +58,26 @@ using Ranges = std::multiset<std::array<int, 3>>;
 Ranges ranges(const EntryList& list) {
   Ranges all;
   for (const Entry& e : list.entries) all.insert({e.first, e.last, e.num_queries});
+  return all;
+}
+
+/// A chain as (first, last, queries) of its entries, in order.
+using Chain = std::vector<std::array<int, 3>>;
+std::multiset<Chain> chains(const EntryList& list) {
+  std::multiset<Chain> all;
+  for (const Entry* e = list.entries.data(); e != list.entries.data() + list.entries.size(); ++e) {
+    if (e->chain <= 0) continue;
+    Chain chain;
+    for (int k = 0; k <= e->chain; ++k) chain.push_back({e[k].first, e[k].last, e[k].num_queries});
+    all.insert(chain);
+  }
+  return all;
+}
+/// Entries that stand alone.
+Ranges lone_ranges(const EntryList& list) {
+  Ranges all;
+  for (const Entry& e : list.entries)
+    if (e.chain == 0) all.insert({e.first, e.last, e.num_queries});
   return all;
 }
 
@@ -116,6 +151,195 @@ TEST(PrefixPlanner, ALongSequenceBesideShortOnes) {
   }
 }
 
+// --- chains, of up to 16 query tokens with 4 query heads to a kv head ---
+
+TEST(PrefixPlanner, AWholeSmallTreeIsOneChain) {
+  PrefixBatch batch  = two_branches();
+  const BatchPages p = batch.pages();
+  PrefixPlanner planner(heads_32_8, eager_chains());
+  ASSERT_EQ(planner.cost().queries_per_chain(), 16);
+  ASSERT_TRUE(planner.plan(p));
+  expect_right(p, planner.list());
+  const Chain branch = {{1024, 1536, 4}, {1536, -1, 1}, {1536, -1, 1}, {1536, -1, 1}, {1536, -1, 1}};
+  Chain expected     = {{0, 1024, 8}};
+  for (int b = 0; b < 2; ++b) expected.insert(expected.end(), branch.begin(), branch.end());
+  EXPECT_EQ(chains(planner.list()), std::multiset<Chain>{expected});
+  EXPECT_EQ(planner.list().entries.size(), expected.size());
+  for (const Entry& e : planner.list().entries) EXPECT_EQ(e.state, -1);
+  EXPECT_EQ(planner.list().num_states(), 0);
+  EXPECT_EQ(planner.list().max_queries, 8);
+}
+
+TEST(PrefixPlanner, ManyLeavesAreBundledToChains) {
+  PrefixBatch batch  = tree_batch({1, 1027}, {2048, 32});
+  const BatchPages p = batch.pages();
+  for (const bool behind : {false, true}) {
+    PrefixPlanner planner(heads_32_8, behind ? eager_chains_behind_nodes() : eager_chains());
+    ASSERT_TRUE(planner.plan(p));
+    expect_right(p, planner.list());
+    const auto chain_of = [&](int leaves) {
+      Chain chain = {{0, behind ? 0 : 2048, leaves}};
+      chain.insert(chain.end(), static_cast<std::size_t>(leaves), {2048, -1, 1});
+      return chain;
+    };
+    std::multiset<Chain> expected{chain_of(3)};
+    for (int i = 0; i < 64; ++i) expected.insert(chain_of(16));
+    EXPECT_EQ(chains(planner.list()), expected);
+    Ranges root;
+    for (int i = 0; behind && i < 33; ++i) root.insert({0, 2048, i < 32 ? 32 : 3});
+    EXPECT_EQ(lone_ranges(planner.list()), root);
+    EXPECT_EQ(planner.list().num_states(), behind ? 2 * 1027 : 0);
+  }
+}
+
+TEST(PrefixPlanner, ALeafThatIsLeftOverStandsAlone) {
+  PrefixBatch batch = tree_batch({1, 33}, {2048, 32});
+  PrefixPlanner planner(heads_32_8, eager_chains());
+  ASSERT_TRUE(planner.plan(batch.pages()));
+  expect_right(batch.pages(), planner.list());
+  EXPECT_EQ(chains(planner.list()).size(), 2u);
+  EXPECT_EQ(lone_ranges(planner.list()), (Ranges{{0, -1, 1}}));
+  PrefixPlanner behind(heads_32_8, eager_chains_behind_nodes());
+  ASSERT_TRUE(behind.plan(batch.pages()));
+  expect_right(batch.pages(), behind.list());
+  EXPECT_EQ(chains(behind.list()).size(), 2u);
+  EXPECT_EQ(lone_ranges(behind.list()), (Ranges{{0, 2048, 1}, {0, 2048, 32}, {2048, -1, 1}}));
+}
+
+TEST(PrefixPlanner, SmallNodesAreBundledToChains) {
+  PrefixBatch batch  = tree_batch({1, 64, 256}, {2048, 64, 32});
+  const BatchPages p = batch.pages();
+  for (const bool behind : {false, true}) {
+    PrefixPlanner planner(heads_32_8, behind ? eager_chains_behind_nodes() : eager_chains());
+    ASSERT_TRUE(planner.plan(p));
+    expect_right(p, planner.list());
+    Chain chain = {{0, behind ? 0 : 2048, 16}};
+    for (int node = 0; node < 4; ++node) {
+      chain.push_back({2048, 2112, 4});
+      chain.insert(chain.end(), 4, {2112, -1, 1});
+    }
+    std::multiset<Chain> expected;
+    for (int i = 0; i < 16; ++i) expected.insert(chain);
+    EXPECT_EQ(chains(planner.list()), expected);
+    EXPECT_EQ(planner.list().num_states(), behind ? 2 * 256 : 0);
+  }
+}
+
+TEST(PrefixPlanner, ChainsReadShortNodesThemselves) {
+  // A page that 32 sequences share, in front of what 16 of them share, or of what four and their neighbours share.
+  for (const int members : {16, 4}) {
+    PrefixBatch batch;
+    for (int b = 0; b < 32; ++b)
+      batch.rows.push_back(numbers(0, 1) + numbers(100 + 200 * (b / members), 100) + numbers(90000 + b, 1));
+    batch.seq_lens.assign(32, 16 * 102);
+    PrefixPlanner planner(heads_32_8, eager_chains());
+    ASSERT_TRUE(planner.plan(batch.pages()));
+    expect_right(batch.pages(), planner.list());
+    Chain chain;
+    if (members == 16) {  // one node: its entry begins at the first token
+      chain.push_back({0, 16 * 101, 16});
+      chain.insert(chain.end(), 16, {16 * 101, -1, 1});
+    } else {
+      chain.push_back({0, 16, 16});
+      for (int node = 0; node < 4; ++node) {
+        chain.push_back({16, 16 * 101, 4});
+        chain.insert(chain.end(), 4, {16 * 101, -1, 1});
+      }
+    }
+    EXPECT_EQ(chains(planner.list()), (std::multiset<Chain>{chain, chain}));
+    EXPECT_EQ(lone_ranges(planner.list()), Ranges{});
+    EXPECT_EQ(planner.list().num_states(), 0);
+  }
+}
+
+TEST(PrefixPlanner, SeveralQueryTokensStayOutOfChains) {
+  // Every fourth sequence has three query tokens; one node has none of these.
+  PrefixBatch batch;
+  batch.cu_seqlens_q = {0};
+  for (int b = 0; b < 16; ++b) {
+    batch.rows.push_back(numbers(0, 64) + numbers(100 + 100 * (b / 4), 32) + numbers(1000 + 10 * b, 2));
+    batch.cu_seqlens_q.push_back(batch.cu_seqlens_q.back() + (b % 4 == 0 && b < 12 ? 3 : 1));
+  }
+  batch.seq_lens.assign(16, 16 * 98 - 5);
+  const BatchPages p = batch.pages();
+  PrefixPlanner planner(heads_32_8, eager_chains());
+  ASSERT_TRUE(planner.plan(p));
+  expect_right(p, planner.list());
+  const Chain leaves = {{0, 0, 3}, {1536, -1, 1}, {1536, -1, 1}, {1536, -1, 1}};
+  const Chain node   = {{1024, 1536, 4}, {1536, -1, 1}, {1536, -1, 1}, {1536, -1, 1}, {1536, -1, 1}};
+  EXPECT_EQ(chains(planner.list()), (std::multiset<Chain>{leaves, leaves, leaves, node}));
+  EXPECT_EQ(lone_ranges(planner.list()).count({1536, -1, 3}), 3u);
+  // With two query tokens each, there is no chain.
+  batch.cu_seqlens_q.clear(), batch.query_len = 2;
+  PrefixPlanner plain(heads_32_8, eager());
+  ASSERT_TRUE(planner.plan(batch.pages()));
+  ASSERT_TRUE(plain.plan(batch.pages()));
+  expect_right(batch.pages(), planner.list());
+  EXPECT_TRUE(chains(planner.list()).empty());
+  EXPECT_EQ(ranges(planner.list()), ranges(plain.list()));
+}
+
+TEST(PrefixPlanner, RowsOfAChain) {
+  const auto most = [](int q_heads, int kv_heads, int rows) {
+    DeviceRates d = eager();
+    d.chain_rows  = rows;
+    return PrefixPlanner({q_heads, kv_heads, 128, 128, 512}, d).cost().queries_per_chain();
+  };
+  EXPECT_EQ(most(32, 32, 64), 64);
+  EXPECT_EQ(most(32, 8, 64), 16);
+  EXPECT_EQ(most(24, 8, 64), 21);
+  EXPECT_EQ(most(64, 2, 64), 2);
+  EXPECT_EQ(most(96, 2, 64), 0);   // only one query token fits
+  EXPECT_EQ(most(128, 1, 64), 0);  // not even one
+  EXPECT_EQ(most(32, 32, 1), 0);
+  EXPECT_EQ(most(32, 32, 0), 0);
+  EXPECT_EQ(most(32, 32, 999), 128);  // the largest tile
+}
+
+/// Lists that are wrong in one place are found by expect_right().
+TEST(PrefixPlanner, WrongChainsAreFound) {
+  PrefixBatch batch  = tree_batch({1, 64, 256}, {2048, 64, 32});
+  const BatchPages p = batch.pages();
+  PrefixPlanner planner(heads_32_8, eager_chains_behind_nodes());
+  ASSERT_TRUE(planner.plan(p));
+  const EntryList& right = planner.list();
+  ASSERT_TRUE(is_right(p, right));
+  std::size_t first = 0;  // of a chain in the middle: an entry without tokens, a node, its four leaves, a node, ...
+  while (first < right.entries.size() / 2 || right.entries[first].chain <= 0) ++first;
+  const auto is_wrong = [&](const char* name, const auto& change) {
+    EntryList list = right;
+    change(list, &list.entries[first]);
+    EXPECT_FALSE(is_right(p, list)) << name;
+  };
+  is_wrong("a shorter chain", [](auto&, Entry* e) { --e->chain; });
+  is_wrong("a longer chain", [](auto&, Entry* e) { ++e->chain; });
+  is_wrong("a chain beyond the list", [](auto&, Entry* e) { e->chain = 1 << 20; });
+  is_wrong("no chain", [](auto&, Entry* e) { e->chain = 0; });
+  is_wrong("two numbers exchanged", [](auto&, Entry* e) { std::swap(e[2].chain, e[3].chain); });
+  is_wrong("a number less", [](auto&, Entry* e) { e[2].chain = 0; });
+  is_wrong("a chain in a chain", [](auto&, Entry* e) { e[1].chain = 4; });
+  is_wrong("another state", [](auto&, Entry* e) { e[3].state = 0; });
+  is_wrong("another kv head", [](auto&, Entry* e) { e[3].kv_head = 1; });
+  is_wrong("the output", [](auto&, Entry* e) {
+    for (int k = 0; k <= 20; ++k) e[k].state = -1;
+  });
+  is_wrong("a run outside", [](auto&, Entry* e) { e->num_queries -= 1; });
+  is_wrong("no queries", [](auto&, Entry* e) { e[2].num_queries = 0; });
+  is_wrong("the leaf of another", [](auto&, Entry* e) { std::swap(e[2].query_begin, e[3].query_begin); });
+  is_wrong("a leaf twice", [](auto&, Entry* e) { e[3].query_begin = e[2].query_begin, e[3].sequence = e[2].sequence; });
+  is_wrong("a node before its time", [](auto&, Entry* e) { e[1].first = 2016; });
+  is_wrong("a node that begins late", [](auto&, Entry* e) { e[1].first = 2080; });
+  is_wrong("a node of the next four", [](auto&, Entry* e) { e[1].query_begin += 4, e[1].sequence = e[6].sequence; });
+  is_wrong("a first entry to the end", [](auto&, Entry* e) { e->first = 2048, e->last = -1; });
+  is_wrong("an empty entry elsewhere", [](auto&, Entry* e) { e[1].first = e[1].last = 0; });
+  is_wrong("an older query token", [](auto& l, Entry* e) { l.queries[e->query_begin].behind = 2; });
+  is_wrong("a mask", [](auto& l, Entry* e) { l.queries[e->query_begin].mask = 0; });
+  is_wrong("a state more", [](auto& l, Entry*) { ++l.state_begin.back(); });
+  is_wrong("states for entries of the chain", [](auto& l, Entry* e) {
+    for (std::size_t t = l.queries[e->query_begin].token + 1; t < l.state_begin.size(); ++t) ++l.state_begin[t];
+  });
+}
+
 /// Batches with little in them, which all end in a right list or in none.
 TEST(PrefixPlanner, HardShapes) {
   const std::vector<int> a = numbers(0, 200), b = numbers(500, 200);
@@ -152,13 +376,15 @@ TEST(PrefixPlanner, HardShapes) {
       batch.rows = shape.rows, batch.seq_lens = shape.seq_lens, batch.sequence_ids = shape.sequence_ids;
       batch.cu_seqlens_q = shape.cu_seqlens_q, batch.query_len = shape.query_len;
       batch.table = table;
-      PrefixPlanner planner(heads_32_8, eager());
       const BatchPages p = batch.pages();
-      ASSERT_EQ(planner.plan(p), shape.packed && table != PrefixBatch::Table::none);
-      EXPECT_TRUE(planner.holds(p));
-      if (planner.list().entries.empty()) continue;
-      expect_right(p, planner.list());
-      if (HasFatalFailure()) return;
+      for (const DeviceRates& rates : {eager(), eager_chains()}) {
+        PrefixPlanner planner(heads_32_8, rates);
+        ASSERT_EQ(planner.plan(p), shape.packed && table != PrefixBatch::Table::none);
+        EXPECT_TRUE(planner.holds(p));
+        if (planner.list().entries.empty()) continue;
+        expect_right(p, planner.list());
+        if (HasFatalFailure()) return;
+      }
     }
 }
 
@@ -166,8 +392,9 @@ TEST(PrefixPlanner, HardShapes) {
 TEST(PrefixPlanner, ReadsNoPageBehindASequence) {
   std::mt19937 random(4);
   for (int i = 0; i < 200; ++i) {
-    PrefixBatch batch = random_batch(random, 20, 10);
-    PrefixPlanner one(heads_32_8, eager()), other(heads_32_8, eager());
+    PrefixBatch batch       = random_batch(random, 20, 10);
+    const DeviceRates rates = i % 2 == 0 ? eager() : eager_chains();
+    PrefixPlanner one(heads_32_8, rates), other(heads_32_8, rates);
     const bool packed = one.plan(batch.pages(1));
     ASSERT_EQ(other.plan(batch.pages(2)), packed);
     ASSERT_EQ(ranges(one.list()), ranges(other.list()));
@@ -217,23 +444,53 @@ TEST(PrefixPlanner, PublishedTrees) {
     }
 }
 
+TEST(PrefixPlanner, PublishedTreesWithChains) {
+  DeviceRates with_chains;
+  with_chains.chain_rows = 64;
+  for (const PatTree& tree : pat_trees())
+    for (int h = 0; h < 4; ++h) {
+      SCOPED_TRACE(testing::Message() << "tree " << tree.number << ", heads " << pat_heads[h].num_q_heads << "/"
+                                      << pat_heads[h].num_kv_heads);
+      PrefixBatch batch  = tree_batch(tree.nodes, tree.tokens);
+      const BatchPages p = batch.pages();
+      PrefixPlanner without(pat_heads[h], DeviceRates{}), planner(pat_heads[h], with_chains);
+      ASSERT_EQ(planner.plan(p), without.plan(p));
+      if (planner.list().entries.empty()) continue;
+      expect_right(p, planner.list());
+      EXPECT_LT(planner.packed_us(), without.packed_us());
+      EXPECT_LT(planner.list().num_states(), without.list().num_states());
+      // Whole levels fit: every leaf is in a chain.
+      for (const Entry& e : planner.list().entries) EXPECT_TRUE(e.last >= 0 || e.chain < 0);
+    }
+}
+
 // --- when a plan holds ---
 
-TEST(PrefixPlanner, HoldsWhileSequencesGrow) {
-  PrefixBatch batch = two_branches();
-  PrefixPlanner planner(heads_32_8, eager());
+void expect_holds_while_sequences_grow(PrefixBatch batch, const DeviceRates& rates) {
+  PrefixPlanner planner(heads_32_8, rates);
   EXPECT_FALSE(planner.holds(batch.pages()));  // of no plan
   ASSERT_TRUE(planner.plan(batch.pages()));
   EXPECT_TRUE(planner.holds(batch.pages(2)));
   for (int& length : batch.seq_lens) length += 5;  // in the last page
   EXPECT_TRUE(planner.holds(batch.pages()));
-  for (std::size_t b = 0; b < 8; ++b) batch.rows[b].push_back(3000 + static_cast<int>(b)), batch.seq_lens[b] += 16;
+  for (auto& row : batch.rows) row.push_back(30000 + static_cast<int>(&row - batch.rows.data()));
+  for (int& length : batch.seq_lens) length += 16;
   EXPECT_TRUE(planner.holds(batch.pages()));
   expect_right(batch.pages(), planner.list());
   for (auto& row : batch.rows)
     for (int& page : row) page += 7;  // all pages moved
   EXPECT_TRUE(planner.holds(batch.pages()));
   expect_right(batch.pages(), planner.list());
+}
+
+TEST(PrefixPlanner, HoldsWhileSequencesGrow) { expect_holds_while_sequences_grow(two_branches(), eager()); }
+
+TEST(PrefixPlanner, HoldsWhileSequencesOfChainsGrow) {
+  expect_holds_while_sequences_grow(two_branches(), eager_chains());
+  PrefixBatch batch = tree_batch({1, 64, 256}, {2048, 64, 32}, 16);
+  for (int& length : batch.seq_lens) length -= 10;
+  expect_holds_while_sequences_grow(batch, eager_chains());
+  expect_holds_while_sequences_grow(batch, eager_chains_behind_nodes());  // first entries have no tokens
 }
 
 TEST(PrefixPlanner, DoesNotHoldWhereEntriesWouldBeWrong) {
@@ -252,11 +509,13 @@ TEST(PrefixPlanner, DoesNotHoldWhereEntriesWouldBeWrong) {
   };
   for (const auto& [name, change] : changes) {
     SCOPED_TRACE(name);
-    PrefixBatch batch = two_branches();
-    PrefixPlanner planner(heads_32_8, eager());
-    ASSERT_TRUE(planner.plan(batch.pages()));
-    change(batch);
-    EXPECT_FALSE(planner.holds(batch.pages()));
+    for (const DeviceRates& rates : {eager(), eager_chains()}) {
+      PrefixBatch batch = two_branches();
+      PrefixPlanner planner(heads_32_8, rates);
+      ASSERT_TRUE(planner.plan(batch.pages()));
+      change(batch);
+      EXPECT_FALSE(planner.holds(batch.pages()));
+    }
   }
 }
 
@@ -265,8 +524,8 @@ TEST(PrefixPlanner, RandomChangesOfPages) {
   std::mt19937 random(5);
   int held = 0, broken = 0;
   for (int i = 0; i < 4000; ++i) {
-    PrefixBatch batch = random_batch(random, 12, 8);
-    PrefixPlanner planner(heads_32_8, eager());
+    PrefixBatch batch = random_batch(random, i % 4 < 2 ? 12 : 40, 8);
+    PrefixPlanner planner(heads_32_8, i % 2 == 0 ? eager() : eager_chains());
     if (!planner.plan(batch.pages())) continue;
     for (int n = 0; n < 2; ++n) {
       auto& row = batch.rows[random() % batch.rows.size()];
