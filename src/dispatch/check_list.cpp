@@ -24,7 +24,17 @@ enum class Fault {
   owner,
   behind,
   mask,
-  state
+  state,
+  chain_length,
+  chain_number,
+  chain_begin,
+  chain_last,
+  chain_empty,
+  chain_queries,
+  chain_state,
+  chain_kv_head,
+  chain_behind,
+  chain_mask
 };
 
 /// The first fault of an entry, and the numbers for its error text.
@@ -64,6 +74,8 @@ struct Examiner {
     const std::int64_t most = q.mask < 0 ? std::numeric_limits<int>::max() : 128;
     if (q.behind < 1 || q.behind > most) return {Fault::behind, i, 0, q.behind, most};
     if (q.mask >= 0 && q.mask > list.num_mask_words - 2) return {Fault::mask, i, 0, q.mask, list.num_mask_words};
+    if (e.chain != 0 && q.behind != 1) return {Fault::chain_behind, i, 0, q.behind};
+    if (e.chain != 0 && q.mask >= 0) return {Fault::chain_mask, i, 0, q.mask};
     if (e.state < 0) return {};
     if (list.num_state_begin == 0) return {Fault::state, i, q.token, e.state, 0};
     const std::int64_t begin = list.state_begin[q.token], end = list.state_begin[q.token + 1];
@@ -72,8 +84,33 @@ struct Examiner {
     return {};
   }
 
+  /// Entry b as a part of its chain. The first entry counts the others. Each of them refers to it by its own number.
+  KOKKOS_FUNCTION Finding chain(const Entry& e, int b) const {
+    if (e.chain > 0) {
+      const int behind = list.num_entries - 1 - b;
+      if (e.chain > behind) return {Fault::chain_length, 0, 0, e.chain, behind};
+      for (int k = 1; k <= e.chain; ++k)
+        if (const int number = list.entries[b + k].chain; number != -k)
+          return {Fault::chain_number, 0, b + k, number, -k};
+      if (e.last < 0) return {Fault::chain_last, 0, 0, e.last};
+    }
+    if (e.num_queries < 1) return {Fault::chain_empty, 0, 0, e.num_queries};
+    if (e.chain > 0) return {};
+    const std::int64_t begin = std::int64_t(b) + e.chain;
+    if (begin < 0 || list.entries[begin].chain < -std::int64_t(e.chain)) return {Fault::chain_begin, 0, 0, e.chain};
+    const Entry first      = list.entries[begin];
+    const std::int64_t end = std::int64_t(e.query_begin) + e.num_queries;
+    if (e.query_begin < first.query_begin || end > std::int64_t(first.query_begin) + first.num_queries)
+      return {Fault::chain_queries, 0, e.query_begin, e.num_queries, begin};
+    if (e.state != first.state) return {Fault::chain_state, 0, begin, e.state, first.state};
+    if (e.kv_head != first.kv_head) return {Fault::chain_kv_head, 0, begin, e.kv_head, first.kv_head};
+    return {};
+  }
+
   KOKKOS_FUNCTION Finding entry(int b) const {
     const Entry e = list.entries[b];
+    if (e.chain != 0)
+      if (const Finding f = chain(e, b); f.fault != Fault::none) return f;
     if (e.num_queries == 0) return {};
     if (!has_sequence(e.sequence)) return {Fault::sequence, 0, 0, e.sequence, kv.num_sequences};
     const std::int64_t length = kv.seq_lens[e.sequence];
@@ -138,6 +175,30 @@ std::string text_of(const Finding& f, int b, const ListLimits& limits, int page_
     case Fault::mask:
       return concat(query, "has mask ", f.value, "; allowed: the first of two of the list's ", f.limit,
                     " words of masks, or negative for none");
+    case Fault::chain_length:
+      return concat(entry, "has chain ", f.value, "; allowed: up to the ", f.limit, " entries behind it");
+    case Fault::chain_number:
+      return concat(entry, "begins a chain, in which entry ", f.index, " has chain ", f.value, "; allowed: ", f.limit);
+    case Fault::chain_begin:
+      return concat(entry, "has chain ", f.value, ", and no chain that contains it begins ", -f.value,
+                    " entries before; allowed: 0 for an entry that is in no chain");
+    case Fault::chain_last:
+      return concat(entry, "begins a chain and has last ", f.value, "; allowed: 0 or more");
+    case Fault::chain_empty:
+      return concat(entry, "is in a chain and has num_queries ", f.value, "; allowed: 1 or more");
+    case Fault::chain_queries:
+      return concat(entry, "is in a chain and has num_queries ", f.value, " from query_begin ", f.index,
+                    "; allowed: a part of those of entry ", f.limit, ", which begins the chain");
+    case Fault::chain_state:
+      return concat(entry, "is in a chain and has state ", f.value, "; allowed: ", f.limit, ", as entry ", f.index,
+                    ", which begins the chain");
+    case Fault::chain_kv_head:
+      return concat(entry, "is in a chain and has kv_head ", f.value, "; allowed: ", f.limit, ", as entry ", f.index,
+                    ", which begins the chain");
+    case Fault::chain_behind:
+      return concat(query, "is in a chain and has behind ", f.value, "; allowed: 1");
+    case Fault::chain_mask:
+      return concat(query, "is in a chain and has mask ", f.value, "; allowed: a negative number, for none");
     default:
       return concat(entry, "has state ", f.value, ", and state_begin gives query token ", f.index, " ", f.limit,
                     " states; allowed: less, all of them within the ", limits.num_states, " states");

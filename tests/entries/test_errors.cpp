@@ -36,6 +36,20 @@ struct ListErrors : testing::Test {
     const auto plan = scene.plan(bounds_of(list));
     expect_refusal([&] { detail::decode_entries(scene.exec(), plan, p); }, words);
   }
+
+  /// What check says of a list with a change.
+  std::string complaint(EntryList changed, const std::function<void(EntryList&)>& change) {
+    const auto plan = scene.plan(bounds_of(changed));
+    change(changed);
+    const auto device = on_device(scene.exec(), changed);
+    const auto q      = scene.scene().q().template view<const T, 3>();
+    try {
+      std::visit([&](const auto& kv) { pagoda::check(scene.exec(), plan, q, kv, device, 2); }, scene.cache());
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  }
 };
 
 TEST_F(ListErrors, Plans) {
@@ -124,6 +138,49 @@ TEST_F(ListErrors, MergesOfOtherHeads) {
       {"pagoda::merge_entries: out has 40 heads", "the plan's num_q_heads = 4"});
 }
 
+TEST_F(ListErrors, CheckFindsFaultsOfChains) {
+  // An entry without tokens begins the chain of both sequences.
+  const EntryList chain{{{0, 0, 0, 0, 2, -1, -1, 2}, {0, 0, -1, 0, 1, -1, -1, -1}, {1, 0, -1, 1, 1, -1, -1, -2}},
+                        {{0, 0, 1}, {1, 1, 1}},
+                        {0, 0, 0},
+                        {},
+                        2};
+  EXPECT_EQ(complaint(chain, [](EntryList&) {}), "");
+  using Case = std::pair<std::function<void(EntryList&)>, const char*>;
+  for (const auto& [change, words] : std::vector<Case>{
+           {[](auto& l) { l.entries[0].chain = 3; }, "entry 0 of the list has chain 3; allowed: up to the 2 entries"},
+           {[](auto& l) { l.entries[0].chain = 2147483647; }, "has chain 2147483647; allowed: up to the 2 entries"},
+           {[](auto& l) { std::swap(l.entries[1].chain, l.entries[2].chain); },
+            "entry 0 of the list begins a chain, in which entry 1 has chain -2; allowed: -1"},
+           {[](auto& l) { l.entries[1].chain = 0; }, "in which entry 1 has chain 0; allowed: -1"},
+           {[](auto& l) { l.entries[2].chain = 1; }, "in which entry 2 has chain 1; allowed: -2"},
+           {[](auto& l) { l.entries[0].chain = 1; },
+            "entry 2 of the list has chain -2, and no chain that contains it begins 2 entries before; allowed: 0"},
+           {[](auto& l) { l.entries[0].chain = 0; }, "entry 1 of the list has chain -1, and no chain"},
+           {[](auto& l) { l.entries[0].chain = -1; }, "entry 0 of the list has chain -1, and no chain"},
+           {[](auto& l) { l.entries[0].chain = -2147483647 - 1; }, "entry 0 of the list has chain -2147483648, and no"},
+           {[](auto& l) { l.entries[0].last = -1; }, "entry 0 of the list begins a chain and has last -1; allowed: 0"},
+           {[](auto& l) { l.entries[1].num_queries = 0; },
+            "entry 1 of the list is in a chain and has num_queries 0; allowed: 1 or more"},
+           {[](auto& l) { l.entries[0].num_queries = 0; }, "entry 0 of the list is in a chain and has num_queries 0"},
+           {[](auto& l) { l.entries[0].num_queries = 1; },
+            "entry 2 of the list is in a chain and has num_queries 1 from query_begin 1; allowed: a part of those of "
+            "entry 0, which begins the chain"},
+           {[](auto& l) { l.entries[0].query_begin = 1, l.entries[0].num_queries = 1; },
+            "entry 1 of the list is in a chain and has num_queries 1 from query_begin 0"},
+           {[](auto& l) { l.entries[2].num_queries = 2147483647; }, "has num_queries 2147483647 from query_begin 1"},
+           {[](auto& l) { l.entries[1].state = 0; },
+            "entry 1 of the list is in a chain and has state 0; allowed: -1, as entry 0, which begins the chain"},
+           {[](auto& l) { l.entries[2].kv_head = 1; },
+            "entry 2 of the list is in a chain and has kv_head 1; allowed: -1, as entry 0, which begins the chain"},
+           {[](auto& l) { l.queries[1].behind = 2; },
+            "query 1 of the list is in a chain and has behind 2; allowed: 1"},
+           {[](auto& l) { l.queries[0].mask = 0, l.masks = {0, 0}; },
+            "query 0 of the list is in a chain and has mask 0; allowed: a negative number, for none"}})
+    EXPECT_NE(complaint(chain, change).find(words), std::string::npos)
+        << complaint(chain, change) << "\n lacks " << words;
+}
+
 // On the stack, where GCC 12 left the Views of a defaulted constructor uninitialized.
 TEST_F(ListErrors, DecodesOfAnEmptyList) {
   DeviceEntries<Space::memory_space> none;
@@ -156,19 +213,7 @@ TEST_F(ListErrors, ChecksOfListsWithoutMemory) {
 }
 
 TEST_F(ListErrors, CheckFindsWhatDoesNotFit) {
-  const auto plan         = scene.plan(bounds_of(list));
-  const auto complaint_of = [&](const std::function<void(EntryList&)>& change) -> std::string {
-    EntryList changed = list;
-    change(changed);
-    const auto device = on_device(scene.exec(), changed);
-    const auto q      = scene.scene().q().template view<const T, 3>();
-    try {
-      std::visit([&](const auto& kv) { pagoda::check(scene.exec(), plan, q, kv, device, 2); }, scene.cache());
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "";
-  };
+  const auto complaint_of = [&](const std::function<void(EntryList&)>& change) { return complaint(list, change); };
   EXPECT_EQ(complaint_of([](EntryList&) {}), "");
   EXPECT_EQ(complaint_of([](EntryList& l) { l.entries[0] = {-1, -1, -1, -1, 0, 7}; }), "");  // has no query tokens
   using Case = std::pair<std::function<void(EntryList&)>, const char*>;
