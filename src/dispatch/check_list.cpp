@@ -183,7 +183,7 @@ std::string text_of(const Finding& f, int b, const ListLimits& limits, int page_
       return concat(entry, "has chain ", f.value, ", and no chain that contains it begins ", -f.value,
                     " entries before; allowed: 0 for an entry that is in no chain");
     case Fault::chain_last:
-      return concat(entry, "begins a chain and has last ", f.value, "; allowed: 0 or more");
+      return concat(entry, "has last ", f.value, " and begins a chain; allowed: 0 or more");
     case Fault::chain_empty:
       return concat(entry, "is in a chain and has num_queries ", f.value, "; allowed: 1 or more");
     case Fault::chain_queries:

@@ -159,7 +159,7 @@ TEST_F(ListErrors, CheckFindsFaultsOfChains) {
            {[](auto& l) { l.entries[0].chain = 0; }, "entry 1 of the list has chain -1, and no chain"},
            {[](auto& l) { l.entries[0].chain = -1; }, "entry 0 of the list has chain -1, and no chain"},
            {[](auto& l) { l.entries[0].chain = -2147483647 - 1; }, "entry 0 of the list has chain -2147483648, and no"},
-           {[](auto& l) { l.entries[0].last = -1; }, "entry 0 of the list begins a chain and has last -1; allowed: 0"},
+           {[](auto& l) { l.entries[0].last = -1; }, "entry 0 of the list has last -1 and begins a chain; allowed: 0"},
            {[](auto& l) { l.entries[1].num_queries = 0; },
             "entry 1 of the list is in a chain and has num_queries 0; allowed: 1 or more"},
            {[](auto& l) { l.entries[0].num_queries = 0; }, "entry 0 of the list is in a chain and has num_queries 0"},
