@@ -173,8 +173,7 @@ TEST_F(ListErrors, CheckFindsFaultsOfChains) {
             "entry 1 of the list is in a chain and has state 0; allowed: -1, as entry 0, which begins the chain"},
            {[](auto& l) { l.entries[2].kv_head = 1; },
             "entry 2 of the list is in a chain and has kv_head 1; allowed: -1, as entry 0, which begins the chain"},
-           {[](auto& l) { l.queries[1].behind = 2; },
-            "query 1 of the list is in a chain and has behind 2; allowed: 1"},
+           {[](auto& l) { l.queries[1].behind = 2; }, "query 1 of the list is in a chain and has behind 2; allowed: 1"},
            {[](auto& l) { l.queries[0].mask = 0, l.masks = {0, 0}; },
             "query 0 of the list is in a chain and has mask 0; allowed: a negative number, for none"}})
     EXPECT_NE(complaint(chain, change).find(words), std::string::npos)

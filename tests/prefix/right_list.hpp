@@ -56,7 +56,8 @@ class ListExaminer {
   testing::AssertionResult queries() const {
     std::set<int> seen;
     for (const EntryQuery& q : list_.queries) {
-      if (q.token < 0 || q.token >= tokens_ || !seen.insert(q.token).second) return fault() << "query token " << q.token;
+      if (q.token < 0 || q.token >= tokens_ || !seen.insert(q.token).second)
+        return fault() << "query token " << q.token;
       const int b = owner_[q.token];
       if (q.sequence != p_.sequence(b) || q.behind != p_.num_queries(b) - (q.token - p_.query_begin(b)) || q.mask >= 0)
         return fault() << "sequence " << q.sequence << " and behind " << q.behind << " of query token " << q.token;
@@ -98,8 +99,7 @@ class ListExaminer {
       if (k > 0 && e.chain != -k) return fault() << "chain " << e.chain << " of entry " << k;
       if (e.state != head.state || e.kv_head != head.kv_head)
         return fault() << "state " << e.state << " and kv_head " << e.kv_head << " of entry " << k;
-      if (e.query_begin < head.query_begin ||
-          e.query_begin + e.num_queries > head.query_begin + head.num_queries)
+      if (e.query_begin < head.query_begin || e.query_begin + e.num_queries > head.query_begin + head.num_queries)
         return fault() << e.num_queries << " queries from " << e.query_begin << " of entry " << k;
       if (e.first == e.last) continue;
       for (int i = e.query_begin; i < e.query_begin + e.num_queries; ++i) {
@@ -129,7 +129,8 @@ class ListExaminer {
     for (std::size_t i = 0, state = 0; i < parts.size(); ++i) {
       state += i > 0 && parts[i].part != parts[i - 1].part;
       const int expected = one ? -1 : static_cast<int>(state);
-      if (parts[i].entry->state != expected) return fault() << "state " << parts[i].entry->state << ", not " << expected;
+      if (parts[i].entry->state != expected)
+        return fault() << "state " << parts[i].entry->state << ", not " << expected;
     }
     const int counted = list_.state_begin[token + 1] - list_.state_begin[token];
     if (counted != (one ? 0 : states)) return fault() << counted << " states, not " << states;

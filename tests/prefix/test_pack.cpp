@@ -171,7 +171,7 @@ class EveryDivision {
   struct Unit {  ///< what is in one chain: a small node with all below it, or a leaf
     int queries = 0, entries = 0;
     double tokens = 0;
-    bool is_node = false;
+    bool is_node  = false;
   };
   bool is_small(int index) const {
     const auto& v = forest_.nodes()[index];

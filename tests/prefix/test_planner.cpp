@@ -375,7 +375,7 @@ TEST(PrefixPlanner, HardShapes) {
       PrefixBatch batch;
       batch.rows = shape.rows, batch.seq_lens = shape.seq_lens, batch.sequence_ids = shape.sequence_ids;
       batch.cu_seqlens_q = shape.cu_seqlens_q, batch.query_len = shape.query_len;
-      batch.table = table;
+      batch.table        = table;
       const BatchPages p = batch.pages();
       for (const DeviceRates& rates : {eager(), eager_chains()}) {
         PrefixPlanner planner(heads_32_8, rates);

@@ -88,8 +88,8 @@ CostModel::CostModel(const DecodeHeads& heads, const DeviceRates& device) {
   const int of_chain = std::min(device.chain_rows / (heads.num_q_heads / heads.num_kv_heads), full_);
   chain_full_        = of_chain >= 2 ? of_chain : 0;
   chain_entry_       = heads.num_kv_heads * device.chain_entry_us / device.teams;
-  const double read = heads.num_kv_heads * heads.bytes_per_token / device.cache_bytes_per_us;
-  state_            = heads.num_q_heads * (double(heads.head_dim_v) * heads.state_bytes + sizeof(float)) * 2 /
+  const double read  = heads.num_kv_heads * heads.bytes_per_token / device.cache_bytes_per_us;
+  state_             = heads.num_q_heads * (double(heads.head_dim_v) * heads.state_bytes + sizeof(float)) * 2 /
            device.state_bytes_per_us;
   from_memory_   = device.cache_bytes_per_us / device.memory_bytes_per_us;
   first_read_    = read * (from_memory_ - 1);

@@ -42,8 +42,8 @@ class PrefixPacking {
   void write(EntryList& list);
 
  private:
-  static constexpr int most_knapsack_queries = 63;  ///< bits of a word, less one
-  static constexpr int most_choices          = 16;  ///< of a node for which all are tried
+  static constexpr int most_knapsack_queries = 63;         ///< bits of a word, less one
+  static constexpr int most_choices          = 16;         ///< of a node for which all are tried
   static constexpr int bundle                = INT32_MIN;  ///< Branch::child of the node's bundle
   struct Branch {        ///< branch of a node: a child, a group of leaves, or the bundle
     int child;           ///< negative: ~group, or `bundle`
@@ -63,11 +63,11 @@ class PrefixPacking {
     double tokens;  ///< weighted; each is read once
     int entries;
   };
-  struct Chain {  ///< part of a node's bundle
+  struct Chain {                                ///< part of a node's bundle
     int first_child, last_child, num_children;  ///< its small children are those in first_child .. last_child - 1
-    int first_leaf, num_leaves;  ///< in PrefixForest::leaves()
-    int queries, entries;        ///< of both; entries: without a first entry for all of them
-    double tokens;               ///< weighted tokens of the children's subtrees
+    int first_leaf, num_leaves;                 ///< in PrefixForest::leaves()
+    int queries, entries;                       ///< of both; entries: without a first entry for all of them
+    double tokens;                              ///< weighted tokens of the children's subtrees
     /// A leaf alone is an entry without a chain.
     bool is_leaf() const { return num_children == 0 && num_leaves == 1; }
     /// The entry of a node alone has all query tokens of the chain.

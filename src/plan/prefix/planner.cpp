@@ -63,7 +63,7 @@ bool PrefixPlanner::holds(const BatchPages& now, const char* who) const {
     if (now.sequence(b) != members_[b].sequence || now.query_begin(b) != members_[b].query_begin) return false;
   for (const Entry& e : list_.entries) {
     if (e.last <= 0) continue;  // a sequence's own tokens, or none
-    int before = -1;  // the batch entry of the query token before
+    int before = -1;            // the batch entry of the query token before
     for (int i = e.query_begin; i < e.query_begin + e.num_queries; ++i) {
       const int b = entry_of_[list_.queries[i].token];
       if (b == before) continue;
