@@ -32,6 +32,7 @@ struct ListLimits {
   int num_states          = 0;
   int num_kv_heads        = 0;
   int max_queries         = 0;
+  bool chains             = false;
 };
 
 template <class ExecutionSpace>
@@ -79,7 +80,7 @@ void check(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Q
   const detail::Schedule& schedule = plan.schedule();
   detail::check(exec, kv.ref(), list.ref(),
                 {static_cast<std::int64_t>(q.extent(0)), num_states, schedule.shape.num_kv_heads,
-                 schedule.bounds.max_entry_queries});
+                 schedule.bounds.max_entry_queries, schedule.bounds.chains});
 }
 
 }  // namespace pagoda

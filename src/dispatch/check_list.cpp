@@ -25,6 +25,7 @@ enum class Fault {
   behind,
   mask,
   state,
+  chain,
   chain_length,
   chain_number,
   chain_begin,
@@ -86,6 +87,7 @@ struct Examiner {
 
   /// Entry b as a part of its chain. The first entry counts the others. Each of them refers to it by its own number.
   KOKKOS_FUNCTION Finding chain(const Entry& e, int b) const {
+    if (!limits.chains) return {Fault::chain, 0, 0, e.chain};
     if (e.chain > 0) {
       const int behind = list.num_entries - 1 - b;
       if (e.chain > behind) return {Fault::chain_length, 0, 0, e.chain, behind};
@@ -175,6 +177,8 @@ std::string text_of(const Finding& f, int b, const ListLimits& limits, int page_
     case Fault::mask:
       return concat(query, "has mask ", f.value, "; allowed: the first of two of the list's ", f.limit,
                     " words of masks, or negative for none");
+    case Fault::chain:
+      return concat(entry, "has chain ", f.value, "; allowed: 0 (entries.chains of the plan is false)");
     case Fault::chain_length:
       return concat(entry, "has chain ", f.value, "; allowed: up to the ", f.limit, " entries behind it");
     case Fault::chain_number:

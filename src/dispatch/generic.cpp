@@ -151,7 +151,9 @@ template <class ExecutionSpace>
 class GenericBackend : public Backend<ExecutionSpace> {
  public:
   const char* name() const override { return "generic"; }
-  const char* why_not(const ExecutionSpace&, const Schedule&, const Problem&) const override { return nullptr; }
+  const char* why_not(const ExecutionSpace&, const Schedule& s, const Problem&) const override {
+    return s.bounds.chains ? "entries.chains is true, and only hand-tuned kernels carry out chains" : nullptr;
+  }
 
   std::size_t persistent_bytes(const ExecutionSpace&, const Schedule& s) const override {
     return CounterLayout(s).bytes;
@@ -169,7 +171,8 @@ class GenericBackend : public Backend<ExecutionSpace> {
 
   const char* decode(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& p,
                      std::byte* persistent) const override {
-    const Schedule& s        = plan.schedule();
+    const Schedule& s = plan.schedule();
+    if (const char* const reason = why_not(exec, s, p)) return reason;
     const AllKernelArgs args = kernel_args(s, p, plan.workspace().data(), persistent);
     const bool small         = is_small(p.q) && is_small(p.out) && is_small(p.lse);
     launch(exec, s, args, s.kernel.general || !small || !(s.kernel.any_query || args.wide_queries));

@@ -73,6 +73,8 @@ BackendChoice choose_backend(const ExecutionSpace& exec, BackendList<ExecutionSp
       }
       choice.faster_on = faster_on;
     }
+    const char* const reason = choice.index == last ? list[last]->why_not(exec, schedule, problem) : nullptr;
+    require(!reason, "pagoda::plan: no backend supports this problem: ", reason ? reason : "");
   }
   choice.name = list[choice.index]->name();
   return choice;

@@ -27,6 +27,7 @@ Bounds interface_bounds(const DecodeOptions<MemorySpace>& o, const CacheRef& kv)
   if (o.entries.max_entries > 0) {
     b.max_entries       = o.entries.max_entries;
     b.max_entry_queries = o.entries.max_queries;
+    b.chains            = o.entries.chains;
     require(o.entries.max_listed > 0 || std::int64_t(b.max_entries) * b.max_entry_queries < (std::int64_t(1) << 31),
             "pagoda::plan: entries.max_entries is ", b.max_entries, " at entries.max_queries ", b.max_entry_queries,
             "; allowed: fewer than 2^31 query tokens (or say entries.max_listed)");

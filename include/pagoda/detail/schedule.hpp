@@ -32,6 +32,7 @@ struct Bounds {
   int max_entries{};         ///< entries of a list; 0: the plan decodes batches, not lists
   int max_entry_queries{};   ///< query tokens of an entry of a list
   int max_listed_queries{};  ///< query tokens of all entries of a list
+  bool chains{};             ///< whether lists may have chains
 };
 
 /// The values of the options that kernels read. Kernels take this struct as it is (KernelArgs::options); the order of

@@ -19,7 +19,6 @@ def entry(
     num_queries: int,
     state: int = -1,
     kv_head: int = -1,
-    chain: int = 0,
 ) -> Tuple[int, ...]:
     """A row of the entries of a list: tokens first to last - 1 of a sequence, for a run of the list's query tokens.
 
@@ -27,10 +26,8 @@ def entry(
         any token.
     state: index of the partial state that the entry writes for each of its query tokens. Negative: it writes the output.
     kv_head: the only KV head that is read. Negative: all.
-    chain: n > 0: the entry begins a chain: it and the next n are carried out together. -k: it is the k-th entry behind the
-        first one of its chain. 0: it stands alone.
     """
-    return (sequence, first, last, query_begin, num_queries, state, kv_head, chain)
+    return (sequence, first, last, query_begin, num_queries, state, kv_head, 0)
 
 
 def entry_query(token: int, sequence: int, behind: int = 1, *, mask: int = -1) -> Tuple[int, ...]:
