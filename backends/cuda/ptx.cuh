@@ -246,9 +246,10 @@ PAGODA_DEVICE std::uint64_t read_once_policy() {
 /// are undefined until they are written again.
 PAGODA_DEVICE void discard_line(void* at) { asm volatile("discard.global.L2 [%0], 128;" ::"l"(at) : "memory"); }
 
-/// Cache policy for data that other blocks read too, for tensor copies. The value is that of CUTLASS
-/// (TMA::CacheHintSm90::EVICT_NORMAL).
+/// Cache policies for tensor copies: of data that other blocks read too, or that is read once. The values are those of
+/// CUTLASS (TMA::CacheHintSm90::EVICT_NORMAL and EVICT_FIRST). Constants take no registers.
 PAGODA_DEVICE std::uint64_t ordinary_policy() { return 0x1000000000000000ull; }
+PAGODA_DEVICE std::uint64_t copy_once_policy() { return 0x12f0000000000000ull; }
 
 /// Starts to copy 16 bytes from global to shared memory, with a cache policy or without. nvcc 13.0 overwrites half of
 /// the policy where `to` is the sum of a uniform and another register, and the instruction is then illegal.
@@ -310,14 +311,19 @@ PAGODA_DEVICE void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
       : "memory");
 }
 
-/// Starts to copy a box of a tensor map to shared memory; the barrier counts its bytes.
-PAGODA_DEVICE void copy_tensor_box(std::uint32_t to, const CUtensorMap* map, int token, int head, int page,
-                                   std::uint32_t barrier, std::uint64_t policy) {
+/// Starts to copy a box of a tensor map to shared memory; the barrier counts its bytes. c1 to c4: where it begins, in
+/// the dimensions of the map behind the first one.
+PAGODA_DEVICE void copy_tensor_box_at(std::uint32_t to, const CUtensorMap* map, int c1, int c2, int c3, int c4,
+                                      std::uint32_t barrier, std::uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-      "[%1, {%2, %3, %2, %4, %5}], [%6], %7;" ::"r"(to),
-      "l"(map), "r"(0), "r"(token), "r"(head), "r"(page), "r"(barrier), "l"(policy)
+      "[%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(to),
+      "l"(map), "r"(0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(barrier), "l"(policy)
       : "memory");
+}
+PAGODA_DEVICE void copy_tensor_box(std::uint32_t to, const CUtensorMap* map, int token, int head, int page,
+                                   std::uint32_t barrier, std::uint64_t policy) {
+  copy_tensor_box_at(to, map, token, 0, head, page, barrier, policy);
 }
 /// Starts to bring bytes of global memory to the second-level cache. Address and number are multiples of 16.
 PAGODA_DEVICE void prefetch_bulk(const char* from, int bytes) {
@@ -377,6 +383,8 @@ PAGODA_DEVICE void barrier_expect_bytes(std::uint32_t, std::uint32_t) {}
 PAGODA_DEVICE void barrier_arrive_after_copies(std::uint32_t) {}
 PAGODA_DEVICE void barrier_arrive(std::uint32_t) {}
 PAGODA_DEVICE void barrier_wait(std::uint32_t, std::uint32_t) {}
+PAGODA_DEVICE void copy_tensor_box_at(std::uint32_t, const CUtensorMap*, int, int, int, int, std::uint32_t,
+                                      std::uint64_t) {}
 PAGODA_DEVICE void copy_tensor_box(std::uint32_t, const CUtensorMap*, int, int, int, std::uint32_t, std::uint64_t) {}
 PAGODA_DEVICE void prefetch_bulk(const char*, int) {}
 PAGODA_DEVICE void prefetch_map(const CUtensorMap*) {}

@@ -47,6 +47,7 @@ inline tuned::Problem tuned_shape(const Schedule& s) {
   t.head_dim         = s.shape.head_dim;
   t.head_dim_v       = s.shape.head_dim_v;
   t.list.max_entries = s.bounds.max_entries;
+  t.list.chains      = s.bounds.chains;
   t.num_q_tokens = t.max_q_tokens = is_list(t) ? s.bounds.max_entry_queries : s.bounds.max_query_len;
   t.max_seq_len                   = s.bounds.max_seq_len;
   t.fixed_splits = s.fixed_splits, t.max_batch = s.bounds.max_batch;

@@ -241,7 +241,10 @@ void ListScene::make_list() {
       for (int head = 0; head < heads; ++head) {
         range(e, tokens[begin] % sequences);
         e.kv_head = heads > 1 ? head : -1;
-        list_.entries.push_back(e);
+        if (c.chains && random_below(4) != 0)
+          add_chain(e, [&](Entry& more) { range(more, tokens[begin] % sequences); });
+        else
+          list_.entries.push_back(e);
       }
       if (c.empty && random_below(6) == 0) {
         Entry nobody       = e;
@@ -255,7 +258,25 @@ void ListScene::make_list() {
   list_.max_queries = c.max_queries;
 }
 
+/// Adds a chain. Its other entries have any of its query tokens; two of three have one or two, as sequences have.
+void ListScene::add_chain(const Entry& first, const std::function<void(Entry&)>& set_range) {
+  const std::size_t index = list_.entries.size();
+  list_.entries.push_back(first);
+  if (first.last < 0) list_.entries[index].last = lengths_[static_cast<std::size_t>(first.sequence)];
+  const int more = 1 + random_below(random_below(6) == 0 ? 80 : 6);
+  for (int i = 1; i <= more; ++i) {
+    Entry e = first;
+    set_range(e);
+    e.num_queries = 1 + random_below(random_below(3) == 0 ? first.num_queries : std::min(first.num_queries, 2));
+    e.query_begin += random_below(first.num_queries - e.num_queries + 1);
+    e.chain = -i;
+    list_.entries.push_back(e);
+  }
+  list_.entries[index].chain = more;
+}
+
 EntryQuery ListScene::make_query(int token, int sequence) {
+  if (case_.chains) return {token, sequence, 1};
   if (!case_.masks || random_below(4) == 0) return {token, sequence, 1 + random_below(4)};
   const int mask = static_cast<int>(list_.masks.size());
   for (int word = 0; word < 2; ++word) list_.masks.push_back(std::uint64_t(random_()) << 32 | random_());
@@ -306,6 +327,7 @@ Problem ListScene::problem() const {
                      state_begin_d_.data(),
             list_.masks.empty() ? nullptr : masks_d_.data(),
             c.sinks ? sinks_d_.data() : nullptr,
+                     c.chains,
                      {state_d_.data(), c.state_type, heads * c.head_dim, c.head_dim},
                      {state_lse_d_.data(), c.lse_double, heads, 1}};
   return p;
@@ -339,38 +361,51 @@ std::vector<std::uint32_t> ListScene::bits() const {
   return all;
 }
 
-std::string ListScene::row_difference(const Entry& e, const EntryQuery& query, int head, const std::vector<float>& row,
-                                      double lse) const {
+/// The entries with the results of entry `index` that a query token of its run sees: itself, or those of its chain.
+std::vector<Entry> ListScene::seen_entries(std::size_t index, int query) const {
+  const auto& all = list_.entries;
+  std::vector<Entry> seen{all[index]};
+  for (std::size_t i = index + 1; i <= index + static_cast<std::size_t>(all[index].chain); ++i)
+    if (query >= all[i].query_begin && query < all[i].query_begin + all[i].num_queries) seen.push_back(all[i]);
+  return seen;
+}
+
+std::string ListScene::row_difference(const std::vector<Entry>& entries, const EntryQuery& query, int head,
+                                      const std::vector<float>& row, double lse) const {
   const ListCase& c = case_;
   const auto dims   = static_cast<std::size_t>(c.head_dim);
   const int kv_head = head / (c.q_heads / c.kv_heads);
-  const int length  = lengths_[static_cast<std::size_t>(e.sequence)];
-  const bool own = e.last < 0 && query.sequence == e.sequence, masked = own && query.mask >= 0;
-  const int end   = e.last >= 0 ? e.last : own && !masked && c.causal ? length - (query.behind - 1) : length;
-  const auto sees = [&](int t) {
-    const int bit = t - (length - query.behind);
-    if (!masked || bit < 0) return true;
-    return (list_.masks[static_cast<std::size_t>(query.mask + bit / 64)] >> bit % 64 & 1) != 0;
-  };
   std::vector<double> scores, values(dims);
+  std::vector<std::size_t> rows;  // of keys and values, of the tokens that the query token sees
   double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-  const auto at         = [&](int t) { return row_of(e.sequence, t, kv_head) * dims; };
   const double factor   = double(scale_of(k_scales_, kv_head)) / std::sqrt(double(dims));
   const double of_value = double(scale_of(v_scales_, kv_head));
-  for (int t = e.first; t < end; ++t) {
-    double s = 0;
-    for (std::size_t d = 0; d < dims; ++d)
-      s += double(to_float(q_type(), q_[static_cast<std::size_t>(query.token * c.q_heads + head) * dims + d])) *
-           double(to_float(c.type, k_[at(t) + d]));
-    scores.push_back(sees(t) ? s * factor : -std::numeric_limits<double>::infinity());
-    largest = std::max(largest, scores.back());
+  for (const Entry& e : entries) {
+    const int length = lengths_[static_cast<std::size_t>(e.sequence)];
+    const bool own = e.last < 0 && query.sequence == e.sequence, masked = own && query.mask >= 0;
+    const int end   = e.last >= 0 ? e.last : own && !masked && c.causal ? length - (query.behind - 1) : length;
+    const auto sees = [&](int t) {
+      const int bit = t - (length - query.behind);
+      if (!masked || bit < 0) return true;
+      return (list_.masks[static_cast<std::size_t>(query.mask + bit / 64)] >> bit % 64 & 1) != 0;
+    };
+    for (int t = e.first; t < end; ++t) {
+      if (!sees(t)) continue;
+      rows.push_back(row_of(e.sequence, t, kv_head) * dims);
+      double s = 0;
+      for (std::size_t d = 0; d < dims; ++d)
+        s += double(to_float(q_type(), q_[static_cast<std::size_t>(query.token * c.q_heads + head) * dims + d])) *
+             double(to_float(c.type, k_[rows.back() + d]));
+      scores.push_back(s * factor);
+      largest = std::max(largest, scores.back());
+    }
   }
-  for (int t = e.first; t < end; ++t) {
-    if (!sees(t)) continue;
-    const double weight = std::exp(scores[static_cast<std::size_t>(t - e.first)] - largest);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const double weight = std::exp(scores[i] - largest);
     sum += weight;
-    for (std::size_t d = 0; d < dims; ++d) values[d] += weight * of_value * double(to_float(c.type, v_[at(t) + d]));
+    for (std::size_t d = 0; d < dims; ++d) values[d] += weight * of_value * double(to_float(c.type, v_[rows[i] + d]));
   }
+  const Entry& e = entries.front();
   if (c.sinks && e.state < 0) {
     const double sink = sinks_[static_cast<std::size_t>(head)], base = std::max(largest, sink);
     const double old = std::exp(largest - base);  // 0 if there are no tokens
@@ -398,6 +433,7 @@ std::string ListScene::difference() const {
   for (std::size_t i = 0; i < list_.entries.size(); ++i) {
     const Entry& e  = list_.entries[i];
     const int group = c.q_heads / c.kv_heads;
+    if (e.chain < 0) continue;  // its chain's first entry has the results
     for (int j = 0; j < e.num_queries; ++j) {
       const EntryQuery& query = list_.queries[static_cast<std::size_t>(e.query_begin + j)];
       const bool to_state     = e.state >= 0;
@@ -408,7 +444,8 @@ std::string ListScene::difference() const {
       for (int head = begin; head < end; ++head) {
         const auto r = static_cast<std::size_t>(token_row * c.q_heads + head);
         for (std::size_t d = 0; d < dims; ++d) row[d] = element(type, words, r * dims + d);
-        if (const std::string found = row_difference(e, query, head, row, lse_at(c.lse_double, sums, r));
+        if (const std::string found =
+                row_difference(seen_entries(i, e.query_begin + j), query, head, row, lse_at(c.lse_double, sums, r));
             !found.empty())
           return describe(c) + ": entry " + std::to_string(i) + " of " + std::to_string(list_.entries.size()) + " (" +
                  std::to_string(e.sequence) + ", " + std::to_string(e.first) + " to " + std::to_string(e.last) + ", " +

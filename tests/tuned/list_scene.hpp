@@ -8,6 +8,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -37,6 +38,7 @@ struct ListCase {
   bool empty       = true;     ///< some entries have no tokens or no query tokens
   bool sinks       = false;    ///< the query heads have attention sinks
   bool masks       = false;    ///< most query tokens have random masks of up to 128 tokens
+  bool chains      = false;    ///< most entries begin chains
   bool rising      = false;    ///< keys grow along a sequence, so that later scores exceed earlier maxima by far
   int capacity     = 0;        ///< tokens that a sequence may grow to; at least its length
   unsigned seed    = 1;
@@ -79,10 +81,12 @@ class ListScene {
   void upload_cache();
   void make_list();
   EntryQuery make_query(int token, int sequence);
+  void add_chain(const Entry& first, const std::function<void(Entry&)>& set_range);
   int random_below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
   std::vector<std::uint16_t> normal(Type type, std::size_t count);
-  std::string row_difference(const Entry& e, const EntryQuery& q, int head, const std::vector<float>& row,
-                             double lse) const;
+  std::vector<Entry> seen_entries(std::size_t index, int query) const;
+  std::string row_difference(const std::vector<Entry>& entries, const EntryQuery& q, int head,
+                             const std::vector<float>& row, double lse) const;
 
   ListCase case_;
   std::mt19937 random_;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace pagoda::tuned {
@@ -95,7 +96,15 @@ TYPED_TEST(ListDivisionOf, EveryTileIsSomeOwnersOnce) {
     std::vector<Work> heads;
     const int longest = 1 << below(14), count = 1 + below(1 << below(11)), rows = 1 << below(8);
     for (int i = 0; i < count; ++i) {
-      const Work h = Work::of(below(5) == 0 ? below(70) : below(longest), 1 + below(rows));
+      Work h = Work::of(below(5) == 0 ? below(70) : below(longest), 1 + below(rows));
+      if (std::is_same_v<TypeParam, Wgmma> && below(4) == 0) {  // a chain
+        int halves = 0, units = 0;
+        for (int entry = 1 << below(8); entry > 0; --entry) {
+          const int tokens = below(3) == 0 ? below(longest) : below(70);
+          halves += Work::chain_halves(tokens), units += Work::chain_units(tokens);
+        }
+        h = Work::of_chain(halves, units, 1 + below(rows));
+      }
       heads.insert(heads.end(), static_cast<std::size_t>(1 + below(4)), h);
     }
     for (const int owners : {1, 2, 132, TypeParam::owners}) {
@@ -140,15 +149,17 @@ TYPED_TEST(ListDivisionOf, SharesAreEven) {
 TEST(ListBlocks, RolesHaveBlocksByTheirUnits) {
   using wgmma::grouped::blocks_of_many;
   constexpr int blocks = 264;
-  EXPECT_EQ(blocks_of_many(blocks, 5, 0), blocks);
-  EXPECT_EQ(blocks_of_many(blocks, 0, 5), 0);
-  EXPECT_EQ(blocks_of_many(blocks, 0, 0), blocks);
-  // Each role with work has a block.
-  EXPECT_EQ(blocks_of_many(blocks, 1, 2000000000), 1);
-  EXPECT_EQ(blocks_of_many(blocks, 2000000000, 1), blocks - 1);
+  for (const int step : {1, 8}) {
+    EXPECT_EQ(blocks_of_many(blocks, step, 5, 0), blocks);
+    EXPECT_EQ(blocks_of_many(blocks, step, 0, 5), 0);
+    EXPECT_EQ(blocks_of_many(blocks, step, 0, 0), blocks);
+    // Each role with work has a block for each of the heads that are read at once.
+    EXPECT_EQ(blocks_of_many(blocks, step, 1, 2000000000), step);
+    EXPECT_EQ(blocks_of_many(blocks, step, 2000000000, 1), blocks - step);
+  }
   int before = 0;
   for (int many = 1000; many <= 1000000; many += 1000) {
-    const int now = blocks_of_many(blocks, many, 1000000 - many + 1);
+    const int now = blocks_of_many(blocks, 1, many, 1000000 - many + 1);
     EXPECT_GE(now, before);
     const double time = many * wgmma::grouped::many_unit_time;
     EXPECT_NEAR(now, blocks * time / (time + 1000001 - many), 1.5);

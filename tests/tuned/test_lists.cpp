@@ -187,6 +187,42 @@ TEST_F(TunedLists, Sinks) {
   expect_right(scene);
 }
 
+// Chains of 2 to 81 entries beside entries that stand alone, of sequences of one tile and of many.
+TEST_F(TunedLists, Chains) {
+  unsigned seed = 200;
+  for (ListCase c : kinds()) {
+    c.lengths = {70, 1, 100, 133, 64, 3, 129, 40}, c.tokens = 60, c.levels = 1, c.seed = ++seed, c.chains = true;
+    c.per_head = seed % 2 == 0, c.sinks = seed % 3 == 0, c.causal = seed % 4 < 2;
+    if (seed % 7 == 0) c.lengths[1] = 3000, c.entry_tokens = 200;
+    expect_right(c);
+  }
+}
+// A block looks at some thousands of entries in one pass. Chains begin in one pass and end in the next.
+TEST_F(TunedLists, ThousandsOfChains) {
+  ListCase c{.head_dim = 64, .q_heads = 2, .kv_heads = 2, .max_queries = 20, .lengths = std::vector<int>(50, 24)};
+  c.tokens = 3000, c.levels = 1, c.page_size = 8, c.chains = true;
+  expect_right(c);
+}
+// Infinities and NaNs in values reach the query tokens that see their tokens, and no other ones of a chain.
+TEST_F(TunedLists, NonFiniteValuesInChains) {
+  for (const auto& [type, kv_heads, queries] :
+       {std::tuple{Type::fp16, 8, 64}, {Type::bf16, 2, 16}, {Type::fp16, 2, 32}}) {
+    ListCase c{.type        = type,
+               .kv_heads    = kv_heads,
+               .max_queries = queries,
+               .lengths     = {70, 65, 200, 133, 64, 3, 129, 60},
+               .tokens      = 60,
+               .levels      = 1,
+               .chains      = true};
+    ListScene scene(c);
+    for (int s = 0; s < 8; s += 2) {
+      scene.set_value(s, c.lengths[static_cast<std::size_t>(s)] / 2, 3, std::numeric_limits<float>::infinity());
+      scene.set_value(s, 0, 5, std::numeric_limits<float>::quiet_NaN());
+    }
+    expect_right(scene);
+  }
+}
+
 TEST_F(TunedLists, Layouts) {
   unsigned seed = 100;
   for (const Place place : {Place::paged, Place::csr, Place::contiguous})
@@ -401,6 +437,9 @@ TEST_F(TunedLists, Refusals) {
   p          = good;
   p.head_dim = 576, p.head_dim_v = 512;
   EXPECT_EQ(reason(p), "a list of entries, with a latent cache");
+  p             = ListScene({.type = Type::fp8_e4m3, .lengths = {100}}).problem();
+  p.list.chains = true;
+  EXPECT_EQ(reason(p), "chains of entries, with a cache of 8 bits");
   p                           = good;
   alignas(16) float states[4] = {};  // nothing is written to them
   p.list.state_out            = {states, Type::fp32, 4 * 128 + 1, 128};

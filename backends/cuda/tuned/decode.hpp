@@ -91,6 +91,7 @@ struct List {
   const std::uint64_t* masks;  ///< null: no query token has a mask
   /// [num_q_heads] logits of attention sinks, which results in the output have and partial states do not; null: none
   const float* sinks;
+  bool chains;      ///< entries may form chains
   Heads state_out;  ///< partial states, indexed [state][head]; data is null: no entry writes any
   LogSumExps state_lse;
 };

@@ -25,6 +25,15 @@ struct TokenScales {
   std::uint32_t page, token, head;
 };
 
+/// The dims of tensor maps in which eight rows are one dimension and the runs of 128 bytes another, so that boxes of
+/// several eights lie as boxes of one do. Two of the other dimensions are one; which, depends on how rows lie in
+/// memory.
+enum class EightsMap {
+  none,         ///< rows do not lie so: boxes have eight rows
+  runs_heads,   ///< a head's row follows that of the head before it (NHD): {8 rows, run of all heads, eights, page}
+  heads_pages,  ///< a page follows the heads of the page before it (HND): {8 rows, run, eights, head of all pages}
+};
+
 /// Everything a kernel reads, by value. Fields are in the order in which kernels need them: arguments are loaded in
 /// 64-byte lines, on first use, and each line delays the first copy by a tenth of a microsecond.
 struct Args {

@@ -53,18 +53,14 @@ struct RowArray {
 
 /// A tensor map that sees each row as runs of 128 bytes. A box is box_rows rows of one head. In shared memory it lies
 /// run after run, 128 bytes of each row, swizzled. Rows beyond the last are zeros.
-inline CUtensorMap make_tensor_map(const RowArray& a, int box_rows) {
-  const cuuint64_t run = 128 / a.element_bytes, runs = a.dims / run;
-  const auto stride = [](std::int64_t bytes, std::int64_t extent) { return cuuint64_t(extent > 1 ? bytes : 128); };
-  const cuuint64_t dims[5]    = {run, cuuint64_t(a.rows), runs, cuuint64_t(a.heads), cuuint64_t(a.outer)};
-  const cuuint64_t strides[4] = {stride(a.row_stride, a.rows), 128, stride(a.head_stride, a.heads),
-                                 stride(a.outer_stride, a.outer)};
-  const cuuint32_t box[5] = {cuuint32_t(run), cuuint32_t(box_rows), cuuint32_t(runs), 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-  const CUtensorMapDataType type = a.element_bytes == 4   ? CU_TENSOR_MAP_DATA_TYPE_UINT32
-                                   : a.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
-                                                          : CU_TENSOR_MAP_DATA_TYPE_UINT8;
+inline CUtensorMap encode_map(const void* data, int element_bytes, const cuuint64_t (&dims)[5],
+                              const cuuint64_t (&strides)[4], const cuuint32_t (&box)[5]) {
+  const cuuint32_t steps[5]      = {1, 1, 1, 1, 1};
+  const CUtensorMapDataType type = element_bytes == 4   ? CU_TENSOR_MAP_DATA_TYPE_UINT32
+                                   : element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
+                                                        : CU_TENSOR_MAP_DATA_TYPE_UINT8;
   CUtensorMap map;
-  const CUresult result = encode_tensor_map()(&map, type, 5, const_cast<void*>(a.data), dims, strides, box, steps,
+  const CUresult result = encode_tensor_map()(&map, type, 5, const_cast<void*>(data), dims, strides, box, steps,
                                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                               CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
@@ -72,11 +68,40 @@ inline CUtensorMap make_tensor_map(const RowArray& a, int box_rows) {
                              ")");
   return map;
 }
+inline cuuint64_t stride_of(std::int64_t bytes, std::int64_t extent) { return cuuint64_t(extent > 1 ? bytes : 128); }
+
+inline CUtensorMap make_tensor_map(const RowArray& a, int box_rows) {
+  const cuuint64_t run = 128 / a.element_bytes, runs = a.dims / run;
+  return encode_map(
+      a.data, a.element_bytes, {run, cuuint64_t(a.rows), runs, cuuint64_t(a.heads), cuuint64_t(a.outer)},
+      {stride_of(a.row_stride, a.rows), 128, stride_of(a.head_stride, a.heads), stride_of(a.outer_stride, a.outer)},
+      {cuuint32_t(run), cuuint32_t(box_rows), cuuint32_t(runs), 1, 1});
+}
 /// The keys or values of a problem.
 inline CUtensorMap make_tensor_map(const Problem& p, const Cache& c, int box_tokens) {
   return make_tensor_map(
       {c.data, bits_of(p.type) / 8, p.head_dim, p.page_size, p.num_kv_heads, p.num_pages, c.token, c.head, c.page},
       box_tokens);
+}
+
+/// The map that rows of keys or values allow.
+inline EightsMap eights_map_of(const Problem& p, const Cache& c) {
+  const std::int64_t row = p.head_dim * bits_of(p.type) / 8;
+  if (p.page_size % 8 != 0 || row % 128 != 0) return EightsMap::none;
+  if (p.num_kv_heads == 1 || c.head == row) return EightsMap::runs_heads;
+  if (p.num_pages <= 1 || c.page == c.head * p.num_kv_heads) return EightsMap::heads_pages;
+  return EightsMap::none;
+}
+inline CUtensorMap make_eights_map(const Problem& p, const Cache& c, EightsMap order, int box_eights) {
+  const int bytes      = bits_of(p.type) / 8;
+  const cuuint64_t run = 128 / bytes, runs = p.head_dim / run, eights = p.page_size / 8, heads = p.num_kv_heads,
+                   pages = p.num_pages;
+  const bool of_heads    = order == EightsMap::runs_heads;
+  const cuuint64_t outer = of_heads ? pages : pages * heads;
+  return encode_map(c.data, bytes, {run, 8, of_heads ? runs * heads : runs, eights, outer},
+                    {cuuint64_t(c.token), 128, cuuint64_t(8 * c.token),
+                     of_heads ? stride_of(c.page, p.num_pages) : stride_of(c.head, p.num_kv_heads)},
+                    {cuuint32_t(run), 8, cuuint32_t(runs), cuuint32_t(box_eights), 1});
 }
 
 /// Tiles of the longest sequence that there may be.

@@ -32,6 +32,7 @@ struct ListArgsOf : Base {
   /// Query tokens of the entries that are carried out. Others count as entries without query tokens: other blocks of
   /// the launch carry them out, or nobody has to.
   int min_queries, max_queries;
+  bool chains;  ///< whether chains are carried out; else they count as entries without query tokens
 };
 
 }  // namespace pagoda::tuned

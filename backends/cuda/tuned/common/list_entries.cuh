@@ -23,7 +23,8 @@ PAGODA_DEVICE Entry stored_entry(const ListArgsOf<Base>& args, int index) {
 /// Whether an entry is among those that are carried out.
 template <class Base>
 PAGODA_DEVICE bool takes(const ListArgsOf<Base>& args, const Entry& e) {
-  return e.num_queries >= args.min_queries && e.num_queries <= args.max_queries;
+  return e.chain == 0 ? e.num_queries >= args.min_queries && e.num_queries <= args.max_queries
+                      : e.chain > 0 && args.chains;
 }
 /// Entry `index` of a list, without query tokens if it is not carried out.
 template <class Base>

@@ -32,6 +32,10 @@ struct OneRole {
   PAGODA_DEVICE int units_of(const ListArgsOf<Base>& args, const Entry& e, int end) const {
     return takes(args, e) ? heads_of(args, e) * work_of<Work>(args, view_of(args, e, end)).units : 0;
   }
+  template <class Base>
+  PAGODA_DEVICE int chain_units_of(const ListArgsOf<Base>& args, const Entry& e, int end) const {
+    return heads_of(args, e) * Work::chain_units(view_of(args, e, end).tokens);
+  }
 };
 
 /// Units of a run of entries, in shared memory. All threads of the block make one together.
@@ -51,6 +55,10 @@ struct UnitsWindow {
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
     const int count = min(args.batch - first, Capacity);
     __syncthreads();  // all have read the window before
+    if (args.chains) {
+      for (int i = thread; i < count; i += Threads) units_of[i] = 0;
+      __syncthreads();
+    }
 #pragma unroll 1
     for (int from = thread; from < count; from += loads * Threads) {
       Entry e[loads];
@@ -62,7 +70,20 @@ struct UnitsWindow {
 #pragma unroll
       for (int i = 0; i < loads; ++i) {
         single |= e[i].kv_head >= 0;
-        if (from + i * Threads < count) units_of[from + i * Threads] = roles.units_of(args, e[i], ends[i]);
+        const int at = from + i * Threads;
+        if (at >= count) continue;
+        if (e[i].chain == 0 || !args.chains) {
+          units_of[at] = roles.units_of(args, e[i], ends[i]);
+        } else if (e[i].chain > 0) {
+          int units = roles.units_of(args, e[i], ends[i]);
+          for (int beyond = count; beyond <= at + e[i].chain; ++beyond) {  // a later window has the chain's end
+            const Entry member = stored_entry(args, first + beyond);
+            units += roles.chain_units_of(args, member, end_of(args, member));
+          }
+          atomicAdd(units_of + at, units);
+        } else if (at + e[i].chain >= 0) {
+          atomicAdd(units_of + at + e[i].chain, roles.chain_units_of(args, e[i], ends[i]));
+        }
       }
     }
     single_heads   = __syncthreads_or(single);
@@ -110,7 +131,8 @@ PAGODA_HOST_DEVICE constexpr int start_memory(int threads, int most_owners, int 
 struct RoleBlocks {
   int first, count;   ///< blocks
   int workers;        ///< of a block
-  int heads_at_once;  ///< workers that are one owner; a divisor of `workers` and of the number of kv heads
+  int heads_at_once;  ///< workers that are one owner; a divisor of the number of kv heads, and of `workers` or of
+                      ///< `count`
   int min_units;      ///< of a share
 };
 
@@ -142,9 +164,11 @@ class ListScan {
   PAGODA_DEVICE ListStart find(const RoleBlocks& blocks, int worker) {
     int* const found        = sums() + Threads / 32 * Roles::count;
     const int heads_at_once = single_ ? 1 : blocks.heads_at_once, total = totals_[Role];
-    const int owners            = blocks.workers / heads_at_once;
-    const WorkDivision division = WorkDivision::of(total / heads_at_once, blocks.count * owners, blocks.min_units);
-    const int first_owner       = (static_cast<int>(blockIdx.x) - blocks.first) * owners;
+    const int first_worker = (static_cast<int>(blockIdx.x) - blocks.first) * blocks.workers;
+    const int first_owner  = first_worker / heads_at_once;
+    const int owners       = max(blocks.workers / heads_at_once, 1);  // of this block
+    const WorkDivision division =
+        WorkDivision::of(total / heads_at_once, blocks.count * blocks.workers / heads_at_once, blocks.min_units);
     if (static_cast<int>(threadIdx.x) < owners &&
         division.begin(first_owner + static_cast<int>(threadIdx.x)) * heads_at_once >= total)
       found[2 * threadIdx.x] = args_.batch, found[2 * threadIdx.x + 1] = total;  // no thread finds it
@@ -166,9 +190,9 @@ class ListScan {
       earlier += window_.total[Role];
     }
     __syncthreads();
-    const int mine = worker / heads_at_once;
-    const ListStart start{division,           found[2 * mine], found[2 * mine + 1] / heads_at_once,
-                          first_owner + mine, heads_at_once,   worker - mine * heads_at_once};
+    const int mine = worker / heads_at_once, owner = first_owner + mine;
+    const ListStart start{division, found[2 * mine], found[2 * mine + 1] / heads_at_once,
+                          owner,    heads_at_once,   first_worker + worker - owner * heads_at_once};
     __syncthreads();
     return start;
   }
@@ -199,7 +223,71 @@ struct ListSegment {
   EntryView entry;
   int state;
   bool to_end;  ///< the entry goes to the end of its sequence
+  int chain;    ///< entries of its chain behind it
   HeadShare share;
+};
+
+/// The entries of a chain, for one warp. Lanes have 32 of them at a time. A chain is read in halves of tiles, and the
+/// last half of an entry may be short.
+template <class Work>
+class ChainEntries {
+ public:
+  struct Half {
+    int sequence, first;  ///< first token of the half
+    int tokens;           ///< at most half a tile; 0: the chain has ended
+    int begin, end;       ///< query tokens that see it, counted from the chain's first
+  };
+  /// index: of the chain's first entry. chain: entries behind it.
+  template <class Args>
+  PAGODA_DEVICE void begin(const Args& args, int index, int chain, int query_begin, int lane) {
+    next_ = index, last_ = index + chain, query_begin_ = query_begin, end_ = 0;
+    load(args, lane);
+  }
+  /// The lane's half, if it wants one. The first lane that does has the lowest half, and no half is below those of
+  /// earlier calls. All lanes call it.
+  template <class Args>
+  PAGODA_DEVICE Half find(const Args& args, int half, bool wanted, int lane) {
+    Half h{};
+    while (true) {
+      const bool here = wanted && half < end_;
+      int from        = 0;  // the first lane whose entry ends behind the half
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2)
+        if (__shfl_sync(~0u, half_end_, from + step - 1) <= half) from += step;
+      const auto of      = [&](int x) { return __shfl_sync(~0u, x, from); };
+      const int sequence = of(sequence_), first = of(first_), tokens = of(tokens_), run = of(run_),
+                skip = (half - of(half_end_) + Work::chain_halves(tokens)) * half_tokens;
+      if (here) h = {sequence, first + skip, min(tokens - skip, half_tokens), run & 0xffff, run >> 16};
+      if (!__any_sync(~0u, wanted && !here) || next_ > last_) return h;
+      wanted = wanted && !here;
+      load(args, lane);
+    }
+  }
+
+ private:
+  static constexpr int half_tokens = Work::tile_tokens / 2;
+
+  template <class Args>
+  PAGODA_DEVICE void load(const Args& args, int lane) {
+    const bool any = next_ + lane <= last_;
+    const Entry e  = stored_entry(args, any ? next_ + lane : last_);
+    const int run  = e.query_begin - query_begin_;
+    sequence_ = e.sequence, first_ = e.first, run_ = run | (run + e.num_queries) << 16;
+    tokens_   = any ? max(end_of(args, e) - e.first, 0) : 0;
+    half_end_ = Work::chain_halves(tokens_);
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(~0u, half_end_, d);
+      if (lane >= d) half_end_ += other;
+    }
+    half_end_ += end_;
+    end_ = __shfl_sync(~0u, half_end_, 31), next_ += 32;
+  }
+
+  int next_, last_, query_begin_;
+  int end_;                              ///< halves of the entries that have been loaded
+  int sequence_, first_, tokens_, run_;  ///< of the lane's entry; run_: Half::begin and (<< 16) end
+  int half_end_;                         ///< the half of the chain behind those of the lane's entry
 };
 
 /// Goes through the segments of a share, for one warp. Lanes load entries, 32 at a time.
@@ -222,6 +310,8 @@ class ListWalk {
     head_ += earlier * heads_at_once_, heads_left_ -= earlier, position_ += earlier * work_.units;
   }
 
+  PAGODA_DEVICE int heads_at_once() const { return heads_at_once_; }
+
   /// Finds the next segment. Returns false if there is none. All lanes call it.
   template <class Args>
   PAGODA_DEVICE bool next(const Args& args, int lane, ListSegment& s) {
@@ -240,6 +330,7 @@ class ListWalk {
       const int from = index_ - first_;
       s.entry = view_in(from), s.state = __shfl_sync(~0u, lane_raw_.state, from);
       s.to_end = __shfl_sync(~0u, lane_raw_.last, from) < 0;
+      s.chain  = __shfl_sync(~0u, lane_raw_.chain, from);
       return true;
     }
     return false;
@@ -286,9 +377,28 @@ class ListWalk {
     const int from       = index_ - first_;
     const EntryView view = view_in(from);
     work_                = work_of<Work>(args, view);
-    const int kv_head    = __shfl_sync(~0u, lane_raw_.kv_head, from);
-    heads_left_          = view.queries == 0 ? 0 : kv_head >= 0 ? 1 : args.num_kv_heads.value / heads_at_once_;
-    head_                = kv_head >= 0 ? kv_head : first_head_;
+    if (args.chains) {
+      const int chain = __shfl_sync(~0u, lane_raw_.chain, from);
+      if (chain > 0) work_ = work_of_chain(args, view, chain);
+    }
+    const int kv_head = __shfl_sync(~0u, lane_raw_.kv_head, from);
+    heads_left_       = view.queries == 0 ? 0 : kv_head >= 0 ? 1 : args.num_kv_heads.value / heads_at_once_;
+    head_             = kv_head >= 0 ? kv_head : first_head_;
+  }
+
+  /// The work of the chain that begins with entry index_.
+  template <class Args>
+  PAGODA_DEVICE Work work_of_chain(const Args& args, const EntryView& head, int chain) const {
+    int halves = 0, units = 0;
+#pragma unroll 2
+    for (int i = static_cast<int>(threadIdx.x & 31); i < chain; i += 32) {
+      const Entry e    = stored_entry(args, index_ + 1 + i);
+      const int tokens = max(end_of(args, e) - e.first, 0);
+      halves += Work::chain_halves(tokens), units += Work::chain_units(tokens);
+    }
+    return Work::of_chain(__reduce_add_sync(~0u, halves) + Work::chain_halves(head.tokens),
+                          __reduce_add_sync(~0u, units) + Work::head_units(head.tokens),
+                          head.queries * args.heads.value);
   }
 
   WorkDivision division_;

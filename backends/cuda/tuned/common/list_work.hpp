@@ -19,22 +19,41 @@ struct ListHeadWork {
   static constexpr int min_split_tiles = MinSplitTiles;
   int tiles, start;  ///< start: units before the first tile
   int units;         ///< all of them; at least 1
+  int tile_16ths;    ///< of a chain: units of a tile, on average, in sixteenths; 0: of an entry
 
   PAGODA_HOST_DEVICE static constexpr ListHeadWork of(int tokens, int rows) {
     const int start = SegmentUnits + (rows + RowsOfUnit - 1) / RowsOfUnit;
-    return {(tokens + TileTokens - 1) / TileTokens, start, start + (tokens + UnitTokens - 1) / UnitTokens};
+    return {(tokens + TileTokens - 1) / TileTokens, start, start + (tokens + UnitTokens - 1) / UnitTokens, 0};
+  }
+  PAGODA_HOST_DEVICE static constexpr int chain_halves(int tokens) {
+    return (tokens + TileTokens / 2 - 1) / (TileTokens / 2);
+  }
+  PAGODA_HOST_DEVICE static constexpr int head_units(int tokens) { return (tokens + UnitTokens - 1) / UnitTokens; }
+  /// Units of a further entry of a chain.
+  PAGODA_HOST_DEVICE static constexpr int chain_units(int tokens) { return tokens > 0 ? head_units(tokens) + 1 : 0; }
+  /// A chain, which is read in halves of tiles. rows: of all its entries; `halves` and `units`: of the entries
+  /// together, by chain_halves() and chain_units().
+  PAGODA_HOST_DEVICE static constexpr ListHeadWork of_chain(int halves, int units, int rows) {
+    const int start = SegmentUnits + (rows + RowsOfUnit - 1) / RowsOfUnit, tiles = (halves + 1) / 2;
+    return {tiles, start, start + units, tiles > 0 ? 16 * units / tiles : 16};
   }
   /// Smaller offsets become the batch head's beginning.
   PAGODA_HOST_DEVICE constexpr int first_split() const {
-    return tiles < 2 * MinSplitTiles ? (units + 1) / 2 : start + MinSplitTiles * tile_units;
+    return tiles < 2 * MinSplitTiles ? (units + 1) / 2 : start + units_of(MinSplitTiles);
   }
   /// This and larger offsets become its end.
   PAGODA_HOST_DEVICE constexpr int end_splits() const {
-    return tiles < 2 * MinSplitTiles ? first_split() : start + (tiles - MinSplitTiles + 1) * tile_units;
+    return tiles < 2 * MinSplitTiles ? first_split() : start + units_of(tiles - MinSplitTiles + 1);
   }
   /// The tile at which `offset` splits the batch head.
   PAGODA_HOST_DEVICE constexpr int tile_at(int offset) const {
-    return offset < first_split() ? 0 : offset >= end_splits() ? tiles : (offset - start) / tile_units;
+    if (offset < first_split()) return 0;
+    if (offset >= end_splits()) return tiles;
+    return tile_16ths == 0 ? (offset - start) / tile_units : 16 * (offset - start) / tile_16ths;
+  }
+  /// Units of the first tiles, rounded up.
+  PAGODA_HOST_DEVICE constexpr int units_of(int count) const {
+    return tile_16ths == 0 ? count * tile_units : (count * tile_16ths + 15) / 16;
   }
 };
 

@@ -70,7 +70,7 @@ constexpr bool has_list_elements(const Problem& p) {
 /// "Lists of entries"). A decode with another page size or with masks may still need the wgmma kernels.
 constexpr bool has_list_kernel(const Problem& p) {
   const int group = group_size_of(p);
-  return is_list(p) && has_list_elements(p) && group * p.max_q_tokens <= max_list_rows &&
+  return is_list(p) && !p.list.chains && has_list_elements(p) && group * p.max_q_tokens <= max_list_rows &&
          (p.max_q_tokens == 1 || !p.causal) && group <= (is_quantized(p.type) ? 4 : 1);
 }
 

@@ -51,7 +51,9 @@ struct OptionArgs : OptionArgsOf<Base> {};
 
 /// The same for a list. Only the grouped kernels have an instance for it.
 struct ListArgs : ListArgsOf<Args> {
-  int box_eights;  ///< 8 bits: a copy loads so many times 8 tokens, all of one page; a power of two, at most 8
+  int heads_at_once;  ///< blocks that take as many kv heads of an entry at the same time, see list_heads_at_once
+  int box_eights;     ///< a copy loads so many times 8 tokens, all of one page; a power of two, at most 8
+  EightsMap order;    ///< of the dims of k_map and v_map
 };
 
 }  // namespace pagoda::tuned::wgmma

@@ -141,6 +141,7 @@ const char* why_not(const Problem& p, const Device& d) {
            "of sm_90, and a build for it";
   if (is_list(p)) {
     if (is_latent(p)) return "a list of entries, with a latent cache";
+    if (p.list.chains && grouped::is_converted(p.type)) return "chains of entries, with a cache of 8 bits";
     if (has_token_scales(p.k) || has_token_scales(p.v)) return "scales of single tokens, with a list of entries";
   } else if (is_latent(p) && p.options.any()) {
     return "a score option, with a latent cache";
@@ -204,13 +205,21 @@ bool is_mixed(const Problem& p) {
 
 void set_list_args(const Problem& p, const LaunchShape& shape, const Kernel& kernel, void* workspace, ListArgs& a) {
   tuned::set_list_args(p, shape, copy_tokens, a);
-  a.rows_bound = a.group_size * p.max_q_tokens;
-  // Rows of 16 bits are two runs, so boxes of more than eight rows would lie differently.
-  a.box_eights   = !grouped::is_converted(p.type) ? 1
-                   : p.block_table                ? std::gcd(p.page_size, tile_tokens) / copy_tokens
-                                                  : tile_tokens / copy_tokens;
-  const int rows = a.box_eights * copy_tokens;
-  a.k_map = make_tensor_map(p, p.k, rows), a.v_map = make_tensor_map(p, p.v, rows);
+  a.rows_bound    = a.group_size * p.max_q_tokens;
+  a.heads_at_once = grouped::list_heads_at_once(p.num_kv_heads, shape.blocks);
+  a.order         = eights_map_of(p, p.k);
+  if (eights_map_of(p, p.v) != a.order || grouped::is_converted(p.type)) a.order = EightsMap::none;
+  if (a.order != EightsMap::none) {
+    a.box_eights = std::gcd(p.page_size, grouped::half_tokens) / copy_tokens;
+    a.k_map = make_eights_map(p, p.k, a.order, a.box_eights), a.v_map = make_eights_map(p, p.v, a.order, a.box_eights);
+  } else {
+    // Rows of 16 bits are two runs, so boxes of more than eight rows would lie differently.
+    a.box_eights   = !grouped::is_converted(p.type) ? 1
+                     : p.block_table                ? std::gcd(p.page_size, tile_tokens) / copy_tokens
+                                                    : tile_tokens / copy_tokens;
+    const int rows = a.box_eights * copy_tokens;
+    a.k_map = make_tensor_map(p, p.k, rows), a.v_map = make_tensor_map(p, p.v, rows);
+  }
   a.wgmma_partials = static_cast<float4*>(workspace), a.partial_quads = partial_quads_of(p, kernel, max_rows);
 }
 
@@ -225,6 +234,7 @@ bool decode_mixed_list(const LaunchShape& shape, const Problem& p, const Device&
   a.few.partials      = reinterpret_cast<QuadPartial*>(static_cast<char*>(workspace) + partial_bytes(p, d, kernel));
   a.few.heads_at_once = warp::list_heads_at_once(p.num_kv_heads, grouped::mixed_few_warps);
   a.few.max_queries   = grouped::mixed_few_queries(p);
+  a.many.chains       = p.list.chains;
   a.many.min_queries  = a.few.max_queries + 1;
   return launch(kernel.function, &a, {shape.blocks}, kernel.threads, kernel.shared, false, stream);
 }
@@ -235,6 +245,7 @@ bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, vo
   const Kernel kernel = kernel_for(p, d, max_rows);
   ListArgs a{};
   set_list_args(p, shape, kernel, workspace, a);
+  a.chains = p.list.chains;
   return launch(kernel.function, &a, {shape.blocks}, kernel.threads, kernel.shared, false, stream);
 }
 

@@ -14,14 +14,19 @@ PAGODA_DEVICE std::uint32_t swizzled_offset(int row, int chunk) {
   return row / 8 * (D / 64 * run_bytes) + chunk / 8 * run_bytes + row % 8 * 128 + (((chunk & 7) ^ (row & 7)) << 4);
 }
 
+/// Zeroes the values of tokens `first` to `last` - 1 of a tile. See clear_values.
+template <int D, int DimsV, int Threads>
+PAGODA_DEVICE void clear_tokens(std::uint32_t tile, int first, int last, int thread) {
+  constexpr int chunks = DimsV / 8;
+  for (int c = thread; c < (last - first) * chunks; c += Threads)
+    clear_shared(tile + swizzled_offset<D>(first + c / chunks, c % chunks));
+}
 /// Zeroes the values of a tile from token `count` on, by `Threads` threads. Memory behind the last token may hold
 /// anything, and 0 times a NaN or an infinity is not 0. D: dims of a row in shared memory; DimsV: the first of them,
 /// which are values.
 template <int D, int DimsV, int Threads>
 PAGODA_DEVICE void clear_values(std::uint32_t tile, int count, int thread) {
-  constexpr int chunks = DimsV / 8;
-  for (int c = thread; c < (tile_tokens - count) * chunks; c += Threads)
-    clear_shared(tile + swizzled_offset<D>(count + c / chunks, c % chunks));
+  clear_tokens<D, DimsV, Threads>(tile, count, tile_tokens, thread);
 }
 
 /// Zeroes the infinities and NaNs among the eight values at a place in shared memory. Returns whether there was any.

@@ -25,9 +25,20 @@ struct alignas(16) Assignment {
   int place;  ///< units of the ring of queries: that of the first row, and (<< 8) the first and (<< 16) the number to
               ///< free
 
-  static constexpr int to_states = 1 << 16, has_first_tile = 1 << 17, whole = 1 << 18;  ///< flags of `rows`
+  /// Flags of `rows`.
+  static constexpr int to_states = 1 << 16, has_first_tile = 1 << 17, whole = 1 << 18, chain = 1 << 19;
+  static constexpr int heads_shift = 20;  ///< see ListMemory::joined_rows
 };
 static_assert(sizeof(Assignment) == 32);
+
+/// Half of a tile of a chain, as the multiplying warps have to know it.
+struct HalfTile {
+  int tokens;
+  int begin, end;  ///< the chain's query rows that see it
+
+  PAGODA_DEVICE int packed() const { return tokens | begin << 8 | end << 16; }
+  PAGODA_DEVICE static HalfTile of(int packed) { return {packed & 255, packed >> 8 & 255, packed >> 16 & 255}; }
+};
 
 /// A block's shared memory and the barriers in it.
 template <Type T, int D, int Warpgroups>
@@ -35,6 +46,7 @@ struct ListMemory {
   static constexpr ListLayout layout = list_layout(T, D, Warpgroups);
   static constexpr int slots = list_slots(T, D, Warpgroups), units = query_units(Warpgroups);
   static constexpr int byte_slots        = grouped::byte_slots(T, Warpgroups);
+  static constexpr int chain_tiles       = is_converted(T) ? 1 : grouped::chain_tiles(T, D, Warpgroups);
   static constexpr int threads_that_load = 32;
   char* memory;
   std::uint32_t address;  ///< the same in shared memory
@@ -45,11 +57,16 @@ struct ListMemory {
   }
   PAGODA_DEVICE int* rows(int unit) const { return reinterpret_cast<int*>(memory + layout.rows) + unit * unit_rows; }
   PAGODA_DEVICE int4* assignment(int i) const { return reinterpret_cast<int4*>(memory + layout.assignments) + 2 * i; }
-  PAGODA_DEVICE PendingJoin* pending() const { return reinterpret_cast<PendingJoin*>(memory + layout.pending); }
-  /// Of a pending join: rows and flags as in Assignment::rows, then the row of the outputs of each query token. They
-  /// lie where the tiles were.
+  /// Of the halves of a chain's tile: HalfTile::packed().
+  PAGODA_DEVICE volatile int* chain_tile(int i) const {
+    return reinterpret_cast<int*>(memory + layout.chain_tiles) + 2 * i;
+  }
+  /// Two pending joins. They lie where the tiles were.
+  PAGODA_DEVICE PendingJoin* pending() const { return reinterpret_cast<PendingJoin*>(memory + layout.ring); }
+  /// Of a pending join: rows and flags as in Assignment::rows with the blocks of an owner (<< heads_shift), then the
+  /// row of the outputs of each query token.
   PAGODA_DEVICE int* joined_rows(int place) const {
-    return reinterpret_cast<int*>(memory + layout.ring) + place * (1 + Warpgroups * tile_rows);
+    return reinterpret_cast<int*>(pending() + 2) + place * (1 + Warpgroups * tile_rows);
   }
   PAGODA_DEVICE volatile int* cleared(int i) const { return reinterpret_cast<int*>(memory + layout.cleared) + i; }
   PAGODA_DEVICE volatile int* end() const { return reinterpret_cast<int*>(memory + layout.end); }
@@ -82,10 +99,20 @@ struct ListMemory {
     if (lane < byte_slots) barrier_init(byte_full(lane)), barrier_init(byte_empty(lane), converting_warps);
     if (is_converted(T) && lane == 0) *end() = -1;
     if (lane < units) barrier_init(assigned(lane), threads_that_load + 1), barrier_init(unit_empty(lane), warps);
-    if (lane < 2) pending()[lane] = no_pending_join;
     fence_barrier_init();
   }
 };
+
+/// Starts to copy a box of tokens of a head. once: nobody else reads them.
+template <int D>
+PAGODA_DEVICE void copy_box(const ListArgs& args, std::uint32_t to, const CUtensorMap* map, const TokenLocation& from,
+                            int head, std::uint32_t barrier, bool once) {
+  const std::uint64_t policy = once ? copy_once_policy() : ordinary_policy();
+  if (args.order == EightsMap::none) return copy_tensor_box(to, map, from.token, head, from.page, barrier, policy);
+  const bool of_heads = args.order == EightsMap::runs_heads;
+  copy_tensor_box_at(to, map, 0, of_heads ? head * (D / 64) : 0, from.token / 8,
+                     of_heads ? from.page : from.page * args.num_kv_heads.value + head, barrier, policy);
+}
 
 /// Copies all tiles of a block in the order of their use, across segments, with one warp. Each lane knows the location
 /// of eight tokens of every fourth tile, so page ids are looked up for four tiles at a time, while the four before are
@@ -94,68 +121,89 @@ template <Type T, int D, int Warpgroups>
 PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& walk, ListMemory<T, D, Warpgroups> shared,
                                    int lane) {
   using Memory             = ListMemory<T, D, Warpgroups>;
+  using Chain              = ChainEntries<HeadWork>;
   constexpr bool bytes     = is_converted(T);
   constexpr int bytes_of_8 = (bytes ? byte_tile_bytes(D) : tile_bytes(D)) / (tile_tokens / 8);
   struct Copy {
-    TokenLocation from;
+    TokenLocation from;  ///< of the lane's tokens
     int head;
-    int eights;       ///< of the lane's tile
-    bool once;        ///< nobody else reads the tokens
-    int tiles, most;  ///< fewer than `most`: there are no more
+    int half;   ///< of the lane's tile: HalfTile::packed(), and whether nobody else reads it (once_bit)
+    int tiles;  ///< and whether they are the last ones (last_bit)
   };
+  constexpr int once_bit = 1 << 24, last_bit = 1 << 8;
   ListSegment s;
+  [[maybe_unused]] Chain chain;
   int tile = 0, end = 0;
   const auto find = [&](int most) {  // the next tiles, up to four
     Copy c{};
-    c.most       = most;
     int sequence = 0, copy = 0;
 #pragma unroll 1
-    for (int i = 0; i < most; ++i) {
-      while (tile == end) {
-        if (!walk.next(args, lane, s)) break;
+    while (c.tiles < most) {
+      if (tile == end) {
+        if (!walk.next(args, lane, s)) {
+          c.tiles |= last_bit;
+          break;
+        }
         tile = s.share.first_tile, end = s.share.end_tile;
+        if constexpr (!bytes)
+          if (s.chain > 0) chain.begin(args, s.index, s.chain, s.entry.query_begin, lane);
+        continue;  // it may have no tiles
       }
-      if (tile == end) break;
-      if (lane >> 3 == i) {
-        sequence = s.entry.sequence, copy = (s.entry.first + tile * tile_tokens) / copy_tokens + (lane & 7);
-        c.head = s.head, c.once = s.to_end;
-        c.eights = min(tile_tokens / 8, (s.entry.tokens - tile * tile_tokens + 7) >> 3);
+      const int count = min(most - c.tiles, end - tile), mine = (lane >> 3) - c.tiles;
+      const bool wanted = mine >= 0 && mine < count;
+      const int half = 2 * (tile + mine) + (lane >> 2 & 1), skip = half * half_tokens;
+      typename Chain::Half h{s.entry.sequence, s.entry.first + skip, min(max(s.entry.tokens - skip, 0), half_tokens), 0,
+                             0};
+      bool once = s.to_end;
+      if (!bytes && s.chain > 0) h = chain.find(args, half, wanted, lane), once = h.end - h.begin == 1;
+      if (wanted && h.tokens > 0) {
+        sequence = h.sequence, copy = h.first / copy_tokens + (lane & 3), c.head = s.head;
+        c.half =
+            HalfTile{h.tokens, h.begin * args.heads.value, h.end * args.heads.value}.packed() | (once ? once_bit : 0);
       }
-      ++tile, ++c.tiles;
+      tile += count, c.tiles += count;
     }
     __syncwarp();
-    if (c.eights > 0) {
+    if (c.half != 0) {
       PageCursor<copy_tokens> pages;
       pages.begin(args, sequence);
       c.from = pages.look_up(args, sequence, copy);
     }
     return c;
   };
-  const std::uint64_t read_once = read_once_policy(), ordinary = ordinary_policy();
   Ring<Memory::copy_slots> to;
+  [[maybe_unused]] Ring<Memory::chain_tiles> infos;
   [[maybe_unused]] int copied = 0;
   Copy now{};
 #pragma unroll 1
   for (int round = 0;; ++round) {
     const Copy next = find(round == 0 ? 1 : round == 1 ? 0 : 4);  // its page ids arrive while `now` is copied
 #pragma unroll 1
-    for (int i = 0; i < now.tiles; ++i) {
-      int eights = __shfl_sync(~0u, now.eights, 8 * i);
-      // Rows of 8 bits are one run, so a box of more than eight of them lies as boxes of eight do.
-      const int others = bytes ? args.box_eights - 1 : 0;
-      if constexpr (bytes) eights = (eights + others) & ~others, copied += 2;
+    for (int i = 0; i < (now.tiles & ~last_bit); ++i) {
+      const int others = args.box_eights - 1;
+      const bool copies =
+          lane >> 3 == i && (lane & others) == 0 && 8 * (lane & 3) < HalfTile::of(now.half).tokens;  // the lane does
+      const int boxes = __popc(__ballot_sync(~0u, copies));
+      if constexpr (bytes) copied += 2;
       const auto copy_tile = [&](const CUtensorMap* map) {
         barrier_wait(shared.copy_empty(to.slot), to.parity ^ 1);  // in the first round all are empty
-        if (lane == 0) barrier_expect_bytes(shared.copy_full(to.slot), eights * bytes_of_8);
+        if (lane == 0) barrier_expect_bytes(shared.copy_full(to.slot), boxes * args.box_eights * bytes_of_8);
         __syncwarp();
-        if (lane >> 3 == i && (lane & 7) < eights && (lane & others) == 0)
-          copy_tensor_box(shared.copy_target(to.slot) + (lane & 7) * bytes_of_8, map, now.from.token, now.head,
-                          now.from.page, shared.copy_full(to.slot), now.once ? read_once : ordinary);
+        if (copies)
+          copy_box<D>(args, shared.copy_target(to.slot) + (lane & 7) * bytes_of_8, map, now.from, now.head,
+                      shared.copy_full(to.slot), (now.half & once_bit) != 0);
         to.next();
       };
+      if constexpr (!bytes) {
+        const int first = __shfl_sync(~0u, now.half, 8 * i), second = __shfl_sync(~0u, now.half, 8 * i + 4);
+        barrier_wait(shared.copy_empty(to.slot), to.parity ^ 1);
+        if (lane < 2) shared.chain_tile(infos.slot)[lane] = lane == 0 ? first : second;
+        __syncwarp();
+        infos.next();
+      }
       copy_tile(&args.k_map), copy_tile(&args.v_map);
     }
-    if (now.tiles < now.most) break;
+    if (now.tiles & last_bit) break;
     now = next;
   }
   if constexpr (bytes) {
@@ -195,27 +243,26 @@ class QueryLoader {
       if (lane_ == 0) {
         const HeadShare& h = s.share;
         const int flags    = (s.state >= 0 ? Assignment::to_states : 0) |
-                          (h.has_first_tile ? Assignment::has_first_tile : 0) | (h.whole ? Assignment::whole : 0);
+                          (h.has_first_tile ? Assignment::has_first_tile : 0) | (h.whole ? Assignment::whole : 0) |
+                          (s.chain > 0 ? Assignment::chain : 0);
         int4* const to = shared_.assignment(to_.slot);
         to[0] = make_int4(h.end_tile - h.first_tile, s.entry.tokens - h.first_tile * tile_tokens, rows | flags, s.head);
         to[1] =
             make_int4(s.index, hidden_, h.first_tile, unit_ | (first_ % Memory::units) << 8 | (end_ - first_) << 16);
-        if (!h.whole) shared_.pending()[h.has_first_tile] = {s.index, s.head, h.first_owner, h.last_owner};
       }
-      if (!s.share.whole) keep_for_join(s, rows);
+      if (!s.share.whole) keep_for_join(s, rows, walk.heads_at_once());
       publish();
     }
     reserve(1);
     if (lane_ == 0) shared_.assignment(to_.slot)[0] = make_int4(-1, 0, 0, 0);
     publish();
     meet_to_join<Warpgroups>();  // all tiles have been used
+    if (lane_ < 8) reinterpret_cast<int*>(shared_.pending())[lane_] = pending_;
+    if (lane_ == 8 || lane_ == 9) shared_.joined_rows(lane_ - 8)[0] = pending_;
 #pragma unroll
-    for (int place = 0; place < 2; ++place) {
-      int* const to = shared_.joined_rows(place);
-      if (lane_ == 0) to[0] = joined_rows_[place];
+    for (int place = 0; place < 2; ++place)
 #pragma unroll
-      for (int i = 0; i < per_lane; ++i) to[1 + lane_ + 32 * i] = joined_outputs_[place][i];
-    }
+      for (int i = 0; i < per_lane; ++i) shared_.joined_rows(place)[1 + lane_ + 32 * i] = joined_outputs_[place][i];
     meet_to_join<Warpgroups>();
   }
 
@@ -249,11 +296,16 @@ class QueryLoader {
   }
 
   /// Keeps what blocks need to join the batch head of a segment.
-  PAGODA_DEVICE void keep_for_join(const ListSegment& s, int rows) {
+  PAGODA_DEVICE void keep_for_join(const ListSegment& s, int rows, int heads_at_once) {
 #pragma unroll
     for (int place = 0; place < 2; ++place) {
       if (s.share.has_first_tile != (place == 1)) continue;
-      joined_rows_[place] = rows | (s.state >= 0 ? Assignment::to_states : 0);
+      if (lane_ == 4 * place) pending_ = s.index;
+      if (lane_ == 4 * place + 1) pending_ = s.head;
+      if (lane_ == 4 * place + 2) pending_ = s.share.first_owner;
+      if (lane_ == 4 * place + 3) pending_ = s.share.last_owner;
+      if (lane_ == 8 + place)
+        pending_ = rows | (s.state >= 0 ? Assignment::to_states : 0) | heads_at_once << Assignment::heads_shift;
 #pragma unroll
       for (int i = 0; i < per_lane; ++i) joined_outputs_[place][i] = output_rows_[i];
     }
@@ -307,8 +359,10 @@ class QueryLoader {
   // Of entry index_:
   int index_ = -1, hidden_ = 0;
   int tokens_[per_lane] = {}, output_rows_[per_lane] = {};
-  // Of the pending joins:
-  int joined_rows_[2] = {}, joined_outputs_[2][per_lane] = {};
+  // Of the pending joins. Lanes 0 to 7 have the ints of both, and lanes 8 and 9 the first one of joined_rows().
+  static_assert(sizeof(PendingJoin) == 16);
+  int pending_                     = lane_ % 4 == 3 ? no_pending_join.last_block : 0;
+  int joined_outputs_[2][per_lane] = {};
 };
 
 }  // namespace pagoda::tuned::wgmma::grouped

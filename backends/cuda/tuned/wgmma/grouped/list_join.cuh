@@ -8,13 +8,20 @@
 /// written for latency: all that it needs of an entry is in shared memory, and a warp has several loads under way.
 namespace pagoda::tuned::wgmma::grouped {
 
-/// Joins the block's slice of a batch head: some of its 16 x 16 blocks. rows: see ListMemory::joined_rows.
+/// Joins the block's slice of a batch head: some of its 16 x 16 blocks. join: its blocks are owners, of which this
+/// block has one. rows: see ListMemory::joined_rows.
 template <int D, int Threads>
 PAGODA_DEVICE void join_list_slice(const ListArgs& args, const PendingJoin& join, const int* rows, int warp, int lane) {
   constexpr int warps = Threads / 32, at_once = 4;
-  const int num_rows = rows[0] & 0xffff, num_splits = join.num_splits();
-  const auto [begin, end] = JoinSlice(join, num_rows, block16s_per_16_rows(D), static_cast<int>(blockIdx.x));
+  const int num_rows = rows[0] & 0xffff, num_splits = join.num_splits(), heads = rows[0] >> Assignment::heads_shift;
+  const int owner = static_cast<int>(blockIdx.x) / heads, head = static_cast<int>(blockIdx.x) - owner * heads;
+  const auto [begin, end] = JoinSlice(join, num_rows, block16s_per_16_rows(D), owner);
   const Outputs& to       = list_outputs(args, (rows[0] & Assignment::to_states) != 0);
+  // The batch head begins in the share of its first owner, which stores it in its second place.
+  const auto place = [&](int s, int index) {
+    const int block = (join.first_block + s) * heads + head;
+    return partials_of<1>(args, block, s == 0) + index * block16_quads;
+  };
   Block16 sum;
   int index = begin + warp, split = 0;  // of the next split to load
 #pragma unroll 1
@@ -24,7 +31,7 @@ PAGODA_DEVICE void join_list_slice(const ListArgs& args, const PendingJoin& join
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
       index_of[i] = index, split_of[i] = split;
-      at[i] = index < end ? block16_of_split<1>(args, join, split, index) : at[0];
+      at[i] = index < end ? place(split, index) : at[0];
       if (++split == num_splits) split = 0, index += warps;
     }
     Block16 x[at_once];

@@ -31,9 +31,12 @@ class ListMultiplier {
       const int4 a    = shared_.assignment(from.slot)[0];
       const int tiles = __shfl_sync(~0u, a.x, 0);
       if (tiles < 0) return;
-      const int4 b = shared_.assignment(from.slot)[1];
-      const Assignment s{tiles, __shfl_sync(~0u, a.y, 0), __shfl_sync(~0u, a.z, 0), a.w, b.x, __shfl_sync(~0u, b.y, 0),
-                         b.z,   __shfl_sync(~0u, b.w, 0)};
+      const Segment s{tiles,
+                      __shfl_sync(~0u, a.y, 0),
+                      __shfl_sync(~0u, a.z, 0),
+                      a.w,
+                      __shfl_sync(~0u, more(from.slot).hidden, 0),
+                      from.slot};
       const bool together = Warpgroups == 1 || (s.rows & 0xffff) > tile_rows;
       if (together || (from.slot & 1) == group_) {
         attend(s, together);
@@ -41,11 +44,20 @@ class ListMultiplier {
         pass(tiles);
       }
       __syncwarp();
-      if (lane_ < s.place >> 16) barrier_arrive(shared_.unit_empty(((s.place >> 8 & 255) + lane_) % Memory::units));
+      const int place = __shfl_sync(~0u, more(s.slot).place, 0);
+      if (lane_ < place >> 16) barrier_arrive(shared_.unit_empty(((place >> 8 & 255) + lane_) % Memory::units));
     }
   }
 
  private:
+  /// What is needed of an Assignment for its tiles. The rest is read again from `slot` where it is needed, which takes
+  /// fewer registers.
+  struct Segment {
+    int tiles, tokens_left, rows, head, hidden, slot;
+  };
+  PAGODA_DEVICE const volatile Assignment& more(int slot) const {
+    return *reinterpret_cast<const Assignment*>(shared_.assignment(slot));
+  }
   static constexpr int bytes_of_8 = bytes_of_8_tokens(D);
 
   /// Waits for the warps that multiply the segment.
@@ -69,6 +81,7 @@ class ListMultiplier {
     for (int i = 0; i < 2 * tiles; ++i) {
       barrier_wait(shared_.full(used_.slot), used_.parity);
       free_slot();
+      if (i & 1) infos_.next();
     }
   }
   PAGODA_DEVICE void free_slot() {
@@ -77,50 +90,38 @@ class ListMultiplier {
     used_.next();
   }
 
-  PAGODA_DEVICE void attend(const Assignment& s, bool together) {
+  PAGODA_DEVICE void attend(const Segment& s, bool together) {
     const int rows      = s.rows & 0xffff;
     const int first_row = warp_row_ + (together ? group_ * tile_rows : 0), row = first_row + (lane_ >> 2);
-    const int queries     = (s.place & 255) * unit_bytes(D) + (together ? group_ * (tile_rows / 8) * bytes_of_8 : 0);
+    const int queries =
+        (more(s.slot).place & 255) * unit_bytes(D) + (together ? group_ * (tile_rows / 8) * bytes_of_8 : 0);
     const std::uint64_t q = matrix_descriptor(shared_.address + queries, bytes_of_8);
     const RowsOfLane mine{first_row < rows, row < rows, row + 8 < rows};
-    volatile int* const cleared = shared_.cleared(together ? Warpgroups : group_);
     fence_async_proxy();  // the queries were written by threads
-    SeenTokens seen[2];
-    if (s.hidden > 0) [[unlikely]] {
-      sync(together);  // all have seen the segment before
-      *cleared = 0;
-      sync(together);
-      load_seen(s, row, seen);
-    }
     if constexpr (converted) scale_ = scale_of_keys(s.head);
     float max[2] = {initial_max, initial_max}, sum[2] = {0, 0}, o[1][D / 2];
     if (s.tiles == 0) [[unlikely]] {
 #pragma unroll
       for (float& x : o[0]) x = 0;
     }
-    for (int i = 0; i < s.tiles; ++i) {
-      const int tokens_left = s.tokens_left - i * tile_tokens;
-      if (tokens_left > tile_tokens / 2) {
-        add_tile<tile_tokens>(s, together, mine, seen, cleared, q, i, tokens_left, max, sum, o[0]);
-      } else {
-        add_tile<tile_tokens / 2>(s, together, mine, seen, cleared, q, i, tokens_left, max, sum, o[0]);
-      }
+    if (!converted && (s.rows & Assignment::chain)) {
+      add_chain(s, together, mine, q, row, max, sum, o[0]);
+    } else {
+      add_entry(s, together, mine, q, row, max, sum, o[0]);
     }
     if (!mine.any) return;
 
-    if (s.hidden > 0 && *cleared != 0) [[unlikely]]
-      add_non_finite(s, o[0], seen);
     float2 state[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) state[r] = make_float2(max[r], row_sum(sum[r]));
     if constexpr (converted) scale_values(s.head, state, o[0]);
     if (s.rows & Assignment::whole) {
-      const LoadedRows at{shared_.rows(s.place & 255)};
+      const LoadedRows at{shared_.rows(more(s.slot).place & 255)};
       store_outputs<1, 1>(list_outputs(args_, s.rows & Assignment::to_states), at, s.head, o, state, 0, row, rows,
                           column_);
     } else {
       const bool has_first_tile = (s.rows & Assignment::has_first_tile) != 0;
-      store_partial<1, 1>(args_, {s.index, s.head, has_first_tile, false}, o, state, 0, row, lane_);
+      store_partial<1, 1>(args_, {more(s.slot).index, s.head, has_first_tile, false}, o, state, 0, row, lane_);
     }
   }
 
@@ -129,22 +130,121 @@ class ListMultiplier {
     bool any, first, second;
   };
 
-  /// Adds the first `Tokens` tokens of tile i of the segment to running maxima, sums and outputs.
+  static constexpr int half_tokens = grouped::half_tokens;
+
+  /// Adds all tiles of a segment of an entry that stands alone. row: the lane's first.
+  PAGODA_DEVICE void add_entry(const Segment& s, bool together, const RowsOfLane& mine, std::uint64_t q, int row,
+                               float (&max)[2], float (&sum)[2], float (&o)[D / 2]) {
+    volatile int* const cleared = shared_.cleared(Warpgroups == 1 ? 0 : together ? Warpgroups : group_);
+    if (s.hidden > 0) [[unlikely]] {
+      sync(together);  // all have seen the segment before
+      *cleared = 0;
+      sync(together);
+    }
+    for (int i = 0; i < s.tiles; ++i) {
+      const int tokens_left = s.tokens_left - i * tile_tokens;
+      const auto clear = [&](std::uint32_t values) { clear_unseen_values(s, together, cleared, values, tokens_left); };
+      const auto hide  = [&](auto& x) {
+        SeenTokens seen[2];
+        if (s.hidden > 0) [[unlikely]]
+          load_seen(s, row, seen);
+        mask_unseen(x, tokens_left, seen);
+      };
+      const auto add = [&]<int Tokens>() {
+        const bool unseen = tokens_left < Tokens + s.hidden;
+        add_tile<Tokens>(unseen, unseen, clear, hide, mine, q, i, max, sum, o);
+      };
+      if (tokens_left > half_tokens) {
+        add.template operator()<tile_tokens>();
+      } else {
+        add.template operator()<half_tokens>();
+      }
+    }
+    if (mine.any && s.hidden > 0 && *cleared != 0) [[unlikely]] {
+      SeenTokens seen[2];
+      load_seen(s, row, seen);
+      add_non_finite(s, o, seen);
+    }
+  }
+
+  /// Adds all tiles of a segment of a chain.
+  PAGODA_DEVICE void add_chain(const Segment& s, bool together, const RowsOfLane& mine, std::uint64_t q, int row,
+                               float (&max)[2], float (&sum)[2], float (&o)[D / 2]) {
+    for (int i = 0; i < s.tiles; ++i) add_chain_tile(s, together, mine, q, i, row, max, sum, o);
+    if (!mine.any) return;
+    float zero[2] = {0, 0};  // NaN if an output of the row is not finite. Rows behind the last one may hold anything.
+#pragma unroll
+    for (int e = 0; e < D / 2; ++e) zero[e >> 1 & 1] += 0 * o[e];
+    if (__any_sync(~0u, (mine.first && zero[0] != 0) || (mine.second && zero[1] != 0))) [[unlikely]]
+      decode_again(s, row - (lane_ >> 2), max, sum, o);
+  }
+
+  /// Adds tile i of a segment of a chain: one half or two, each with its own query rows.
+  PAGODA_DEVICE void add_chain_tile(const Segment& s, bool together, const RowsOfLane& mine, std::uint64_t q, int i,
+                                    int row, float (&max)[2], float (&sum)[2], float (&o)[D / 2]) {
+    barrier_wait(shared_.full(used_.slot), used_.parity);
+    const int word = shared_.chain_tile(infos_.slot)[lane_ & 1];
+    const auto one = HalfTile::of(__shfl_sync(~0u, word, 0)), other = HalfTile::of(__shfl_sync(~0u, word, 1));
+    const int rows  = s.rows & 0xffff;
+    const bool two  = other.tokens > 0;
+    const bool full = one.tokens == half_tokens && (!two || other.tokens == half_tokens);
+    const bool all  = full && one.begin == 0 && one.end == rows && (!two || (other.begin == 0 && other.end == rows));
+    infos_.next();
+    // Tokens of a half that a row sees.
+    const auto seen = [&](const HalfTile& half, int r) { return r >= half.begin && r < half.end ? half.tokens : 0; };
+    const int first_row = row - (lane_ >> 2);
+    const auto of_warp  = [&](const HalfTile& half) { return first_row < half.end && first_row + 16 > half.begin; };
+    // Rows that see nothing of the tile have scores of -infinity, so they raise no maximum.
+    const RowsOfLane sees = {mine.any && (of_warp(one) || (two && of_warp(other))), mine.first, mine.second};
+    const auto hide       = [&]<int N>(float (&x)[N]) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int h = 0; h < N / 16; ++h) {
+          // Unpacked again, which takes fewer registers.
+          const int tokens = seen(HalfTile::of(__shfl_sync(~0u, word, h)), row + 8 * r) - 2 * column_;
+#pragma unroll
+          for (int e = 0; e < 8; ++e)
+            if (8 * (e / 2) + (e & 1) >= tokens) x[16 * h + 4 * (e / 2) + 2 * r + (e & 1)] = -INFINITY;
+        }
+    };
+    const auto clear = [&](std::uint32_t values) {
+      const int t     = thread(together);
+      const auto zero = [&]<int Threads>() {
+        clear_tokens<D, D, Threads>(values, one.tokens, half_tokens, t);
+        if (two) clear_tokens<D, D, Threads>(values, half_tokens + other.tokens, tile_tokens, t);
+      };
+      if (Warpgroups == 1 || together) {
+        zero.template operator()<compute_threads(Warpgroups)>();
+      } else {
+        zero.template operator()<compute_threads(1)>();
+      }
+      fence_async_proxy();
+      sync(together);
+    };
+    if (two) {
+      add_tile<tile_tokens>(!all, !full, clear, hide, sees, q, i, max, sum, o);
+    } else {
+      add_tile<half_tokens>(!all, !full, clear, hide, sees, q, i, max, sum, o);
+    }
+  }
+
+  /// Adds the first `Tokens` tokens of tile i of the segment to running maxima, sums and outputs. hides: some rows do
+  /// not see some of them, and hide(scores) makes their scores -infinity. clears: clear(values) zeroes values that must
+  /// not be multiplied. mine: the rows that see any.
   template <int Tokens>
-  PAGODA_DEVICE void add_tile(const Assignment& s, bool together, const RowsOfLane& mine, const SeenTokens (&seen)[2],
-                              volatile int* cleared, std::uint64_t q, int i, int tokens_left, float (&max)[2],
-                              float (&sum)[2], float (&o)[D / 2]) {
+  PAGODA_DEVICE void add_tile(bool hides, bool clears, const auto& clear, const auto& hide, const RowsOfLane& mine,
+                              std::uint64_t q, int i, float (&max)[2], float (&sum)[2], float (&o)[D / 2]) {
     const std::uint64_t k = matrix_descriptor(shared_.tile(used_.slot), bytes_of_8);
     barrier_wait(shared_.full(used_.slot), used_.parity);
     float x[Tokens / 2];
     start_scores<bf16, D>(x, q, k);
     Ring<Memory::slots> values = used_;
     values.next();
-    const std::uint64_t v  = matrix_descriptor(shared_.tile(values.slot), bytes_of_8, run_bytes);
-    const bool some_unseen = tokens_left < Tokens + s.hidden;
-    if (some_unseen) {  // beside the products
+    const std::uint64_t v = matrix_descriptor(shared_.tile(values.slot), bytes_of_8, run_bytes);
+    if (clears) {  // beside the products
       barrier_wait(shared_.full(values.slot), values.parity);
-      clear_unseen_values(s, together, cleared, shared_.tile(values.slot), tokens_left);
+      clear(shared_.tile(values.slot));
     }
     wgmma_wait<0>();
     wgmma_fence_registers(x);
@@ -154,7 +254,7 @@ class ListMultiplier {
     bool raised                 = false;
     float correction[2]         = {1, 1};
     if (mine.any) {
-      if (some_unseen) mask_unseen(x, tokens_left, seen);
+      if (hides) hide(x);
       raised = update_max(x, mine, max, sum, correction);
       exponentiate<bf16>(x, scale(), max, sum, p);
     }
@@ -176,8 +276,8 @@ class ListMultiplier {
 
   /// Zeroes the values that would turn products with probabilities of 0 into NaN: those behind the last token, and
   /// infinities and NaNs of tokens that some row does not see.
-  PAGODA_DEVICE void clear_unseen_values(const Assignment& s, bool together, volatile int* cleared,
-                                         std::uint32_t values, int tokens_left) const {
+  PAGODA_DEVICE void clear_unseen_values(const Segment& s, bool together, volatile int* cleared, std::uint32_t values,
+                                         int tokens_left) const {
     const int t      = thread(together);
     const auto clear = [&]<int Threads>() {
       clear_values<D, D, Threads>(values, tokens_left, t);
@@ -197,8 +297,8 @@ class ListMultiplier {
   }
 
   /// What the lane's rows see of an entry that goes to the end of its sequence.
-  PAGODA_DEVICE void load_seen(const Assignment& s, int row, SeenTokens (&seen)[2]) const {
-    const Entry entry = list_entry(args_, s.index);
+  PAGODA_DEVICE void load_seen(const Segment& s, int row, SeenTokens (&seen)[2]) const {
+    const Entry entry = list_entry(args_, more(s.slot).index);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
       if (row + 8 * r < (s.rows & 0xffff))
@@ -238,11 +338,11 @@ class ListMultiplier {
 
   /// Adds the infinities and NaNs that clear_non_finite removed from the values of a segment to the rows that see their
   /// tokens. It reads them from the cache again. Their weights do not matter.
-  PAGODA_DEVICE void add_non_finite(const Assignment& s, float (&o)[D / 2], const SeenTokens (&seen)[2]) const {
-    const EntryView entry = entry_of(args_, s.index);
+  PAGODA_DEVICE void add_non_finite(const Segment& s, float (&o)[D / 2], const SeenTokens (&seen)[2]) const {
+    const EntryView entry = entry_of(args_, more(s.slot).index);
     PageCursor<copy_tokens> pages;
     pages.begin(args_, entry.sequence);
-    const int begin = s.first_tile * tile_tokens, end = min(begin + s.tiles * tile_tokens, entry.tokens);
+    const int begin = more(s.slot).first_tile * tile_tokens, end = min(begin + s.tiles * tile_tokens, entry.tokens);
 #pragma unroll 1
     for (int t = ::max(entry.tokens - s.hidden, begin); t < end; ++t) {
       const int token          = entry.first + t;
@@ -257,6 +357,79 @@ class ListMultiplier {
         const float a = isfinite(v.x) ? 0.0f : v.x, b = isfinite(v.y) ? 0.0f : v.y;
         o[4 * j] += seen0 ? a : 0.0f, o[4 * j + 1] += seen0 ? b : 0.0f;
         o[4 * j + 2] += seen1 ? a : 0.0f, o[4 * j + 3] += seen1 ? b : 0.0f;
+      }
+    }
+  }
+
+  /// Computes the results of a segment of a chain from the cache again, token by token, with products of each row and
+  /// the tokens that it sees only. So an infinity or a NaN reaches no other row.
+  PAGODA_DEVICE void decode_again(const Segment& s, int first_row, float (&max)[2], float (&sum)[2],
+                                  float (&o)[D / 2]) const {
+    const Entry chain = stored_entry(args_, more(s.slot).index);
+    const int rows    = s.rows & 0xffff;
+    int row[2];
+    const unsigned* q[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      row[r] = first_row + (lane_ >> 2) + 8 * r, max[r] = initial_max, sum[r] = 0;
+      const QueryRow of(args_, s.head, min(row[r], rows - 1));
+      const int token = list_query(args_, chain.query_begin + of.token).token;
+      q[r] = reinterpret_cast<const unsigned*>(static_cast<const std::uint16_t*>(args_.q.data) + token * args_.q.token +
+                                               of.head * args_.q.head);
+    }
+#pragma unroll
+    for (float& x : o) x = 0;
+    PageCursor<copy_tokens> pages;
+    int halves = 0;  // of the entries before
+#pragma unroll 1
+    for (int i = 0; i <= chain.chain; ++i) {
+      const Entry entry   = stored_entry(args_, more(s.slot).index + i);
+      const int tokens    = ::max(end_of(args_, entry) - entry.first, 0),
+                end_half  = halves + HeadWork::chain_halves(tokens);
+      const int begin_row = (entry.query_begin - chain.query_begin) * args_.heads.value,
+                end_row   = begin_row + entry.num_queries * args_.heads.value;
+      const int begin     = (::max(2 * more(s.slot).first_tile, halves) - halves) * half_tokens,
+                end = min((min(2 * (more(s.slot).first_tile + s.tiles), end_half) - halves) * half_tokens, tokens);
+      pages.begin(args_, entry.sequence);
+      halves = end_half;
+      if (begin_row >= first_row + 16 || end_row <= first_row) continue;
+#pragma unroll 1
+      for (int t = begin; t < end; ++t) {
+        const int token          = entry.first + t;
+        const TokenLocation from = pages.look_up(args_, entry.sequence, token / copy_tokens);
+        const auto at            = [&](const auto& of) {
+          return static_cast<const char*>(of.data) + from.page * of.page +
+                 (from.token + token % copy_tokens) * of.token + s.head * of.head;
+        };
+        const char *const k = at(args_.k), *const v = at(args_.v);
+        float x[2] = {0, 0}, p[2], correction[2];
+#pragma unroll
+        for (int j = 0; j < D / 8; ++j) {
+          const float2 key = unpack<bf16>(load_two(k, 4 * j + column_));
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            const float2 query = unpack<bf16>(__ldg(q[r] + 4 * j + column_));
+            x[r] += query.x * key.x + query.y * key.y;
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const bool sees   = row[r] >= begin_row && row[r] < end_row;
+          const float score = row_sum(x[r]) * scale(), now = sees ? fmaxf(max[r], score) : max[r];
+          correction[r] = exp2_fast(max[r] - now);
+          p[r]          = sees ? exp2_fast(score - now) : 0;
+          max[r] = now, sum[r] = sum[r] * correction[r] + (column_ == 0 ? p[r] : 0);  // a row has four lanes
+        }
+#pragma unroll
+        for (int j = 0; j < D / 8; ++j) {
+          const float2 value = unpack<bf16>(load_two(v, 4 * j + column_));
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            float &a = o[4 * j + 2 * r], &b = o[4 * j + 2 * r + 1];
+            a *= correction[r], b *= correction[r];
+            if (row[r] >= begin_row && row[r] < end_row) a += p[r] * value.x, b += p[r] * value.y;
+          }
+        }
       }
     }
   }
@@ -290,6 +463,7 @@ class ListMultiplier {
   const Memory shared_;
   const int group_, warp_row_, lane_, column_;
   Ring<Memory::slots> used_;
+  Ring<Memory::chain_tiles> infos_;
   float scale_ = 0;  ///< of converted keys
 };
 
@@ -327,9 +501,9 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
   if (warp == 0) shared.init(lane);
   if (threadIdx.x == 0) prefetch_map(&args.k_map), prefetch_map(&args.v_map);
   // The ring of queries is still free.
-  constexpr int capacity = Memory::layout.ring / 4 - start_memory(threads, 1);
-  const ListStart start =
-      find_start<HeadWork, threads, capacity, 1>(args, reinterpret_cast<int*>(memory), min_block_units, 1, 0);
+  constexpr int capacity  = Memory::layout.ring / 4 - start_memory(threads, 1);
+  const ListStart start   = find_start<HeadWork, threads, capacity, 1>(args, reinterpret_cast<int*>(memory),
+                                                                       min_block_units, args.heads_at_once, 0);
   constexpr int registers = is_converted(T) && Warpgroups == 1 ? multiplier_registers(1) : 0;
   carry_out_share<T, D, Warpgroups, registers>(args, start, shared, warp, lane);
 }

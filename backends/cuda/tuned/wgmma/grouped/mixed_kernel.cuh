@@ -22,6 +22,9 @@ struct MixedRoles {
     return takes(args.few, e) ? -heads * work_of<warp::ListWork>(list, view).units
                               : heads * work_of<HeadWork>(list, view).units;
   }
+  PAGODA_DEVICE int chain_units_of(const ListArgs& list, const Entry& e, int end) const {
+    return heads_of(list, e) * HeadWork::chain_units(view_of(list, e, end).tokens);
+  }
 };
 
 /// Stages: of the ring of a warp that carries out entries of few rows.
@@ -33,12 +36,12 @@ PAGODA_DEVICE void decode_mixed_list(const MixedArgs& args) {
   constexpr int capacity = Memory::layout.ring / 4 - start_memory(mixed_threads, mixed_few_warps, 2);
   ListScan<MixedRoles, ListArgs, mixed_threads, capacity> scan({args}, args.many, reinterpret_cast<int*>(memory));
   const int blocks = static_cast<int>(gridDim.x);
-  const int many   = blocks_of_many(blocks, scan.total(0), scan.total(1));
+  const int many   = blocks_of_many(blocks, args.many.heads_at_once, scan.total(0), scan.total(1));
   if (static_cast<int>(blockIdx.x) < many) {
     const Memory shared{memory, shared_address(memory)};
     if (warp == 0) shared.init(lane);
     if (threadIdx.x == 0) prefetch_map(&args.many.k_map), prefetch_map(&args.many.v_map);
-    const ListStart start = scan.template find<0>({0, many, 1, 1, min_block_units}, 0);
+    const ListStart start = scan.template find<0>({0, many, 1, args.many.heads_at_once, min_block_units}, 0);
     carry_out_share<T, D, 1, many_registers>(args.many, start, shared, warp, lane);
   } else {
     if (threadIdx.x == 0) prefetch_map(&args.few.k_map), prefetch_map(&args.few.v_map);

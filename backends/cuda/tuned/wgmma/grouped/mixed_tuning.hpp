@@ -15,7 +15,7 @@ inline constexpr int mixed_threads = 256;
 inline constexpr int mixed_few_warps = 4;
 static_assert(mixed_few_warps * blocks_per_sm(1) == warp::list_warps);
 /// Registers of threads that multiply, in either role.
-inline constexpr int many_registers = 176, few_registers = 232;
+inline constexpr int many_registers = 168, few_registers = 232;
 
 /// Bytes of a tile of entries of few rows, and stages of the ring of a warp that carries them out.
 constexpr int mixed_tile_bytes(int head_dim) { return warp::tile_tokens * head_dim * 2; }
@@ -32,14 +32,16 @@ constexpr int mixed_shared_bytes(Type type, int head_dim) {
 /// with three kinds of heads (bench/NOTES.md, "One launch with two roles").
 inline constexpr float many_unit_time = 1.7f;
 
-/// Blocks for entries of many rows: their part of the time. The others have entries of few rows.
-PAGODA_HOST_DEVICE constexpr int blocks_of_many(int blocks, int many_units, int few_units) {
+/// Blocks for entries of many rows: their part of the time, in multiples of `step`, a divisor of `blocks`. The others
+/// have entries of few rows.
+PAGODA_HOST_DEVICE constexpr int blocks_of_many(int blocks, int step, int many_units, int few_units) {
   if (few_units == 0) return blocks;
   if (many_units == 0) return 0;
   const float many = many_unit_time * static_cast<float>(many_units), few = static_cast<float>(few_units);
-  const int halves  = static_cast<int>(static_cast<float>(2 * blocks) * (many / (many + few)));
+  const int steps   = blocks / step;
+  const int halves  = static_cast<int>(static_cast<float>(2 * steps) * (many / (many + few)));
   const int nearest = (halves + 1) / 2;
-  return nearest < 1 ? 1 : nearest >= blocks ? blocks - 1 : nearest;
+  return step * (nearest < 1 ? 1 : nearest >= steps ? steps - 1 : nearest);
 }
 
 /// Whether lists of this shape run in this kernel. A list has entries of few rows only where these have a role: all
