@@ -29,6 +29,13 @@ inline bool has_mixed_kernel(const Schedule& lists, int page_size) {
   return is_tuned(lists) && page_size % tuned::warp::tile_tokens == 0 &&
          tuned::wgmma::grouped::has_mixed_kernel(tuned_shape(lists));
 }
+/// Whether decodes of lists can have chains of entries of up to 64 query rows: those of the hand-tuned kernel that has
+/// two blocks on a multiprocessor, for 16 bits.
+inline bool has_chains(const Schedule& lists, int page_size) {
+  return is_tuned(lists) && size_of(lists.shape.kv_type) == 2 && page_size % tuned::wgmma::copy_tokens == 0 &&
+         !has_few_rows_kernel(lists, page_size) &&
+         lists.bounds.max_entry_queries * lists.shape.group() <= tuned::wgmma::tile_rows;
+}
 /// Whether entries that both plans can carry out run faster with the plan for fewer query rows. Schedule::kernel is the
 /// generic kernel's.
 inline bool is_faster_part(const Schedule& fewer, const Schedule& more, int page_size) {
@@ -77,6 +84,8 @@ inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* c
     r.plain_tiles = {{8, 2e9}, {64, 6e8}, {128, 6e8}};
   }
   r.tiles.clear();
+  for (const Schedule* lists : parts)
+    if (has_chains(*lists, page_size)) r.chain_rows = lists->bounds.max_entry_queries * lists->shape.group();
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {  // those of few rows first
     const Schedule& lists = **part;
     if (has_few_rows_kernel(lists, page_size)) {

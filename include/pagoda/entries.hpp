@@ -70,6 +70,10 @@ namespace detail {
 template <class ExecutionSpace>
 PAGODA_EXPORT void decode_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem);
 
+/// The same, but only the plan's backend is asked. Returns whether it supports the problem; else nothing is launched.
+template <class ExecutionSpace>
+bool try_decode_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem);
+
 /// Merges the partial states of p into p.out and p.lse. sinks: [num_q_heads], or null.
 template <class ExecutionSpace>
 PAGODA_EXPORT void merge_entries(const ExecutionSpace& exec, const Problem& p, const float* sinks);

@@ -64,7 +64,8 @@ struct PrefixState;
 /// The decoder owns a plan for plain decodes, plans for lists, and memory for lists and partial states. Everything is
 /// allocated at construction. If a list exceeds the bounds, decodes are plain, and report() says so. They also are
 /// plain if the cache is contiguous or holds fp64, if there is a sliding window, and if the forced backend does not
-/// decode lists.
+/// decode lists. On sm_90 a decode of fp16 or bf16 is plain too if the hand-tuned kernels do not support its queries
+/// and outputs (fp64, rows that do not start on 16 bytes), as only they carry out chains (Entry::chain).
 ///
 /// Order: call update() before the decodes of a step, on the instance of the decodes. To plan on another thread, while
 /// decodes run, call plan() there, and then install() on the thread of the decodes. plan() may overlap decode(), but

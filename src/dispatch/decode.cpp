@@ -127,26 +127,32 @@ void check_list(const Schedule& s, const Problem& p) {
   require_data(who, "states.lse", p.state_lse);
 }
 
+/// Launches a checked problem on a backend, or launches nothing and returns why that does not support it.
+template <class ExecutionSpace>
+const char* launch_on(int index, const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem) {
+  const Schedule& s                      = plan.schedule();
+  const bool enough_multiprocessors      = plan.memory().enter(exec, s.multiprocessors);
+  const Backend<ExecutionSpace>& backend = *backends<ExecutionSpace>()[index];
+  std::optional<Kokkos::Profiling::ScopedRegion> region;  // its destructor also runs when a launch throws
+  if (Kokkos::Tools::profileLibraryLoaded())
+    region.emplace(concat("Pagoda::decode[", backend.name(), ",", name_of(s.shape.kv_type), "]"));
+  if (backend.needs_all_multiprocessors(s) && !enough_multiprocessors)
+    return "exec may use fewer multiprocessors than the plan counts on";
+  return backend.decode(exec, plan, problem, plan.memory().data() + persistent_offset(s, index));
+}
+
 /// Launches a checked problem on the plan's backend or, if that does not support it, on the last one.
 template <class ExecutionSpace>
 void launch(const char* who, const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem) {
-  const Schedule& s                 = plan.schedule();
-  const bool enough_multiprocessors = plan.memory().enter(exec, s.multiprocessors);
-  const auto list                   = backends<ExecutionSpace>();
-  const auto run                    = [&](int index) -> const char* {
-    const Backend<ExecutionSpace>& backend = *list[index];
-    std::optional<Kokkos::Profiling::ScopedRegion> region;  // its destructor also runs when a launch throws
-    if (Kokkos::Tools::profileLibraryLoaded())
-      region.emplace(concat("Pagoda::decode[", backend.name(), ",", name_of(s.shape.kv_type), "]"));
-    if (backend.needs_all_multiprocessors(s) && !enough_multiprocessors)
-      return "exec may use fewer multiprocessors than the plan counts on";
-    return backend.decode(exec, plan, problem, plan.memory().data() + persistent_offset(s, index));
-  };
-  const char* const reason = run(s.backend.index);
+  const Schedule& s        = plan.schedule();
+  const char* const reason = launch_on(s.backend.index, exec, plan, problem);
   if (!reason) return;
   require(!s.backend.forced, who, ": backend \"", s.backend.name, "\" does not support this problem: ", reason,
           "; allowed: a plan for any backend, or a problem that \"", s.backend.name, "\" supports");
-  run(static_cast<int>(list.size()) - 1);
+  const int last           = static_cast<int>(backends<ExecutionSpace>().size()) - 1;
+  const char* const unable = launch_on(last, exec, plan, problem);
+  require(!unable, who, ": backend \"", s.backend.name, "\" does not support this problem: ", reason,
+          "; nor does any other: ", unable ? unable : "");
 }
 
 }  // namespace
@@ -172,7 +178,14 @@ void decode_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan
   if (problem.entries.num_entries > 0) launch("pagoda::decode_entries", exec, plan, problem);
 }
 
+template <class ExecutionSpace>
+bool try_decode_entries(const ExecutionSpace& exec, const Plan<ExecutionSpace>& plan, const Problem& problem) {
+  check_list(plan.schedule(), problem);
+  return problem.entries.num_entries == 0 || !launch_on(plan.schedule().backend.index, exec, plan, problem);
+}
+
 #define PAGODA_INSTANTIATE(Space)                                                              \
+  template bool try_decode_entries<Space>(const Space&, const Plan<Space>&, const Problem&);   \
   template void check_decode<Space>(const Plan<Space>&, const Problem&);                       \
   template PAGODA_EXPORT void decode<Space>(const Space&, const Plan<Space>&, const Problem&); \
   template PAGODA_EXPORT void decode_entries<Space>(const Space&, const Plan<Space>&, const Problem&);

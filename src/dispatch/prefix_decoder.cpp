@@ -130,13 +130,16 @@ void PrefixState<ExecutionSpace>::make_list_plans(const ExecutionSpace& exec, co
     if (!parts.empty() && (queries >= parts.back().max_queries || rows < group)) continue;
     o.entries.max_queries = queries;
     try {
-      const Schedule s = make_schedule(exec, kv, o);
+      o.entries.chains = false;
+      Schedule s       = make_schedule(exec, kv, o);
+      o.entries.chains = has_chains(s, page_size);
+      if (o.entries.chains) s = make_schedule(exec, kv, o);
       if (!parts.empty() && !is_faster_part(s, parts.back().plan.schedule(), page_size)) continue;
       const auto shared   = parts.empty() ? typename Plan<ExecutionSpace>::Workspace{} : parts[0].plan.workspace();
       const bool fits     = s.workspace.bytes <= shared.extent(0);
       const bool few_rows = !parts.empty() && has_few_rows_kernel(s, page_size);
       const bool mixed    = few_rows && has_mixed_kernel(parts.back().plan.schedule(), page_size);
-      parts.push_back({queries, few_rows, mixed,
+      parts.push_back({queries, few_rows, mixed, o.entries.chains,
                        make_plan(exec, kv, o, fits ? shared : typename Plan<ExecutionSpace>::Workspace{})});
     } catch (const InvalidArgument& refused) {  // the plain plan was accepted: lists are what is refused
       if (parts.empty()) always_plain = refused.what();
@@ -153,7 +156,7 @@ std::array<bool, max_list_parts> PrefixState<ExecutionSpace>::parts_in_use(const
     int count            = 0;
     std::int64_t queries = 0;
     for (const Entry& e : entries)
-      if (e.num_queries <= parts[part].max_queries) ++count, queries += e.num_queries;
+      if (e.chain == 0 && e.num_queries <= parts[part].max_queries) ++count, queries += e.num_queries;
     in_use[part] = !parts[part].few_rows || count == static_cast<int>(entries.size()) ||
                    are_worth_a_launch(count, queries, heads.num_kv_heads, parts[part].mixed);
   }
@@ -178,6 +181,11 @@ void PrefixState<ExecutionSpace>::set_rates(const DeviceRates& new_rates) {
   for (const RowTile& tile : new_rates.tiles)
     require(tile.rows <= max_rows, "pagoda::PrefixDecoder: a tile of the rates has ", tile.rows,
             " rows; allowed: up to ", max_rows);
+  int chain_rows = 0;
+  for (const PartPlan<ExecutionSpace>& part : parts)
+    if (part.chains) chain_rows = part.max_queries * plain->schedule().shape.group();
+  require(new_rates.chain_rows <= chain_rows, "pagoda::PrefixDecoder: chain_rows of the rates is ",
+          new_rates.chain_rows, "; allowed: 0 (no chains) to ", chain_rows, ", what the decoder's kernels carry out");
   planner = std::make_unique<PrefixPlanner>(heads, new_rates);
   rates   = new_rates;
 }
@@ -203,8 +211,10 @@ const char* PrefixState<ExecutionSpace>::stage() {
     for (std::size_t later = part + 1; later < parts.size(); ++later)
       if (in_use[later]) fewer = std::max(fewer, parts[later].max_queries);
     Entry* const first = end;
-    for (const Entry& e : l.entries)
-      if (e.num_queries > fewer && e.num_queries <= parts[part].max_queries) *end++ = e;
+    for (const Entry& e : l.entries) {
+      const bool here = e.num_queries > fewer && e.num_queries <= parts[part].max_queries;
+      if (e.chain == 0 ? here : parts[part].chains) *end++ = e;
+    }
     const int padded = end == first ? 0 : padded_length(static_cast<int>(end - first));
     std::fill(end, first + padded, empty);
     end = first + padded, next.entries[part] = padded;
@@ -303,10 +313,15 @@ void PrefixState<ExecutionSpace>::decode(const ExecutionSpace& exec, const Cache
   for (std::size_t part = 0; part < parts.size(); ++part) {
     if (now.entries[part] == 0) continue;
     p.entries = entries(first, now.entries[part]);
-    decode_entries(exec, parts[part].plan, p);
+    if (!parts[part].chains) {
+      decode_entries(exec, parts[part].plan, p);
+    } else if (!try_decode_entries(exec, parts[part].plan, p)) {
+      // No other backend carries out chains. A plain decode is always right.
+      return detail::decode(exec, *plain, {kv, q, out, lse, {}, {}, {}});
+    }
     first += now.entries[part];
   }
-  merge_entries(exec, p, parts[0].plan.schedule().options.sinks);
+  if (now.states > 0) merge_entries(exec, p, parts[0].plan.schedule().options.sinks);
 }
 
 }  // namespace detail
@@ -354,8 +369,8 @@ template <class ExecutionSpace>
 std::uint64_t PrefixDecoder<ExecutionSpace>::graph_key() const {
   const detail::ListShape& now = state_->now;
   if (!now.packed) return 0;
-  std::uint64_t key = std::uint64_t(now.queries);
-  for (const int entries : now.entries) {  // five significant bits, and their place
+  std::uint64_t key = std::uint64_t(now.queries) << 1 | (now.states > 0);  // whether states are merged
+  for (const int entries : now.entries) {                                  // five significant bits, and their place
     const int shift = std::max(static_cast<int>(std::bit_width(static_cast<unsigned>(entries))) - 5, 0);
     key             = key << 10 | std::uint64_t(shift << 5 | entries >> shift);
   }

@@ -77,6 +77,7 @@ struct PartPlan {
   int max_queries;  ///< query tokens of an entry; entries of fewer belong to a later part, if that has room for them
   bool few_rows;    ///< entries may join the part before, and do so where they are not worth a launch of their own
   bool mixed;       ///< only if few_rows: the part before carries them out at the same time as its other entries
+  bool chains;      ///< whether the kernel carries out chains
   Plan<ExecutionSpace> plan;
 };
 
