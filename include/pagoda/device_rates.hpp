@@ -32,6 +32,9 @@ struct DeviceRates {
   double list_us                   = 3.0;  ///< extra time of a decode with a list and a merge
   int chain_rows                   = 0;    ///< most query rows of a chain; 0: the kernels carry out no chains
   double chain_entry_us            = 0.5;  ///< overhead, in a team, of each further entry of a chain
+  /// Sequences are in chains if they have at most this many tokens of their own, on average, for each query head of a
+  /// kv head. Longer ones are read faster by entries that stand alone.
+  int chain_tokens = 1 << 20;
 };
 
 }  // namespace pagoda

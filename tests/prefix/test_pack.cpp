@@ -43,6 +43,7 @@ DeviceRates random_rates_of_chains(std::mt19937& random) {
   DeviceRates d    = random_rates(random);
   d.chain_rows     = std::vector{0, 4, 16, 64}[random() % 4];
   d.chain_entry_us = d.item_us * std::vector{0., 0.1, 0.5, 2.}[random() % 4];
+  d.chain_tokens   = std::vector{1 << 20, 1 << 20, 100, 8, 0}[random() % 5];
   return d;
 }
 

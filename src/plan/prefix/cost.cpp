@@ -43,6 +43,7 @@ void check(const DecodeHeads& h, const DeviceRates& d) {
   require(d.item_us >= 0, "pagoda::CostModel: item_us is ", d.item_us, "; allowed: 0 or more");
   require(d.list_us >= 0, "pagoda::CostModel: list_us is ", d.list_us, "; allowed: 0 or more");
   require(d.chain_rows >= 0, "pagoda::CostModel: chain_rows is ", d.chain_rows, "; allowed: 0 or more");
+  require(d.chain_tokens >= 0, "pagoda::CostModel: chain_tokens is ", d.chain_tokens, "; allowed: 0 or more");
   require(d.chain_entry_us >= 0, "pagoda::CostModel: chain_entry_us is ", d.chain_entry_us, "; allowed: 0 or more");
   require(!d.tiles.empty(), "pagoda::CostModel: tiles is empty; allowed: at least one tile");
   check_tiles("tiles", d.tiles);
@@ -85,7 +86,9 @@ CostModel::CostModel(const DecodeHeads& heads, const DeviceRates& device) {
   for (int q = 2; q <= full_; ++q)
     if (prices_[q].pass > prices_[q - 1].pass || prices_[q].item > prices_[q - 1].item) steps_.push_back(q - 1);
   steps_.push_back(full_);
-  const int of_chain = std::min(device.chain_rows / (heads.num_q_heads / heads.num_kv_heads), full_);
+  const int group    = heads.num_q_heads / heads.num_kv_heads;
+  const int of_chain = std::min(device.chain_rows / group, full_);
+  chain_tokens_      = std::int64_t(device.chain_tokens) * group;
   chain_full_        = of_chain >= 2 ? of_chain : 0;
   chain_entry_       = heads.num_kv_heads * device.chain_entry_us / device.teams;
   const double read  = heads.num_kv_heads * heads.bytes_per_token / device.cache_bytes_per_us;

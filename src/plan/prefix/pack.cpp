@@ -26,9 +26,8 @@ inline void PrefixPacking::find_small_nodes() {
   const auto nodes = forest_->nodes();
   const int most   = cost_->queries_per_chain();
   for (std::size_t v = 0; v < nodes.size(); ++v) small_[v] = nodes[v].num_queries <= most;
-  if (!pages_->cu_seqlens_q && pages_->query_len == 1) return;
   for (const PrefixForest::Group& g : forest_->groups().subspan(forest_->unshared().size()))
-    if (g.num_queries != 1) small_[g.node] = false;
+    if (!is_in_chains(g)) small_[g.node] = false;
   for (std::size_t v = nodes.size(); v-- > 0;)
     if (!small_[v] && nodes[v].parent >= 0) small_[nodes[v].parent] = false;
 }

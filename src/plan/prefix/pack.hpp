@@ -19,10 +19,11 @@ namespace pagoda::detail {
 /// branch extends to the root, the decode is a plain one.
 ///
 /// If kernels carry out chains (CostModel::queries_per_chain() > 0), a small node and all below it are always in one
-/// chain. A node is small if its query tokens fit a chain and each of its sequences has one query token. The small
-/// children of another node, and its leaves with one query token, are its bundle: they are put into as few chains as
-/// their order allows. The bundle is one branch of the node. Its chains all begin behind the node, or all extend: then
-/// their first entries read the node's tokens. A small root is a chain that writes the output.
+/// chain. A node is small if its query tokens fit a chain and each of its sequences has one query token and few tokens
+/// of its own (CostModel::chain_tokens()). The small children of another node, and its leaves of such sequences, are
+/// its bundle: they are put into as few chains as their order allows. The bundle is one branch of the node. Its chains
+/// all begin behind the node, or all extend: then their first entries read the node's tokens. A small root is a chain
+/// that writes the output.
 ///
 /// A dynamic program from the leaves to the roots finds the cheapest choice. Its state is a node and the number of
 /// ancestors that an entry through it includes, fewer than max_nodes, so time is linear in the nodes times that bound.
@@ -81,7 +82,11 @@ class PrefixPacking {
   double group_us(const PrefixForest::Group& g, double weight, bool states) const;
   double plain_group_us(const PrefixForest::Group& g, double weight) const;
   void find_small_nodes();
-  bool is_in_bundle(const PrefixForest::Group& g) const { return has_chains_ && g.num_queries == 1; }
+  /// Whether the sequences of a group may be in chains.
+  bool is_in_chains(const PrefixForest::Group& g) const {
+    return g.num_queries == 1 && g.own_tokens <= g.count * cost_->chain_tokens();
+  }
+  bool is_in_bundle(const PrefixForest::Group& g) const { return has_chains_ && is_in_chains(g); }
   template <class Call>
   void for_each_chain(int node, const Call& call) const;
   void set_bundle(int node);
