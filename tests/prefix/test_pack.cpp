@@ -174,11 +174,14 @@ class EveryDivision {
     double tokens = 0;
     bool is_node  = false;
   };
+  bool may_be_in_chains(const PrefixForest::Group& g) const {
+    return cost_.queries_per_chain() > 0 && g.num_queries == 1 && g.own_tokens <= g.count * cost_.chain_tokens();
+  }
   bool is_small(int index) const {
     const auto& v = forest_.nodes()[index];
     if (v.num_queries > cost_.queries_per_chain()) return false;
     for (const auto& g : forest_.groups().subspan(v.first_group, v.num_groups))
-      if (g.num_queries != 1) return false;
+      if (!may_be_in_chains(g)) return false;
     for (int c = v.first_child; c < v.first_child + v.num_children; ++c)
       if (!is_small(c)) return false;
     return true;
@@ -221,7 +224,7 @@ class EveryDivision {
     for (int c = v.first_child; c < v.first_child + v.num_children; ++c)
       if (is_small(c)) units.push_back(unit_of(c));
     for (const auto& g : forest_.groups().subspan(v.first_group, v.num_groups)) {
-      if (g.num_queries == 1 && cost_.queries_per_chain() > 0) {
+      if (may_be_in_chains(g)) {
         for (const int b : forest_.leaves().subspan(g.first_leaf, g.count))
           units.push_back({1, 1, double(pages_.seq_len(b) - v.last_page * page_size_)});
         continue;

@@ -206,6 +206,20 @@ TEST(PrefixPlanner, ALeafThatIsLeftOverStandsAlone) {
   EXPECT_EQ(lone_ranges(behind.list()), (Ranges{{0, 2048, 1}, {0, 2048, 32}, {2048, -1, 1}}));
 }
 
+// Entries of long sequences stand alone, those of short ones at the same node do not.
+TEST(PrefixPlanner, LongSequencesAreInNoChain) {
+  PrefixBatch batch  = tree_batch({1, 2, 64}, {1024, 256, 256});
+  const BatchPages p = batch.pages();
+  DeviceRates rates  = eager_chains();
+  for (const int most : {63, 64}) {  // for each of four query heads
+    rates.chain_tokens = most;
+    PrefixPlanner planner(heads_32_8, rates);
+    ASSERT_TRUE(planner.plan(p));
+    expect_right(p, planner.list());
+    EXPECT_EQ(chains(planner.list()).empty(), most == 63);
+  }
+}
+
 TEST(PrefixPlanner, SmallNodesAreBundledToChains) {
   PrefixBatch batch  = tree_batch({1, 64, 256}, {2048, 64, 32});
   const BatchPages p = batch.pages();
