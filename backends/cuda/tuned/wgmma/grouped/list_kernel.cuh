@@ -141,7 +141,7 @@ class ListMultiplier {
       *cleared = 0;
       sync(together);
     }
-    for (int i = 0; i < s.tiles; ++i) {
+    for (int i = 0; i < s.tiles; ++i, infos_.next()) {
       const int tokens_left = s.tokens_left - i * tile_tokens;
       const auto clear = [&](std::uint32_t values) { clear_unseen_values(s, together, cleared, values, tokens_left); };
       const auto hide  = [&](auto& x) {
