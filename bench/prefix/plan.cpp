@@ -21,11 +21,11 @@ using test::PrefixBatch;
 
 constexpr DecodeHeads heads{32, 8, 128, 128, 512};
 /// The default rates, with chains as the hand-tuned kernels of sm_90 have them.
-const DeviceRates rates = [] {
+DeviceRates rates() {
   DeviceRates r;
   r.chain_rows = 64, r.chain_tokens = 64;
   return r;
-}();
+}
 
 /// Sequences of so many pages of 16 tokens. shared(b): of which earlier sequence, and how many pages. ids: number of
 /// page ids, which then stand at many places; 0: each page has its own, as in a cache.
@@ -64,7 +64,7 @@ double least_seconds(const Call& call) {
 
 Outcome plan(PrefixBatch batch) {
   const BatchPages p = batch.pages();
-  PrefixPlanner planner(heads, rates);
+  PrefixPlanner planner(heads, rates());
   bool packed     = false;
   Outcome o       = {least_seconds([&] { packed = planner.plan(p); }), {}, {}, {}};
   Counters& more  = o.counters;
@@ -76,7 +76,7 @@ Outcome plan(PrefixBatch batch) {
 
 Outcome holds(PrefixBatch batch) {
   const BatchPages p = batch.pages();
-  PrefixPlanner planner(heads, rates);
+  PrefixPlanner planner(heads, rates());
   planner.plan(p);
   bool held = true;
   return {least_seconds([&] { held = held && planner.holds(p) && planner.same_batch(p); }),

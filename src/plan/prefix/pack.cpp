@@ -142,7 +142,8 @@ inline double PrefixPacking::extend_us(const Branch& b, int node, int ancestors)
 inline void PrefixPacking::choose_in_tile(int node, int ancestors) {
   double extended = 0;
   for (const Branch& b : branches_) extended += extend_us(b, node, ancestors);
-  const bool shared = us_[at(node) + ancestors] < extended;
+  // The two may be the same sum, rounded differently.
+  const bool shared = us_[at(node) + ancestors] < extended * (1 - 1e-12);
   for (Branch& b : branches_) {
     const double begin = b.begin_us + b.count * b.queries * cost_->state();
     b.begins           = shared && begin < extend_us(b, node, ancestors) ? b.count : 0;
