@@ -81,6 +81,9 @@ TEST_F(ListErrors, Plans) {
   expect_refusal([&] { plan([](auto& o) { o.entries = {1, 2147483647, 1}; }); }, {"entries.max_queries", "2^31"});
   expect_refusal([&] { plan([](auto& o) { o.entries = {1 << 30, 1, 1 << 30}; }); }, {"entries.max_listed", "2^30"});
   expect_refusal([&] { plan([](auto& o) { o.window_left = 5; }); }, {"window_left is 5", "lists of entries"});
+  if (std::is_same_v<Space::memory_space, Kokkos::HostSpace>)
+    expect_refusal([&] { plan([](auto& o) { o.window_left = -1, o.entries.chains = true; }); },
+                   {"no backend supports this problem: entries.chains is true, and only hand-tuned kernels"});
   expect_refusal([&] { plan([](auto& o) { o.window_left = -1, o.entries.chains = true, o.backend = "generic"; }); },
                  {"\"generic\" does not support this problem: entries.chains is true, and only hand-tuned kernels"});
 }

@@ -403,6 +403,9 @@ TYPED_TEST(PrefixDecoderTest, Refusals) {
   expect_refusal([&] { make({.rates = large}); }, {"a tile of the rates has 256 rows", "up to 128"});
   large.tiles = {};
   expect_refusal([&] { make({.rates = large}); }, {"tiles is empty"});
+  DeviceRates chains;
+  chains.chain_rows = 1000;
+  expect_refusal([&] { make({.rates = chains}); }, {"chain_rows of the rates is 1000", "allowed: 0 (no chains) to "});
 
   PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
   this->expect_right_step(engine, decoder);
