@@ -173,8 +173,9 @@ TEST(ListBlocks, RegistersOfAllThreadsExist) {
   struct Role {
     int warpgroups, multiplier;
   };
-  for (const Role r : {Role{1, multiplier_registers(1)}, Role{2, multiplier_registers(2)}, Role{1, many_registers},
-                       Role{1, few_registers}}) {
+  for (const Role r :
+       {Role{1, multiplier_registers(1)}, Role{2, multiplier_registers(2)}, Role{1, byte_multiplier_registers(1)},
+        Role{2, byte_multiplier_registers(2)}, Role{1, many_registers}, Role{1, few_registers}}) {
     const int copier    = copier_registers(r.warpgroups, r.multiplier);
     const int registers = compute_threads(r.warpgroups) * r.multiplier + 128 * copier;
     EXPECT_LE(blocks_per_sm(r.warpgroups) * registers, 65536) << r.multiplier;

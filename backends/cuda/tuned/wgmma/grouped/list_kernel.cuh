@@ -504,7 +504,7 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
   constexpr int capacity  = Memory::layout.ring / 4 - start_memory(threads, 1);
   const ListStart start   = find_start<HeadWork, threads, capacity, 1>(args, reinterpret_cast<int*>(memory),
                                                                        min_block_units, args.heads_at_once, 0);
-  constexpr int registers = is_converted(T) && Warpgroups == 1 ? multiplier_registers(1) : 0;
+  constexpr int registers = is_converted(T) ? byte_multiplier_registers(Warpgroups) : 0;
   carry_out_share<T, D, Warpgroups, registers>(args, start, shared, warp, lane);
 }
 

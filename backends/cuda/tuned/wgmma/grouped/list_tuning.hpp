@@ -34,6 +34,8 @@ inline constexpr int converting_warps = 2;
 PAGODA_HOST_DEVICE constexpr int list_threads(Type type, int warpgroups) {
   return compute_threads(warpgroups) + (is_converted(type) ? 2 + converting_warps : 2) * 32;
 }
+/// Registers of threads that multiply converted tiles; the four other warps of a block have the rest.
+PAGODA_HOST_DEVICE constexpr int byte_multiplier_registers(int warpgroups) { return warpgroups == 1 ? 168 : 192; }
 /// Slots of the ring from which tiles are multiplied. Keys and values of a tile take a slot each.
 PAGODA_HOST_DEVICE constexpr int list_slots(Type type, int head_dim, int warpgroups) {
   return warpgroups * (is_converted(type) ? 3 : 5) * 128 / head_dim;
