@@ -420,62 +420,65 @@ TEST(PrefixPlanner, ReadsNoPageBehindASequence) {
 constexpr DecodeHeads pat_heads[] = {
     {32, 32, 128, 128, 512}, {16, 8, 128, 128, 512}, heads_32_8, {64, 8, 128, 128, 512}};
 
-TEST(PrefixPlanner, PublishedTrees) {
+/// Calls test(tree, h, pages) for each tree and each of pat_heads.
+template <class Test>
+void for_each_published_tree(const Test& test) {
   for (const PatTree& tree : pat_trees())
     for (int h = 0; h < 4; ++h) {
       SCOPED_TRACE(testing::Message() << "tree " << tree.number << ", heads " << pat_heads[h].num_q_heads << "/"
                                       << pat_heads[h].num_kv_heads);
       PrefixBatch batch  = tree_batch(tree.nodes, tree.tokens);
       const BatchPages p = batch.pages();
-      PrefixPlanner planner(pat_heads[h], DeviceRates{});
-      const bool packed = planner.plan(p);
-      EXPECT_EQ(packed, tree.number < 19);
-      if (!packed) continue;
-      expect_right(p, planner.list());
-      EXPECT_LT(planner.packed_us(), planner.plain_us());
-      // The model knows what a plain decode takes (and the figures have a launch in them).
-      if (tree.plain_us[h] > 0) {
-        EXPECT_GT(planner.plain_us(), 0.75 * (tree.plain_us[h] - 15));
-        EXPECT_LT(planner.plain_us(), 1.45 * tree.plain_us[h]);
-      }
-      // Shared tokens are read once for each tile of queries. But in deep trees short nodes are read again, which is
-      // predicted to cost less than an entry for each node.
-      const CostModel& cost = planner.cost();
-      const int full        = cost.queries_per_entry();
-      double read = 0, once = 0, every_node = cost.list();
-      for (const Entry& e : planner.list().entries) read += (e.last < 0 ? p.seq_lens[e.sequence] : e.last) - e.first;
-      for (std::size_t level = 0; level < tree.nodes.size(); ++level) {
-        const int nodes = tree.nodes[level], tokens = tree.tokens[level], queries = p.batch / nodes;
-        once += double(nodes) * tokens * ((queries + full - 1) / full);
-        every_node +=
-            nodes * (cost.entry(cost.weighted(tokens), queries) + cost.kept_in_cache(tokens) * cost.first_read());
-      }
-      EXPECT_LE(planner.packed_us(), every_node * (1 + 1e-9));
-      EXPECT_LE(read, (tree.nodes.size() <= 3 ? 1.1 : 1.75) * once);
-      if (tree.nodes.size() == 2) {
-        EXPECT_EQ(read, once);
-      }
+      test(tree, h, p);
     }
+}
+
+TEST(PrefixPlanner, PublishedTrees) {
+  for_each_published_tree([&](const PatTree& tree, int h, const BatchPages& p) {
+    PrefixPlanner planner(pat_heads[h], DeviceRates{});
+    const bool packed = planner.plan(p);
+    EXPECT_EQ(packed, tree.number < 19);
+    if (!packed) return;
+    expect_right(p, planner.list());
+    EXPECT_LT(planner.packed_us(), planner.plain_us());
+    // The model knows what a plain decode takes (and the figures have a launch in them).
+    if (tree.plain_us[h] > 0) {
+      EXPECT_GT(planner.plain_us(), 0.75 * (tree.plain_us[h] - 15));
+      EXPECT_LT(planner.plain_us(), 1.45 * tree.plain_us[h]);
+    }
+    // Shared tokens are read once for each tile of queries. But in deep trees short nodes are read again, which is
+    // predicted to cost less than an entry for each node.
+    const CostModel& cost = planner.cost();
+    const int full        = cost.queries_per_entry();
+    double read = 0, once = 0, every_node = cost.list();
+    for (const Entry& e : planner.list().entries) read += (e.last < 0 ? p.seq_lens[e.sequence] : e.last) - e.first;
+    for (std::size_t level = 0; level < tree.nodes.size(); ++level) {
+      const int nodes = tree.nodes[level], tokens = tree.tokens[level], queries = p.batch / nodes;
+      once += double(nodes) * tokens * ((queries + full - 1) / full);
+      every_node +=
+          nodes * (cost.entry(cost.weighted(tokens), queries) + cost.kept_in_cache(tokens) * cost.first_read());
+    }
+    EXPECT_LE(planner.packed_us(), every_node * (1 + 1e-9));
+    EXPECT_LE(read, (tree.nodes.size() <= 3 ? 1.1 : 1.75) * once);
+    if (tree.nodes.size() == 2) {
+      EXPECT_EQ(read, once);
+    }
+  });
 }
 
 TEST(PrefixPlanner, PublishedTreesWithChains) {
   DeviceRates with_chains;
   with_chains.chain_rows = 64;
-  for (const PatTree& tree : pat_trees())
-    for (int h = 0; h < 4; ++h) {
-      SCOPED_TRACE(testing::Message() << "tree " << tree.number << ", heads " << pat_heads[h].num_q_heads << "/"
-                                      << pat_heads[h].num_kv_heads);
-      PrefixBatch batch  = tree_batch(tree.nodes, tree.tokens);
-      const BatchPages p = batch.pages();
-      PrefixPlanner without(pat_heads[h], DeviceRates{}), planner(pat_heads[h], with_chains);
-      ASSERT_EQ(planner.plan(p), without.plan(p));
-      if (planner.list().entries.empty()) continue;
-      expect_right(p, planner.list());
-      EXPECT_LT(planner.packed_us(), without.packed_us());
-      EXPECT_LT(planner.list().num_states(), without.list().num_states());
-      // Whole levels fit: every leaf is in a chain.
-      for (const Entry& e : planner.list().entries) EXPECT_TRUE(e.last >= 0 || e.chain < 0);
-    }
+  for_each_published_tree([&](const PatTree& tree, int h, const BatchPages& p) {
+    PrefixPlanner without(pat_heads[h], DeviceRates{}), planner(pat_heads[h], with_chains);
+    ASSERT_EQ(planner.plan(p), without.plan(p));
+    if (planner.list().entries.empty()) return;
+    expect_right(p, planner.list());
+    EXPECT_LT(planner.packed_us(), without.packed_us());
+    EXPECT_LT(planner.list().num_states(), without.list().num_states());
+    // Whole levels fit: every leaf is in a chain.
+    for (const Entry& e : planner.list().entries) EXPECT_TRUE(e.last >= 0 || e.chain < 0);
+  });
 }
 
 // --- when a plan holds ---
