@@ -86,8 +86,8 @@ inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* c
   r.tiles.clear();
   for (const Schedule* lists : parts)
     if (has_chains(*lists, page_size)) r.chain_rows = lists->bounds.max_entry_queries * lists->shape.group();
-  // Chains of sequences with 32 and 256 tokens of their own were faster and slower where this is 64 (bench/NOTES.md,
-  // "Chains").
+  // With one query head to a kv head, chains are faster than entries that stand alone for sequences with 32 tokens of
+  // their own, and slower for those with 256 (bench/NOTES.md, "Chains").
   r.chain_tokens = 64, r.chain_entry_us = 1.5;
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {  // those of few rows first
     const Schedule& lists = **part;

@@ -265,7 +265,7 @@ class ChainEntries {
   }
 
  private:
-  static constexpr int half_tokens = Work::tile_tokens / 2;
+  static constexpr int half_tokens = Work::half_tokens;
 
   template <class Args>
   PAGODA_DEVICE void load(const Args& args, int lane) {
@@ -397,7 +397,7 @@ class ListWalk {
       halves += Work::chain_halves(tokens), units += Work::chain_units(tokens);
     }
     return Work::of_chain(__reduce_add_sync(~0u, halves) + Work::chain_halves(head.tokens),
-                          __reduce_add_sync(~0u, units) + Work::head_units(head.tokens),
+                          __reduce_add_sync(~0u, units) + Work::token_units(head.tokens),
                           head.queries * args.heads.value);
   }
 

@@ -16,21 +16,20 @@ namespace pagoda::tuned {
 template <int TileTokens, int UnitTokens, int SegmentUnits, int RowsOfUnit, int MinSplitTiles>
 struct ListHeadWork {
   static constexpr int tile_tokens = TileTokens, tile_units = TileTokens / UnitTokens;
-  static constexpr int min_split_tiles = MinSplitTiles;
+  static constexpr int min_split_tiles = MinSplitTiles, half_tokens = TileTokens / 2;
   int tiles, start;  ///< start: units before the first tile
   int units;         ///< all of them; at least 1
   int tile_16ths;    ///< of a chain: units of a tile, on average, in sixteenths; 0: of an entry
 
   PAGODA_HOST_DEVICE static constexpr ListHeadWork of(int tokens, int rows) {
     const int start = SegmentUnits + (rows + RowsOfUnit - 1) / RowsOfUnit;
-    return {(tokens + TileTokens - 1) / TileTokens, start, start + (tokens + UnitTokens - 1) / UnitTokens, 0};
+    return {(tokens + TileTokens - 1) / TileTokens, start, start + token_units(tokens), 0};
   }
-  PAGODA_HOST_DEVICE static constexpr int chain_halves(int tokens) {
-    return (tokens + TileTokens / 2 - 1) / (TileTokens / 2);
-  }
-  PAGODA_HOST_DEVICE static constexpr int head_units(int tokens) { return (tokens + UnitTokens - 1) / UnitTokens; }
+  /// Units of tokens, without any price.
+  PAGODA_HOST_DEVICE static constexpr int token_units(int tokens) { return (tokens + UnitTokens - 1) / UnitTokens; }
+  PAGODA_HOST_DEVICE static constexpr int chain_halves(int tokens) { return (tokens + half_tokens - 1) / half_tokens; }
   /// Units of a further entry of a chain.
-  PAGODA_HOST_DEVICE static constexpr int chain_units(int tokens) { return tokens > 0 ? head_units(tokens) + 1 : 0; }
+  PAGODA_HOST_DEVICE static constexpr int chain_units(int tokens) { return tokens > 0 ? token_units(tokens) + 1 : 0; }
   /// A chain, which is read in halves of tiles. rows: of all its entries; `halves` and `units`: of the entries
   /// together, by chain_halves() and chain_units().
   PAGODA_HOST_DEVICE static constexpr ListHeadWork of_chain(int halves, int units, int rows) {

@@ -172,7 +172,7 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
     return c;
   };
   Ring<Memory::copy_slots> to;
-  [[maybe_unused]] Ring<Memory::chain_tiles> infos;
+  [[maybe_unused]] Ring<Memory::chain_tiles> descriptions;
   [[maybe_unused]] int copied = 0;
   Copy now{};
 #pragma unroll 1
@@ -197,9 +197,9 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
       if constexpr (!bytes) {
         const int first = __shfl_sync(~0u, now.half, 8 * i), second = __shfl_sync(~0u, now.half, 8 * i + 4);
         barrier_wait(shared.copy_empty(to.slot), to.parity ^ 1);
-        if (lane < 2) shared.chain_tile(infos.slot)[lane] = lane == 0 ? first : second;
+        if (lane < 2) shared.chain_tile(descriptions.slot)[lane] = lane == 0 ? first : second;
         __syncwarp();
-        infos.next();
+        descriptions.next();
       }
       copy_tile(&args.k_map), copy_tile(&args.v_map);
     }

@@ -35,7 +35,7 @@ class ListMultiplier {
                       __shfl_sync(~0u, a.y, 0),
                       __shfl_sync(~0u, a.z, 0),
                       a.w,
-                      __shfl_sync(~0u, more(from.slot).hidden, 0),
+                      __shfl_sync(~0u, assignment(from.slot).hidden, 0),
                       from.slot};
       const bool together = Warpgroups == 1 || (s.rows & 0xffff) > tile_rows;
       if (together || (from.slot & 1) == group_) {
@@ -44,7 +44,7 @@ class ListMultiplier {
         pass(tiles);
       }
       __syncwarp();
-      const int place = __shfl_sync(~0u, more(s.slot).place, 0);
+      const int place = __shfl_sync(~0u, assignment(s.slot).place, 0);
       if (lane_ < place >> 16) barrier_arrive(shared_.unit_empty(((place >> 8 & 255) + lane_) % Memory::units));
     }
   }
@@ -55,7 +55,7 @@ class ListMultiplier {
   struct Segment {
     int tiles, tokens_left, rows, head, hidden, slot;
   };
-  PAGODA_DEVICE const volatile Assignment& more(int slot) const {
+  PAGODA_DEVICE const volatile Assignment& assignment(int slot) const {
     return *reinterpret_cast<const Assignment*>(shared_.assignment(slot));
   }
   static constexpr int bytes_of_8 = bytes_of_8_tokens(D);
@@ -81,7 +81,7 @@ class ListMultiplier {
     for (int i = 0; i < 2 * tiles; ++i) {
       barrier_wait(shared_.full(used_.slot), used_.parity);
       free_slot();
-      if (i & 1) infos_.next();
+      if (i & 1) descriptions_.next();
     }
   }
   PAGODA_DEVICE void free_slot() {
@@ -94,7 +94,7 @@ class ListMultiplier {
     const int rows      = s.rows & 0xffff;
     const int first_row = warp_row_ + (together ? group_ * tile_rows : 0), row = first_row + (lane_ >> 2);
     const int queries =
-        (more(s.slot).place & 255) * unit_bytes(D) + (together ? group_ * (tile_rows / 8) * bytes_of_8 : 0);
+        (assignment(s.slot).place & 255) * unit_bytes(D) + (together ? group_ * (tile_rows / 8) * bytes_of_8 : 0);
     const std::uint64_t q = matrix_descriptor(shared_.address + queries, bytes_of_8);
     const RowsOfLane mine{first_row < rows, row < rows, row + 8 < rows};
     fence_async_proxy();  // the queries were written by threads
@@ -116,12 +116,12 @@ class ListMultiplier {
     for (int r = 0; r < 2; ++r) state[r] = make_float2(max[r], row_sum(sum[r]));
     if constexpr (converted) scale_values(s.head, state, o[0]);
     if (s.rows & Assignment::whole) {
-      const LoadedRows at{shared_.rows(more(s.slot).place & 255)};
+      const LoadedRows at{shared_.rows(assignment(s.slot).place & 255)};
       store_outputs<1, 1>(list_outputs(args_, s.rows & Assignment::to_states), at, s.head, o, state, 0, row, rows,
                           column_);
     } else {
       const bool has_first_tile = (s.rows & Assignment::has_first_tile) != 0;
-      store_partial<1, 1>(args_, {more(s.slot).index, s.head, has_first_tile, false}, o, state, 0, row, lane_);
+      store_partial<1, 1>(args_, {assignment(s.slot).index, s.head, has_first_tile, false}, o, state, 0, row, lane_);
     }
   }
 
@@ -129,8 +129,6 @@ class ListMultiplier {
   struct RowsOfLane {
     bool any, first, second;
   };
-
-  static constexpr int half_tokens = grouped::half_tokens;
 
   /// Adds all tiles of a segment of an entry that stands alone. row: the lane's first.
   PAGODA_DEVICE void add_entry(const Segment& s, bool together, const RowsOfLane& mine, std::uint64_t q, int row,
@@ -141,7 +139,7 @@ class ListMultiplier {
       *cleared = 0;
       sync(together);
     }
-    for (int i = 0; i < s.tiles; ++i, infos_.next()) {
+    for (int i = 0; i < s.tiles; ++i, descriptions_.next()) {
       const int tokens_left = s.tokens_left - i * tile_tokens;
       const auto clear = [&](std::uint32_t values) { clear_unseen_values(s, together, cleared, values, tokens_left); };
       const auto hide  = [&](auto& x) {
@@ -183,13 +181,13 @@ class ListMultiplier {
   PAGODA_DEVICE void add_chain_tile(const Segment& s, bool together, const RowsOfLane& mine, std::uint64_t q, int i,
                                     int row, float (&max)[2], float (&sum)[2], float (&o)[D / 2]) {
     barrier_wait(shared_.full(used_.slot), used_.parity);
-    const int word = shared_.chain_tile(infos_.slot)[lane_ & 1];
+    const int word = shared_.chain_tile(descriptions_.slot)[lane_ & 1];
     const auto one = HalfTile::of(__shfl_sync(~0u, word, 0)), other = HalfTile::of(__shfl_sync(~0u, word, 1));
     const int rows  = s.rows & 0xffff;
     const bool two  = other.tokens > 0;
     const bool full = one.tokens == half_tokens && (!two || other.tokens == half_tokens);
     const bool all  = full && one.begin == 0 && one.end == rows && (!two || (other.begin == 0 && other.end == rows));
-    infos_.next();
+    descriptions_.next();
     // Tokens of a half that a row sees.
     const auto seen = [&](const HalfTile& half, int r) { return r >= half.begin && r < half.end ? half.tokens : 0; };
     const int first_row = row - (lane_ >> 2);
@@ -214,13 +212,7 @@ class ListMultiplier {
         clear_tokens<D, D, Threads>(values, one.tokens, half_tokens, t);
         if (two) clear_tokens<D, D, Threads>(values, half_tokens + other.tokens, tile_tokens, t);
       };
-      if (Warpgroups == 1 || together) {
-        zero.template operator()<compute_threads(Warpgroups)>();
-      } else {
-        zero.template operator()<compute_threads(1)>();
-      }
-      fence_async_proxy();
-      sync(together);
+      change_values(together, zero);
     };
     if (two) {
       add_tile<tile_tokens>(!all, !full, clear, hide, sees, q, i, max, sum, o);
@@ -287,10 +279,15 @@ class ListMultiplier {
         if (__any_sync(~0u, found)) *cleared = 1;
       }
     };
+    change_values(together, clear);
+  }
+
+  /// Calls change<Threads>() on all threads that multiply the segment. Their next products read what it has stored.
+  PAGODA_DEVICE void change_values(bool together, const auto& change) const {
     if (Warpgroups == 1 || together) {
-      clear.template operator()<compute_threads(Warpgroups)>();
+      change.template operator()<compute_threads(Warpgroups)>();
     } else {
-      clear.template operator()<compute_threads(1)>();
+      change.template operator()<compute_threads(1)>();
     }
     fence_async_proxy();
     sync(together);
@@ -298,7 +295,7 @@ class ListMultiplier {
 
   /// What the lane's rows see of an entry that goes to the end of its sequence.
   PAGODA_DEVICE void load_seen(const Segment& s, int row, SeenTokens (&seen)[2]) const {
-    const Entry entry = list_entry(args_, more(s.slot).index);
+    const Entry entry = list_entry(args_, assignment(s.slot).index);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
       if (row + 8 * r < (s.rows & 0xffff))
@@ -339,10 +336,11 @@ class ListMultiplier {
   /// Adds the infinities and NaNs that clear_non_finite removed from the values of a segment to the rows that see their
   /// tokens. It reads them from the cache again. Their weights do not matter.
   PAGODA_DEVICE void add_non_finite(const Segment& s, float (&o)[D / 2], const SeenTokens (&seen)[2]) const {
-    const EntryView entry = entry_of(args_, more(s.slot).index);
+    const EntryView entry = entry_of(args_, assignment(s.slot).index);
     PageCursor<copy_tokens> pages;
     pages.begin(args_, entry.sequence);
-    const int begin = more(s.slot).first_tile * tile_tokens, end = min(begin + s.tiles * tile_tokens, entry.tokens);
+    const int begin = assignment(s.slot).first_tile * tile_tokens,
+              end   = min(begin + s.tiles * tile_tokens, entry.tokens);
 #pragma unroll 1
     for (int t = ::max(entry.tokens - s.hidden, begin); t < end; ++t) {
       const int token          = entry.first + t;
@@ -365,7 +363,7 @@ class ListMultiplier {
   /// the tokens that it sees only. So an infinity or a NaN reaches no other row.
   PAGODA_DEVICE void decode_again(const Segment& s, int first_row, float (&max)[2], float (&sum)[2],
                                   float (&o)[D / 2]) const {
-    const Entry chain = stored_entry(args_, more(s.slot).index);
+    const Entry chain = stored_entry(args_, assignment(s.slot).index);
     const int rows    = s.rows & 0xffff;
     int row[2];
     const unsigned* q[2];
@@ -383,13 +381,14 @@ class ListMultiplier {
     int halves = 0;  // of the entries before
 #pragma unroll 1
     for (int i = 0; i <= chain.chain; ++i) {
-      const Entry entry   = stored_entry(args_, more(s.slot).index + i);
+      const Entry entry   = stored_entry(args_, assignment(s.slot).index + i);
       const int tokens    = ::max(end_of(args_, entry) - entry.first, 0),
                 end_half  = halves + HeadWork::chain_halves(tokens);
       const int begin_row = (entry.query_begin - chain.query_begin) * args_.heads.value,
                 end_row   = begin_row + entry.num_queries * args_.heads.value;
-      const int begin     = (::max(2 * more(s.slot).first_tile, halves) - halves) * half_tokens,
-                end = min((min(2 * (more(s.slot).first_tile + s.tiles), end_half) - halves) * half_tokens, tokens);
+      const int begin     = (::max(2 * assignment(s.slot).first_tile, halves) - halves) * half_tokens,
+                end =
+                    min((min(2 * (assignment(s.slot).first_tile + s.tiles), end_half) - halves) * half_tokens, tokens);
       pages.begin(args_, entry.sequence);
       halves = end_half;
       if (begin_row >= first_row + 16 || end_row <= first_row) continue;
@@ -463,7 +462,7 @@ class ListMultiplier {
   const Memory shared_;
   const int group_, warp_row_, lane_, column_;
   Ring<Memory::slots> used_;
-  Ring<Memory::chain_tiles> infos_;
+  Ring<Memory::chain_tiles> descriptions_;
   float scale_ = 0;  ///< of converted keys
 };
 

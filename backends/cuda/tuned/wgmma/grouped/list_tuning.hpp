@@ -55,7 +55,7 @@ PAGODA_HOST_DEVICE constexpr int unit_bytes(int head_dim) { return unit_rows / 8
 /// Flags of each warpgroup's segment, and of one of both together.
 PAGODA_HOST_DEVICE constexpr int cleared_flags(int warpgroups) { return warpgroups == 1 ? 1 : warpgroups + 1; }
 /// A chain is read in halves of tiles, so that two short entries share a tile.
-inline constexpr int half_tokens = tile_tokens / 2;
+inline constexpr int half_tokens = HeadWork::half_tokens;
 /// Tiles that can be in the ring at the same time, in whole or in part. Chains are not of types that are converted.
 PAGODA_HOST_DEVICE constexpr int chain_tiles(Type type, int head_dim, int warpgroups) {
   return is_converted(type) ? 0 : (list_slots(type, head_dim, warpgroups) + 1) / 2;
