@@ -40,7 +40,8 @@ typedef struct pagoda_row_tile {
 } pagoda_row_tile;
 
 /** Rates of a machine, from which planning predicts times: pagoda::DeviceRates (device_rates.hpp). All are required:
-    start from those of pagoda_prefix_get_rates. */
+    start from those of pagoda_prefix_get_rates. They do not have those of chains (pagoda::Entry::chain): with rates
+   that are given here lists have none, which makes them slower on sm_90. */
 typedef struct pagoda_device_rates {
   size_t struct_size;                                /**< sizeof(pagoda_device_rates) */
   double memory_bytes_per_us;                        /**< bandwidth of memory */
