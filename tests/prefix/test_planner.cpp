@@ -469,7 +469,7 @@ TEST(PrefixPlanner, PublishedTrees) {
 TEST(PrefixPlanner, PublishedTreesWithChains) {
   DeviceRates with_chains;
   with_chains.chain_rows = 64;
-  for_each_published_tree([&](const PatTree& tree, int h, const BatchPages& p) {
+  for_each_published_tree([&](const PatTree&, int h, const BatchPages& p) {
     PrefixPlanner without(pat_heads[h], DeviceRates{}), planner(pat_heads[h], with_chains);
     ASSERT_EQ(planner.plan(p), without.plan(p));
     if (planner.list().entries.empty()) return;
