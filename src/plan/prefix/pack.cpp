@@ -21,77 +21,16 @@ inline double PrefixPacking::plain_group_us(const PrefixForest::Group& g, double
   return tokens * cost_->plain_pass(g.num_queries) + g.count * cost_->plain_item(g.num_queries);
 }
 
-/// Sets small_. All descendants of a small node are small.
-inline void PrefixPacking::find_small_nodes() {
-  const auto nodes = forest_->nodes();
-  const int most   = cost_->queries_per_chain();
-  for (std::size_t v = 0; v < nodes.size(); ++v) small_[v] = nodes[v].num_queries <= most;
-  for (const PrefixForest::Group& g : forest_->groups().subspan(forest_->unshared().size()))
-    if (!is_in_chains(g)) small_[g.node] = false;
-  for (std::size_t v = nodes.size(); v-- > 0;)
-    if (!small_[v] && nodes[v].parent >= 0) small_[nodes[v].parent] = false;
-}
-
-/// Calls `call` for each chain of a node's bundle: its small children and then its leaves, in order, as many as fit.
-template <class Call>
-inline void PrefixPacking::for_each_chain(int node, const Call& call) const {
-  const PrefixForest::Node& v = forest_->nodes()[node];
-  const int most              = cost_->queries_per_chain();
-  Chain chain                 = {};
-  for (int c = v.first_child; c < v.first_child + v.num_children; ++c) {
-    if (!small_[c]) continue;
-    const int queries = forest_->nodes()[c].num_queries;
-    if (chain.queries + queries > most) call(chain), chain = {};
-    if (chain.num_children == 0) chain.first_child = c;
-    chain.last_child = c + 1, ++chain.num_children;
-    chain.queries += queries, chain.entries += subtree_[c].entries, chain.tokens += subtree_[c].tokens;
-  }
-  for (const PrefixForest::Group& g : forest_->groups().subspan(v.first_group, v.num_groups)) {
-    if (!is_in_bundle(g)) continue;  // one group at most
-    for (int leaf = g.first_leaf, end = leaf + g.count; leaf < end; leaf += chain.num_leaves) {
-      if (chain.queries == most) call(chain), chain = {};
-      chain.first_leaf = leaf, chain.num_leaves = std::min(most - chain.queries, end - leaf);
-      chain.queries += chain.num_leaves, chain.entries += chain.num_leaves;
-    }
-  }
-  if (chain.queries > 0) call(chain);
-}
-
-inline double PrefixPacking::chain_us(double tokens, int entries) const {
-  return tokens * cost_->chain_pass() + cost_->chain_item() + (entries - 1) * cost_->chain_entry();
-}
-
-/// Sets bundle_ to that of a node. The subtrees of its small children must be known.
-inline void PrefixPacking::set_bundle(int node) {
-  bundle_                     = {};
-  const PrefixForest::Node& v = forest_->nodes()[node];
-  double own_tokens           = 0;  // of leaves in chains
-  for (const PrefixForest::Group& g : forest_->groups().subspan(v.first_group, v.num_groups))
-    if (is_in_bundle(g)) own_tokens = static_cast<double>(g.own_tokens);
-  for_each_chain(node, [&](const Chain& c) {
-    bundle_.queries += c.queries;
-    if (c.is_leaf()) {
-      const int tokens = pages_->seq_len(forest_->leaves()[c.first_leaf]) - v.last_page * pages_->page_size;
-      own_tokens -= tokens;
-      bundle_.us += tokens * cost_->pass(1) + cost_->item(1), bundle_.slope += cost_->pass(1);
-    } else {
-      bundle_.us += chain_us(c.tokens, c.is_node() ? c.entries : c.entries + 1), bundle_.slope += cost_->chain_pass();
-    }
-  });
-  bundle_.states = bundle_.queries * cost_->state();
-  bundle_.us += own_tokens * cost_->chain_pass() + bundle_.states;
-}
-
 /// Collects the branches of a node. The costs of its children and bundle_ must be known.
 template <bool chains>
 inline void PrefixPacking::gather(int node) {
   const PrefixForest::Node& v = forest_->nodes()[node];
   branches_.clear();
   for (int c = v.first_child; c < v.first_child + v.num_children; ++c)
-    if (!chains || !small_[c]) branches_.push_back({c, forest_->nodes()[c].num_queries, 1, us_[at(c)], 0, 0, 0, 0});
+    if (!chains || !chains_.is_small(c)) branches_.push_back({c, forest_->nodes()[c].num_queries, 1, us_[at(c)], 0, 0, 0, 0});
   for (int g = v.first_group; g < v.first_group + v.num_groups; ++g) {
     const PrefixForest::Group& group = forest_->groups()[g];
-    if (chains && is_in_bundle(group)) continue;
+    if (chains && chains_.is_in_bundle(group)) continue;
     branches_.push_back({~g, group.num_queries, group.count, group_us(group, 0, true),
                          group.count * cost_->pass(group.num_queries), group.count * group.num_queries * cost_->state(),
                          0, 0});
@@ -110,7 +49,7 @@ inline void PrefixPacking::set_costs_in_tile(int node) {
   double shared[max_nodes], extended[max_nodes] = {};
   for (int up = 0; up < max_nodes; ++up) shared[up] = weight[up] * pass + item;
   for (int c = v.first_child; c < v.first_child + v.num_children; ++c) {
-    if (chains && small_[c]) continue;
+    if (chains && chains_.is_small(c)) continue;
     const double *us = &us_[at(c)], begin = us[0] + forest_->nodes()[c].num_queries * cost_->state();
     for (int up = 0; up < max_nodes; ++up) extended[up] += us[up + 1], shared[up] += std::min(begin, us[up + 1]);
   }
@@ -123,7 +62,7 @@ inline void PrefixPacking::set_costs_in_tile(int node) {
   };
   for (int g = v.first_group; g < v.first_group + v.num_groups; ++g) {
     const PrefixForest::Group& group = forest_->groups()[g];
-    if (chains && is_in_bundle(group)) continue;
+    if (chains && chains_.is_in_bundle(group)) continue;
     add(group_us(group, 0, true), group.count * cost_->pass(group.num_queries),
         group.count * group.num_queries * cost_->state());
   }
@@ -337,10 +276,7 @@ void PrefixPacking::set_costs() {
     const double weight            = cost.weighted(tokens);
     path_[v]                       = node.parent < 0 ? weight : weight + path_[node.parent];
     first_read += cost.kept_in_cache(tokens);
-    if (chains && small_[v]) {
-      subtree_[v] = {weight, 1};
-      continue;
-    }
+    if (chains && chains_.is_small(v)) continue;
     double* weights = &weight_[at(v)];
     weights[0]      = weight;
     for (int up = 1; up < max_nodes; ++up)
@@ -349,21 +285,14 @@ void PrefixPacking::set_costs() {
   }
   for (const PrefixForest::Group& g : forest.groups().subspan(forest.unshared().size())) {
     plain += plain_group_us(g, path_[g.node]), first_read += static_cast<double>(g.own_tokens);
-    if (chains && small_[g.node])
-      subtree_[g.node].tokens += static_cast<double>(g.own_tokens), subtree_[g.node].entries += g.count;
-    else if (!chains || !is_in_bundle(g))
+    if (!chains || !(chains_.is_small(g.node) || chains_.is_in_bundle(g)))
       least_[g.node] = std::min(least_[g.node], g.num_queries);
   }
   for (int v = n - 1; v >= 0; --v) {
     const PrefixForest::Node& node = nodes[v];
-    if (chains && small_[v]) {
-      if (node.parent < 0 || !small_[node.parent]) continue;
-      Subtree& above = subtree_[node.parent];
-      above.tokens += subtree_[v].tokens, above.entries += subtree_[v].entries;
-      continue;
-    }
+    if (chains && chains_.is_small(v)) continue;
     if (chains) {
-      set_bundle(v);
+      bundle_ = chains_.bundle_of(v);
       if (bundle_.queries > 0) least_[v] = std::min(least_[v], bundle_.queries);
     }
     if (node.parent >= 0) least_[node.parent] = std::min(least_[node.parent], node.num_queries);
@@ -381,7 +310,7 @@ void PrefixPacking::set_costs() {
     for (int up = 0; up < max_nodes && up <= depth_[v]; ++up) us_[at(v) + up] = best(v, up);
   }
   for (int v = 0; v < forest.num_roots(); ++v)
-    packed += chains && small_[v] ? chain_us(subtree_[v].tokens, subtree_[v].entries) : us_[at(v)];
+    packed += chains && chains_.is_small(v) ? chains_.root_us(v) : us_[at(v)];
   plain_us_  = plain + first_read * cost.first_read();
   packed_us_ = packed + first_read * cost.first_read() + cost.list();
 }
@@ -392,101 +321,20 @@ void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, 
   const auto slots = at(static_cast<int>(nodes.size()));
   weight_.resize(slots), us_.resize(slots), path_.resize(nodes.size()), depth_.resize(nodes.size());
   least_.assign(nodes.size(), INT32_MAX), in_tile_.resize(nodes.size());
-  has_chains_ = cost.queries_per_chain() > 0;
-  if (!has_chains_) return set_costs<false>();
-  small_.resize(nodes.size()), subtree_.resize(nodes.size());
-  find_small_nodes();
-  set_costs<true>();
-}
-
-/// Adds entries of at most queries_per_entry() query tokens each. Their sequences are set when all query tokens are
-/// known.
-inline void PrefixPacking::add_entries(int first, int last, int query_begin, int queries, int state,
-                                       EntryList& list) const {
-  const int full = cost_->queries_per_entry();
-  for (int done = 0; done < queries; done += full)
-    list.entries.push_back({0, first, last, query_begin + done, std::min(full, queries - done), state});
-  list.max_queries = std::max(list.max_queries, std::min(full, queries));
-}
-
-/// Adds the entries and query tokens of leaves begin to end - 1 of a group. state: state of these entries.
-inline void PrefixPacking::add_leaves(const PrefixForest::Group& g, int begin, int end, int first, int state,
-                                      int& query, EntryList& list) const {
-  const int state_of_leaf = state > 0 ? state : -1, num_states = state > 0 ? state + 1 : 0;
-  for (int leaf = g.first_leaf + begin; leaf < g.first_leaf + end; ++leaf) {
-    const int b = forest_->leaves()[leaf], sequence = pages_->sequence(b), token = pages_->query_begin(b);
-    add_entries(first, -1, query, g.num_queries, state_of_leaf, list);
-    for (int i = 0; i < g.num_queries; ++i) {
-      list.queries[query++]           = {token + i, sequence, g.num_queries - i};
-      list.state_begin[token + i + 1] = num_states;
-    }
-  }
-}
-
-/// Adds the entry and the query token of a leaf in a chain. leaf: in PrefixForest::leaves().
-inline void PrefixPacking::add_chain_leaf(int leaf, int first, int state, int& query, EntryList& list) const {
-  const int b = forest_->leaves()[leaf], token = pages_->query_begin(b);
-  list.entries.push_back({0, first, -1, query, 1, state > 0 ? state : -1});
-  list.queries[query++]       = {token, pages_->sequence(b), 1};
-  list.state_begin[token + 1] = state > 0 ? state + 1 : 0;
-}
-
-/// Adds the entries of a small node and of all below it, each before those of its children and leaves, so that the
-/// query tokens of each are contiguous. first: first token of the node's own entry.
-inline void PrefixPacking::add_subtree(int node, int first, int state, int& query, EntryList& list) {
-  stack_.assign(1, node);
-  while (!stack_.empty()) {
-    const int index             = stack_.back();
-    const PrefixForest::Node& v = forest_->nodes()[index];
-    const int last              = v.last_page * pages_->page_size;
-    stack_.pop_back();
-    list.entries.push_back({0, index == node ? first : v.first_page * pages_->page_size, last, query, v.num_queries,
-                            state > 0 ? state : -1});
-    for (const PrefixForest::Group& g : forest_->groups().subspan(v.first_group, v.num_groups))
-      for (int leaf = g.first_leaf; leaf < g.first_leaf + g.count; ++leaf)
-        add_chain_leaf(leaf, last, state, query, list);
-    for (int c = v.first_child + v.num_children; c-- > v.first_child;) stack_.push_back(c);
-  }
-}
-
-/// Adds a chain behind token `end`. Its first entry begins at token `first`. It has no tokens if both are the same and
-/// the chain has no node that all of its query tokens share.
-inline void PrefixPacking::add_chain(const Chain& chain, int first, int end, int state, int& query, EntryList& list) {
-  const auto begin = list.entries.size();
-  if (!chain.is_node()) {
-    const bool reads = first < end;
-    list.entries.push_back({0, reads ? first : 0, reads ? end : 0, query, chain.queries, state > 0 ? state : -1});
-  }
-  for (int c = chain.first_child; c < chain.last_child; ++c)
-    if (small_[c]) add_subtree(c, chain.is_node() ? first : end, state, query, list);
-  for (int leaf = chain.first_leaf; leaf < chain.first_leaf + chain.num_leaves; ++leaf)
-    add_chain_leaf(leaf, end, state, query, list);
-  const int further         = static_cast<int>(list.entries.size() - begin) - 1;
-  list.entries[begin].chain = further;
-  for (int k = 1; k <= further; ++k) list.entries[begin + k].chain = -k;
-  list.max_queries = std::max(list.max_queries, chain.queries);
-}
-
-/// Adds the bundle of a node. first: first token of its chains.
-inline void PrefixPacking::add_chains(int node, int first, int state, int& query, EntryList& list) {
-  const int end = forest_->nodes()[node].last_page * pages_->page_size;
-  for_each_chain(node, [&](const Chain& chain) {
-    if (chain.is_leaf()) {
-      add_chain_leaf(chain.first_leaf, first, state, query, list);
-      list.max_queries = std::max(list.max_queries, 1);
-    } else {
-      add_chain(chain, first, end, state, query, list);
-    }
-  });
+  chains_.find(pages, forest, cost);
+  if (chains_.any())
+    set_costs<true>();
+  else
+    set_costs<false>();
 }
 
 /// Writes the entries of a node and of its leaves, and sets the positions of its children. Branches that begin new
 /// entries come first, so that the query tokens of the node's entry are contiguous.
-inline void PrefixPacking::visit(int node, EntryList& list) {
+inline void PrefixPacking::visit(int node, ListWriter& writer) {
   const Visit where           = visits_[node];
   const PrefixForest::Node& v = forest_->nodes()[node];
-  if (has_chains_) {
-    set_bundle(node);
+  if (chains_.any()) {
+    bundle_ = chains_.bundle_of(node);
     gather<true>(node);
   } else {
     gather<false>(node);
@@ -502,20 +350,20 @@ inline void PrefixPacking::visit(int node, EntryList& list) {
   for (const Branch& b : branches_) {
     if (b.begins == 0) continue;
     if (b.child == bundle) {
-      add_chains(node, last, where.state + 1, query, list);
+      writer.add_bundle(node, last, where.state + 1, query);
     } else if (b.child < 0) {
-      add_leaves(forest_->groups()[~b.child], 0, b.begins, last, where.state + 1, query, list);
+      writer.add_leaves(forest_->groups()[~b.child], 0, b.begins, last, where.state + 1, query);
     } else {
       visits_[b.child] = {0, query, where.state + 1, last};
       query += b.queries;
     }
   }
-  add_entries(first, last, where.query_begin, query - where.query_begin, where.state, list);
+  writer.add_entries(first, last, where.query_begin, query - where.query_begin, where.state);
   for (const Branch& b : branches_) {
     if (b.child == bundle) {
-      if (b.begins == 0) add_chains(node, first, where.state, query, list);
+      if (b.begins == 0) writer.add_bundle(node, first, where.state, query);
     } else if (b.child < 0) {
-      add_leaves(forest_->groups()[~b.child], b.begins, b.count, first, where.state, query, list);
+      writer.add_leaves(forest_->groups()[~b.child], b.begins, b.count, first, where.state, query);
     } else if (b.begins == 0) {
       visits_[b.child] = {where.ancestors + 1, query, where.state, first};
       query += b.queries;
@@ -524,22 +372,19 @@ inline void PrefixPacking::visit(int node, EntryList& list) {
 }
 
 void PrefixPacking::write(EntryList& list) {
-  list.clear();
-  list.queries.resize(static_cast<std::size_t>(pages_->query_tokens()));
-  list.state_begin.assign(static_cast<std::size_t>(pages_->query_tokens()) + 1, 0);
+  ListWriter writer(*pages_, *forest_, *cost_, chains_, list);
   const auto nodes = forest_->nodes();
   visits_.resize(nodes.size());
   int query = 0;
   for (int v = 0; v < forest_->num_roots(); ++v) visits_[v] = {0, query, 0, 0}, query += nodes[v].num_queries;
   for (int v = 0; v < static_cast<int>(nodes.size()); ++v) {
-    if (!has_chains_ || !small_[v])
-      visit(v, list);
+    if (!chains_.any() || !chains_.is_small(v))
+      visit(v, writer);
     else if (v < forest_->num_roots())
-      add_chain({v, v + 1, 1, 0, 0, nodes[v].num_queries, 0, 0}, 0, 0, 0, visits_[v].query_begin, list);
+      writer.add_small_root(v, visits_[v].query_begin);
   }
-  for (const PrefixForest::Group& g : forest_->unshared()) add_leaves(g, 0, g.count, 0, 0, query, list);
-  for (Entry& e : list.entries) e.sequence = list.queries[e.query_begin].sequence;
-  for (std::size_t t = 1; t < list.state_begin.size(); ++t) list.state_begin[t] += list.state_begin[t - 1];
+  for (const PrefixForest::Group& g : forest_->unshared()) writer.add_leaves(g, 0, g.count, 0, 0, query);
+  writer.finish();
 }
 
 }  // namespace pagoda::detail

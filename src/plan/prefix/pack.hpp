@@ -3,8 +3,10 @@
 
 #include <pagoda/entry.hpp>
 
+#include "src/plan/prefix/chains.hpp"
 #include "src/plan/prefix/cost.hpp"
 #include "src/plan/prefix/forest.hpp"
+#include "src/plan/prefix/list_writer.hpp"
 
 #include <cstdint>
 #include <vector>
@@ -18,12 +20,9 @@ namespace pagoda::detail {
 /// extend: their entries read the node's tokens themselves, which saves a partial state of each query token. If every
 /// branch extends to the root, the decode is a plain one.
 ///
-/// If kernels carry out chains (CostModel::queries_per_chain() > 0), a small node and all below it are always in one
-/// chain. A node is small if its query tokens fit a chain and each of its sequences has one query token and few tokens
-/// of its own (CostModel::chain_tokens()). The small children of another node, and its leaves of such sequences, are
-/// its bundle: they are put into as few chains as their order allows. The bundle is one branch of the node. Its chains
-/// all begin behind the node, or all extend: then their first entries read the node's tokens. A small root is a chain
-/// that writes the output.
+/// If kernels carry out chains (PrefixChains), a small node and all below it are always in one chain, and the bundle of
+/// another node is one of its branches. The chains of a bundle all begin behind the node, or all extend: then their
+/// first entries read the node's tokens. A small root is a chain that writes the output.
 ///
 /// A dynamic program from the leaves to the roots finds the cheapest choice. Its state is a node and the number of
 /// ancestors that an entry through it includes, fewer than max_nodes, so time is linear in the nodes times that bound.
@@ -60,37 +59,9 @@ class PrefixPacking {
     int ancestors, query_begin, state;
     int first;  ///< first token of its entry
   };
-  struct Subtree {  ///< a small node and all below it
-    double tokens;  ///< weighted; each is read once
-    int entries;
-  };
-  struct Chain {                                ///< part of a node's bundle
-    int first_child, last_child, num_children;  ///< its small children are those in first_child .. last_child - 1
-    int first_leaf, num_leaves;                 ///< in PrefixForest::leaves()
-    int queries, entries;                       ///< of both; entries: without a first entry for all of them
-    double tokens;                              ///< weighted tokens of the children's subtrees
-    /// A leaf alone is an entry without a chain.
-    bool is_leaf() const { return num_children == 0 && num_leaves == 1; }
-    /// The entry of a node alone has all query tokens of the chain.
-    bool is_node() const { return num_children == 1 && num_leaves == 0; }
-  };
-  struct Bundle {
-    int queries;
-    double us, slope, states;  ///< as Branch::begin_us, slope and states
-  };
   static std::size_t at(int node) { return static_cast<std::size_t>(node) * (max_nodes + 1); }
   double group_us(const PrefixForest::Group& g, double weight, bool states) const;
   double plain_group_us(const PrefixForest::Group& g, double weight) const;
-  void find_small_nodes();
-  /// Whether the sequences of a group may be in chains.
-  bool is_in_chains(const PrefixForest::Group& g) const {
-    return g.num_queries == 1 && g.own_tokens <= g.count * cost_->chain_tokens();
-  }
-  bool is_in_bundle(const PrefixForest::Group& g) const { return has_chains_ && is_in_chains(g); }
-  template <class Call>
-  void for_each_chain(int node, const Call& call) const;
-  void set_bundle(int node);
-  double chain_us(double tokens, int entries) const;
   template <bool chains>
   void gather(int node);
   template <bool chains>
@@ -108,14 +79,7 @@ class PrefixPacking {
   double try_subsets(double weight, double extended, int queries);
   double try_totals(double weight, double extended, int queries);
   double try_in_order(double weight, double extended, int queries);
-  void visit(int node, EntryList& list);
-  void add_leaves(const PrefixForest::Group& g, int begin, int end, int first, int state, int& query,
-                  EntryList& list) const;
-  void add_entries(int first, int last, int query_begin, int queries, int state, EntryList& list) const;
-  void add_chains(int node, int first, int state, int& query, EntryList& list);
-  void add_chain(const Chain& chain, int first, int end, int state, int& query, EntryList& list);
-  void add_subtree(int node, int first, int state, int& query, EntryList& list);
-  void add_chain_leaf(int leaf, int first, int state, int& query, EntryList& list) const;
+  void visit(int node, ListWriter& writer);
 
   const BatchPages* pages_    = nullptr;
   const PrefixForest* forest_ = nullptr;
@@ -127,15 +91,12 @@ class PrefixPacking {
   std::vector<int> depth_;     ///< number of ancestors
   std::vector<int> least_;     ///< fewest query tokens of a branch
   std::vector<char> in_tile_;  ///< whether entries of the node cost the same for every subset of its branches
-  bool has_chains_ = false;
-  std::vector<char> small_;       ///< whether a node is small, with chains
-  std::vector<Subtree> subtree_;  ///< of small nodes
-  Bundle bundle_ = {};            ///< of the node whose branches are gathered; without query tokens: none
+  PrefixChains chains_;
+  PrefixChains::Bundle bundle_ = {};  ///< of the node whose branches are gathered
   std::vector<Branch> branches_;
   std::vector<Branch*> open_;  ///< branches that a new entry makes cheaper
   std::vector<std::uint64_t> taken_;
   std::vector<Visit> visits_;
-  std::vector<int> stack_;  ///< small nodes that are still to be written
   double plain_us_ = 0, packed_us_ = 0;
 };
 

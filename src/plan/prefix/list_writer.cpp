@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/plan/prefix/list_writer.hpp"
+
+#include <algorithm>
+
+namespace pagoda::detail {
+
+ListWriter::ListWriter(const BatchPages& pages, const PrefixForest& forest, const CostModel& cost,
+                       const PrefixChains& chains, EntryList& list)
+    : pages_(pages), forest_(forest), cost_(cost), chains_(chains), list_(list) {
+  list.clear();
+  list.queries.resize(static_cast<std::size_t>(pages.query_tokens()));
+  list.state_begin.assign(static_cast<std::size_t>(pages.query_tokens()) + 1, 0);
+}
+
+void ListWriter::add_entries(int first, int last, int query_begin, int queries, int state) {
+  const int full = cost_.queries_per_entry();
+  for (int done = 0; done < queries; done += full)
+    list_.entries.push_back({0, first, last, query_begin + done, std::min(full, queries - done), state});
+  list_.max_queries = std::max(list_.max_queries, std::min(full, queries));
+}
+
+void ListWriter::add_leaves(const PrefixForest::Group& g, int begin, int end, int first, int state, int& query) {
+  const int state_of_leaf = state > 0 ? state : -1, num_states = state > 0 ? state + 1 : 0;
+  for (int leaf = g.first_leaf + begin; leaf < g.first_leaf + end; ++leaf) {
+    const int b = forest_.leaves()[leaf], sequence = pages_.sequence(b), token = pages_.query_begin(b);
+    add_entries(first, -1, query, g.num_queries, state_of_leaf);
+    for (int i = 0; i < g.num_queries; ++i) {
+      list_.queries[query++]           = {token + i, sequence, g.num_queries - i};
+      list_.state_begin[token + i + 1] = num_states;
+    }
+  }
+}
+
+/// Adds the entry and the query token of a leaf in a chain. leaf: in PrefixForest::leaves().
+inline void ListWriter::add_chain_leaf(int leaf, int first, int state, int& query) {
+  const int b = forest_.leaves()[leaf], token = pages_.query_begin(b);
+  list_.entries.push_back({0, first, -1, query, 1, state > 0 ? state : -1});
+  list_.queries[query++]       = {token, pages_.sequence(b), 1};
+  list_.state_begin[token + 1] = state > 0 ? state + 1 : 0;
+}
+
+/// Adds the entries of a small node and of all below it, each before those of its leaves and children, so that the
+/// query tokens of each are contiguous. Each level has fewer query tokens than the one above it, so few calls nest.
+void ListWriter::add_subtree(int node, int first, int state, int& query) {
+  const PrefixForest::Node& v = forest_.nodes()[node];
+  const int last              = v.last_page * pages_.page_size;
+  list_.entries.push_back({0, first, last, query, v.num_queries, state > 0 ? state : -1});
+  for (const PrefixForest::Group& g : forest_.groups().subspan(v.first_group, v.num_groups))
+    for (int leaf = g.first_leaf; leaf < g.first_leaf + g.count; ++leaf) add_chain_leaf(leaf, last, state, query);
+  for (int c = v.first_child; c < v.first_child + v.num_children; ++c) add_subtree(c, last, state, query);
+}
+
+/// Adds a chain behind token `end`. Its first entry has no tokens if first == end and the chain has no node that all of
+/// its query tokens share.
+void ListWriter::add_chain(const PrefixChains::Chain& chain, int first, int end, int state, int& query) {
+  const auto begin = list_.entries.size();
+  if (!chain.is_node()) {
+    const bool reads = first < end;
+    list_.entries.push_back({0, reads ? first : 0, reads ? end : 0, query, chain.queries, state > 0 ? state : -1});
+  }
+  for (int c = chain.first_child; c < chain.last_child; ++c)
+    if (chains_.is_small(c)) add_subtree(c, chain.is_node() ? first : end, state, query);
+  for (int leaf = chain.first_leaf; leaf < chain.first_leaf + chain.num_leaves; ++leaf)
+    add_chain_leaf(leaf, end, state, query);
+  const int further          = static_cast<int>(list_.entries.size() - begin) - 1;
+  list_.entries[begin].chain = further;
+  for (int k = 1; k <= further; ++k) list_.entries[begin + k].chain = -k;
+  list_.max_queries = std::max(list_.max_queries, chain.queries);
+}
+
+void ListWriter::add_bundle(int node, int first, int state, int& query) {
+  const int end = forest_.nodes()[node].last_page * pages_.page_size;
+  chains_.for_each_chain(node, [&](const PrefixChains::Chain& chain) {
+    if (chain.is_leaf()) {
+      add_chain_leaf(chain.first_leaf, first, state, query);
+      list_.max_queries = std::max(list_.max_queries, 1);
+    } else {
+      add_chain(chain, first, end, state, query);
+    }
+  });
+}
+
+void ListWriter::add_small_root(int node, int query) {
+  add_chain({node, node + 1, 1, 0, 0, forest_.nodes()[node].num_queries, 0, 0}, 0, 0, 0, query);
+}
+
+void ListWriter::finish() {
+  for (Entry& e : list_.entries) e.sequence = list_.queries[e.query_begin].sequence;
+  for (std::size_t t = 1; t < list_.state_begin.size(); ++t) list_.state_begin[t] += list_.state_begin[t - 1];
+}
+
+}  // namespace pagoda::detail
