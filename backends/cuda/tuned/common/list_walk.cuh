@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/tuned/common/lanes.cuh"
 #include "backends/cuda/tuned/common/list_entries.cuh"
 #include "backends/cuda/tuned/common/list_work.hpp"
 
@@ -97,12 +98,7 @@ struct UnitsWindow {
     }
 #pragma unroll
     for (int r = 0; r < Roles::count; ++r) {
-      before[r] = units[r];
-#pragma unroll
-      for (int d = 1; d < 32; d *= 2) {
-        const int other = __shfl_up_sync(~0u, before[r], d);
-        if (lane >= d) before[r] += other;
-      }
+      before[r] = inclusive_sum(units[r], lane);
       if (lane == 31) sums[warp * Roles::count + r] = before[r];
     }
     __syncthreads();
@@ -274,13 +270,7 @@ class ChainEntries {
     const int run  = e.query_begin - query_begin_;
     sequence_ = e.sequence, first_ = e.first, run_ = run | (run + e.num_queries) << 16;
     tokens_   = any ? max(end_of(args, e) - e.first, 0) : 0;
-    half_end_ = Work::chain_halves(tokens_);
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(~0u, half_end_, d);
-      if (lane >= d) half_end_ += other;
-    }
-    half_end_ += end_;
+    half_end_ = end_ + inclusive_sum(Work::chain_halves(tokens_), lane);
     end_ = __shfl_sync(~0u, half_end_, 31), next_ += 32;
   }
 

@@ -3,6 +3,7 @@
 
 #include "backends/cuda/ptx.cuh"
 #include "backends/cuda/tuned/common/args.hpp"
+#include "backends/cuda/tuned/common/lanes.cuh"
 #include "backends/cuda/tuned/common/work_division.hpp"
 #include "src/kernel/entry.hpp"
 #include "src/plan/team_count.hpp"
@@ -123,12 +124,7 @@ struct BatchHeadPlace {
     const int heads = args.num_kv_heads.value;
     for (int first = 0, before = 0;; first += 32) {  // before: work of earlier sequences
       const int mine = first + lane < args.batch ? work_of(entry_of(args, first + lane).tokens) * heads : 0;
-      int sum        = mine;
-#pragma unroll
-      for (int d = 1; d < 32; d *= 2) {
-        const int other = __shfl_up_sync(~0u, sum, d);
-        if (lane >= d) sum += other;
-      }
+      const int sum  = inclusive_sum(mine, lane);
       const unsigned beyond = __ballot_sync(~0u, before + sum > unit);
       if (beyond != 0) {
         const int which = __ffs(beyond) - 1, count = __shfl_sync(~0u, mine, which), work = count / heads;

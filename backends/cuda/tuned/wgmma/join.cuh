@@ -51,11 +51,11 @@ struct JoinSlice {
     begin = (block - join.first_block) * size, end = min(count, begin + size);
   }
 };
-/// Where 16 x 16 block `index` of a split lies. The batch head begins in the share of its first block, which stores it
-/// in its second place.
+/// Where 16 x 16 block `index` of a split lies. block: the one that stores the split. The batch head begins in the share
+/// of its first block, which stores it in its second place.
 template <int BlocksPerHead>
-PAGODA_DEVICE float4* block16_of_split(const auto& args, const PendingJoin& join, int split, int index) {
-  return partials_of<BlocksPerHead>(args, join.first_block + split, split == 0) + index * block16_quads;
+PAGODA_DEVICE float4* block16_of_split(const auto& args, int block, int split, int index) {
+  return partials_of<BlocksPerHead>(args, block, split == 0) + index * block16_quads;
 }
 
 /// Adds to x a 16 x 16 block of splits first_split, first_split + step and so on, two at once. place(p): where the
@@ -114,7 +114,8 @@ PAGODA_DEVICE void join_slice(const auto& args, const PendingJoin& join, bool pa
     if (index < end) {
       const int of_pair = pairs ? index / (paired_dims / 16) % 2 : 0;
       const auto place  = [&](int p) {
-        return block16_of_split<BlocksPerHead>(args, join, pairs ? 2 * p + of_pair : p, index);
+        const int split = pairs ? 2 * p + of_pair : p;
+        return block16_of_split<BlocksPerHead>(args, join.first_block + split, split, index);
       };
       join_block16(place, helper, num_splits, helpers, lane, x);
     }

@@ -17,10 +17,8 @@ PAGODA_DEVICE void join_list_slice(const ListArgs& args, const PendingJoin& join
   const int owner = static_cast<int>(blockIdx.x) / heads, head = static_cast<int>(blockIdx.x) - owner * heads;
   const auto [begin, end] = JoinSlice(join, num_rows, block16s_per_16_rows(D), owner);
   const Outputs& to       = list_outputs(args, (rows[0] & Assignment::to_states) != 0);
-  // The batch head begins in the share of its first owner, which stores it in its second place.
-  const auto place = [&](int s, int index) {
-    const int block = (join.first_block + s) * heads + head;
-    return partials_of<1>(args, block, s == 0) + index * block16_quads;
+  const auto place        = [&](int s, int index) {
+    return block16_of_split<1>(args, (join.first_block + s) * heads + head, s, index);
   };
   Block16 sum;
   int index = begin + warp, split = 0;  // of the next split to load
