@@ -3,29 +3,12 @@
 
 #include "backends/cuda/tuned/warp/list_kernel.cuh"
 #include "backends/cuda/tuned/wgmma/grouped/list_kernel.cuh"
-#include "backends/cuda/tuned/wgmma/grouped/mixed_args.hpp"
-#include "backends/cuda/tuned/wgmma/grouped/mixed_tuning.hpp"
+#include "backends/cuda/tuned/wgmma/grouped/mixed_roles.cuh"
 
 /// Decode attention for a list whose entries have many query rows or few. Blocks have one of two roles: that of a block
 /// of the kernel for lists (list_kernel.cuh), or that of some warps of the kernel for few rows (warp/list_kernel.cuh).
 /// Each role has its share of the blocks, so that both parts of the list are carried out at the same time.
 namespace pagoda::tuned::wgmma::grouped {
-
-/// Role 0 has entries of many rows, role 1 those of few.
-struct MixedRoles {
-  static constexpr int count = 2;
-  const MixedArgs& args;
-
-  PAGODA_DEVICE int units_of(const ListArgs& list, const Entry& e, int end) const {
-    const int heads      = heads_of(list, e);
-    const EntryView view = view_of(list, e, end);
-    return takes(args.few, e) ? -heads * work_of<warp::ListWork>(list, view).units
-                              : heads * work_of<HeadWork>(list, view).units;
-  }
-  PAGODA_DEVICE int chain_units_of(const ListArgs& list, const Entry& e, int end) const {
-    return heads_of(list, e) * HeadWork::chain_units(view_of(list, e, end).tokens);
-  }
-};
 
 /// Stages: of the ring of a warp that carries out entries of few rows.
 template <Type T, int D, int Stages>
