@@ -59,6 +59,18 @@ PAGODA_DEVICE void mma_s8(int (&d)[4], std::uint32_t a0, std::uint32_t a1, std::
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/// Waits until `Threads` threads of the block have arrived at barrier `Barrier`. All of them must execute the same
+/// instruction.
+template <int Barrier, int Threads>
+PAGODA_DEVICE void sync_threads() {
+  asm volatile("bar.sync %0, %1;" ::"n"(Barrier), "n"(Threads) : "memory");
+}
+/// The same where warps arrive from different places in the code.
+template <int Barrier, int Threads>
+PAGODA_DEVICE void sync_threads_from_anywhere() {
+  asm volatile("barrier.sync %0, %1;" ::"n"(Barrier), "n"(Threads) : "memory");
+}
+
 /// Transposes an 8 x 8 matrix of 16-bit elements. Lane i holds element (i / 4, 2 (i % 4)) and the one to its right.
 PAGODA_DEVICE std::uint32_t transpose(std::uint32_t word) {
   std::uint32_t x;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/tuned/list_scene.hpp"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
+#include <pagoda/types.hpp>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -18,17 +17,19 @@ namespace {
 constexpr std::uint32_t untouched = 0x41414141u;  // every word of the results before a decode
 
 float convert(Type type, std::uint16_t bits) {
-  if (type == Type::bf16) {
-    const std::uint32_t word = std::uint32_t(bits) << 16;
-    float x;
-    std::memcpy(&x, &word, sizeof x);
-    return x;
+  const auto byte = static_cast<std::uint8_t>(bits);
+  switch (type) {
+    case Type::int8:
+      return static_cast<float>(static_cast<std::int8_t>(byte));
+    case Type::fp8_e4m3:
+      return std::bit_cast<fp8_e4m3_t>(byte);
+    case Type::fp8_e5m2:
+      return std::bit_cast<fp8_e5m2_t>(byte);
+    case Type::bf16:
+      return std::bit_cast<bfloat16_t>(bits);
+    default:
+      return std::bit_cast<half_t>(bits);
   }
-  if (type == Type::int8) return static_cast<float>(static_cast<std::int8_t>(bits));
-  if (is_quantized(type))
-    return __half2float(__half(__nv_cvt_fp8_to_halfraw(static_cast<__nv_fp8_storage_t>(bits),
-                                                       type == Type::fp8_e4m3 ? __NV_E4M3 : __NV_E5M2)));
-  return __half2float(__half(__half_raw{bits}));
 }
 /// The same from a table: the reference converts most of the time.
 float to_float(Type type, std::uint16_t bits) {
@@ -42,17 +43,30 @@ float to_float(Type type, std::uint16_t bits) {
   return tables[static_cast<std::size_t>(type)][bits];
 }
 std::uint16_t to_bits(Type type, float x) {
-  std::uint16_t bits;
-  if (type == Type::int8) {
-    bits = static_cast<std::uint8_t>(static_cast<std::int8_t>(std::clamp(std::nearbyint(x), -128.0f, 127.0f)));
-  } else if (is_quantized(type)) {
-    bits = __nv_cvt_float_to_fp8(x, __NV_NOSAT, type == Type::fp8_e4m3 ? __NV_E4M3 : __NV_E5M2);
-  } else if (type == Type::bf16) {
-    bits = static_cast<__nv_bfloat16_raw>(__float2bfloat16(x)).x;
-  } else {
-    bits = static_cast<__half_raw>(__float2half(x)).x;
+  if (!std::isfinite(x)) {  // conversions to 8 bits saturate
+    if (type == Type::fp8_e4m3) return 0x7f;
+    if (type == Type::fp8_e5m2) return half_t(x).bits >> 8;
   }
-  return bits;
+  switch (type) {
+    case Type::int8:
+      return static_cast<std::uint8_t>(static_cast<std::int8_t>(std::clamp(std::nearbyint(x), -128.0f, 127.0f)));
+    case Type::fp8_e4m3:
+      return fp8_e4m3_t(x).bits;
+    case Type::fp8_e5m2:
+      return fp8_e5m2_t(x).bits;
+    case Type::bf16:
+      return bfloat16_t(x).bits;
+    default:
+      return half_t(x).bits;
+  }
+}
+
+CUstream_st* stream() {
+#if defined(KOKKOS_ENABLE_CUDA)
+  return Kokkos::Cuda().cuda_stream();
+#else
+  return nullptr;
+#endif
 }
 
 template <class T>
@@ -138,7 +152,7 @@ ListScene::ListScene(const ListCase& c) : case_(c), random_(c.seed), lengths_(c.
   const Problem p = problem();
   workspace_      = OnDevice<char>(Kokkos::ViewAllocateWithoutInitializing("workspace"),
                                    std::max<std::size_t>(workspace_bytes(p, Device::current()), 1));
-  prepare(p, Device::current(), workspace_.data(), Kokkos::Cuda().cuda_stream());
+  prepare(p, Device::current(), workspace_.data(), stream());
   Kokkos::fence("the workspace is set up");
 }
 
@@ -347,7 +361,7 @@ bool ListScene::decode() {
   const Problem p     = problem();
   const Device device = Device::current();
   if (why_not(p, device)) return false;
-  const bool launched = tuned::decode(p, device, workspace_.data(), Kokkos::Cuda().cuda_stream());
+  const bool launched = tuned::decode(p, device, workspace_.data(), stream());
   Kokkos::fence("the list is decoded");
   return launched;
 }

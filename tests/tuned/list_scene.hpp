@@ -13,8 +13,12 @@
 #include <string>
 #include <vector>
 
-/// Random lists of entries for the hand-tuned kernels, without a plan, and a float64 reference.
+/// Random lists of entries for the hand-tuned kernels, without a plan, and a float64 reference. In a build without
+/// CUDA, simt/ runs the kernels on the host.
 namespace pagoda::tuned {
+
+inline constexpr bool on_gpu =
+    !Kokkos::SpaceAccessibility<Kokkos::HostSpace, Kokkos::DefaultExecutionSpace::memory_space>::accessible;
 
 enum class Place { paged, csr, contiguous };
 enum class Scales { none, one, of_heads };  ///< of keys and values of 8 bits
@@ -47,7 +51,7 @@ const char* name_of(Type type);
 std::string describe(const ListCase& c);
 
 template <class T>
-using OnDevice = Kokkos::View<T*, Kokkos::CudaSpace>;
+using OnDevice = Kokkos::View<T*, Kokkos::DefaultExecutionSpace::memory_space>;
 
 /// A list, a cache and queries on the device, and what the list's results must be.
 class ListScene {

@@ -104,14 +104,14 @@ template <class Work, class Args>
 void walk_share(const Args& args, const ListStart& start, int lane, std::vector<Part>& parts) {
   ListWalk<Work> walk(args, start, lane);
   ListSegment s;
-  std::vector<Half> halves[32];
   while (walk.next(args, lane, s)) {
-    static std::vector<Half> of_segment;  // of the warp that runs: lanes add to it
-    if (lane == 0) of_segment.clear();
+    static std::map<unsigned, std::vector<Half>> of_segments;  // by warp: its lanes add to it
+    const unsigned warp = blockIdx.x << 16 | threadIdx.x / 32;
+    if (lane == 0) of_segments[warp].clear();
     __syncwarp();
-    if (s.chain > 0) find_halves(args, s, lane, of_segment);
+    if (s.chain > 0) find_halves(args, s, lane, of_segments[warp]);
     __syncwarp();
-    if (lane == 0) parts.push_back({start.owner, s, of_segment});
+    if (lane == 0) parts.push_back({start.owner, s, of_segments[warp]});
     __syncwarp();
   }
 }
@@ -194,15 +194,13 @@ void walk_list(std::mt19937& random, bool chains) {
   list.set_args(args, kv_heads, group, most, chains);
   const int all = Workers > 1 ? blocks : blocks * heads_of_block;  // a multiple, as of a launch
   std::vector<Part> parts;
-  for (int b = 0; b < all; ++b) {
-    std::vector<int> memory(Capacity + start_memory(Threads, Workers), -1);
-    simt::Block(b, all, Threads).run([&] {
-      const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-      const ListStart start = find_start<Work, Threads, Capacity, Workers>(
-          args, memory.data(), 2 * Work::tile_units + 4, heads_of_block, std::min(warp, Workers - 1));
-      if (warp < Workers) walk_share<Work>(args, start, lane, parts);
-    });
-  }
+  std::vector<std::vector<int>> memory(all, std::vector<int>(Capacity + start_memory(Threads, Workers), -1));
+  simt::Grid(all, Threads).run([&] {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const ListStart start = find_start<Work, Threads, Capacity, Workers>(
+        args, memory[blockIdx.x].data(), 2 * Work::tile_units + 4, heads_of_block, std::min(warp, Workers - 1));
+    if (warp < Workers) walk_share<Work>(args, start, lane, parts);
+  });
   expect_all<Work>(list, kv_heads, group, sorted(parts), [](const Entry&) { return true; });
 }
 
@@ -240,23 +238,21 @@ TEST(ListWalk, TwoRoles) {
     args.few.max_queries = 8 / group, args.many.min_queries = args.few.max_queries + 1;
     args.many.heads_at_once = 1 << below(3), args.few.heads_at_once = 4;
     std::vector<Part> parts_of_many, parts_of_few;
-    for (int b = 0; b < blocks; ++b) {
-      std::vector<int> memory(capacity + start_memory(threads, few_warps, 2), -1);
-      simt::Block(b, blocks, threads).run([&] {
-        const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-        ListScan<wgmma::grouped::MixedRoles, wgmma::ListArgs, threads, capacity> scan({args}, args.many, memory.data());
-        const int many = wgmma::grouped::blocks_of_many(blocks, args.many.heads_at_once, scan.total(0), scan.total(1));
-        if (b < many) {
-          const ListStart start =
-              scan.find<0>({0, many, 1, args.many.heads_at_once, wgmma::grouped::min_block_units}, 0);
-          if (warp == 0) walk_share<HeadWork>(args.many, start, lane, parts_of_many);
-        } else {
-          const ListStart start =
-              scan.find<1>({many, blocks - many, few_warps, args.few.heads_at_once, warp::min_share_units}, warp);
-          walk_share<warp::ListWork>(args.few, start, lane, parts_of_few);
-        }
-      });
-    }
+    std::vector<std::vector<int>> memory(blocks, std::vector<int>(capacity + start_memory(threads, few_warps, 2), -1));
+    simt::Grid(blocks, threads).run([&] {
+      const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+      ListScan<wgmma::grouped::MixedRoles, wgmma::ListArgs, threads, capacity> scan({args}, args.many,
+                                                                                    memory[blockIdx.x].data());
+      const int many = wgmma::grouped::blocks_of_many(blocks, args.many.heads_at_once, scan.total(0), scan.total(1));
+      if (static_cast<int>(blockIdx.x) < many) {
+        const ListStart start = scan.find<0>({0, many, 1, args.many.heads_at_once, wgmma::grouped::min_block_units}, 0);
+        if (warp == 0) walk_share<HeadWork>(args.many, start, lane, parts_of_many);
+      } else {
+        const ListStart start =
+            scan.find<1>({many, blocks - many, few_warps, args.few.heads_at_once, warp::min_share_units}, warp);
+        walk_share<warp::ListWork>(args.few, start, lane, parts_of_few);
+      }
+    });
     expect_all<HeadWork>(list, kv_heads, group, sorted(parts_of_many),
                          [&](const Entry& e) { return e.chain > 0 ? chains : e.num_queries >= args.many.min_queries; });
     expect_all<warp::ListWork>(list, kv_heads, group, sorted(parts_of_few),

@@ -2,115 +2,196 @@
 #pragma once
 
 #include <ucontext.h>
+#include <vector_types.h>
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <csetjmp>
 #include <cstdint>
+#include <cstring>
+#include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <random>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
-/// Runs device code of the hand-tuned kernels on a host, for tests without a GPU. The threads of a block are fibers of
-/// one host thread: each runs until it waits for others of its warp or its block. Only what the tested code needs is
-/// here; the shadow of backends/cuda/ptx.cuh beside this header includes it.
+/// Runs device code of the hand-tuned kernels on a host, for tests without a GPU. The threads of a grid are fibers of
+/// one host thread: each runs until it waits for others. Asynchronous copies end some time after they have started, and
+/// products of warpgroups when they are waited for, so a missing wait changes results. Missing fences do not. There is
+/// only what the tested code needs. The header files beside this one take the places of CUDA's and of
+/// backends/cuda/ptx.cuh and wgmma.cuh.
 namespace pagoda::simt {
 
-class Block;
-inline Block* running = nullptr;  ///< the block that runs
+class Grid;
+inline Grid* running = nullptr;
 
-/// Where a number of threads wait for each other.
+/// Where threads wait for each other.
 class Meeting {
  public:
-  explicit Meeting(int members) : members_(members) {}
-  void wait();
+  void arrive(int members) {
+    if (++arrived_ >= members) arrived_ = 0, ++round_;
+  }
+  void wait(int members);
   unsigned round() const { return round_; }
 
  private:
-  int members_, arrived_ = 0;
+  int arrived_    = 0;
   unsigned round_ = 0;
 };
 
-/// What the lanes of a warp exchange. Values of two exchanges are kept, since a lane may be one ahead.
+/// What the lanes of a warp exchange. Words of two exchanges are kept, since a lane may be one ahead.
 struct Warp {
-  Meeting meeting{32};
-  std::array<std::array<int, 32>, 2> values{};
+  using Words = std::array<std::uint32_t, 32>;
+  Meeting meeting;
+  std::array<Words, 2> words{};
+  /// Of a matrix product: the lanes' words of both operands, and the products of 16 rows.
+  std::array<std::array<std::uint32_t, 4>, 32> a{}, b{};
+  float products[16][128]{};
 
-  /// Returns the values of all lanes.
-  const std::array<int, 32>& exchange(int lane, int x) {
-    auto& of_round = values[meeting.round() & 1];
-    of_round[lane] = x;
-    meeting.wait();
+  void wait() { meeting.wait(32); }
+  /// Returns the words of all lanes.
+  const Words& exchange(int lane, std::uint32_t word) {
+    Words& of_round                          = words[meeting.round() & 1];
+    of_round[static_cast<std::size_t>(lane)] = word;
+    wait();
     return of_round;
   }
 };
 
 struct Index {
-  unsigned x = 0;
+  unsigned x = 0, y = 0, z = 0;
 };
 
 }  // namespace pagoda::simt
 
-inline pagoda::simt::Index threadIdx, blockIdx, gridDim;  // NOLINT: CUDA's names
+// Names of CUDA.
+inline pagoda::simt::Index threadIdx, blockIdx, gridDim;
+#define __global__
+#define __shared__
+#define __align__(n) __attribute__((aligned(n)))
+#define __grid_constant__
+#define __launch_bounds__(...)
 
 namespace pagoda::simt {
 
-/// A block of threads.
-class Block {
+/// A launch: `blocks` blocks of `threads` threads, whose shared memory is at `shared`.
+class Grid {
  public:
-  Block(int index, int blocks, int threads) : index_(index), blocks_(blocks), fibers_(threads), meeting_(threads) {
-    warps_.resize(static_cast<std::size_t>(threads / 32));
-  }
-  Block(const Block&)            = delete;
-  Block& operator=(const Block&) = delete;
-
-  /// Runs `body` in every thread. Throws if threads wait for others that have ended.
-  void run(const std::function<void()>& body) {
-    body_      = &body;
-    running    = this;
-    blockIdx.x = static_cast<unsigned>(index_), gridDim.x = static_cast<unsigned>(blocks_);
-    for (Fiber& f : fibers_) {
-      getcontext(&f.context);
-      f.stack                    = std::make_unique<char[]>(stack_bytes);
-      f.context.uc_stack.ss_sp   = f.stack.get();
-      f.context.uc_stack.ss_size = stack_bytes;
-      f.state                    = State::made;
-      makecontext(&f.context, &Block::start, 0);
+  Grid(int blocks, int threads, char* shared = nullptr, std::size_t shared_bytes = 0)
+      : threads_(static_cast<std::size_t>(threads)), blocks_(static_cast<std::size_t>(blocks)), shared_(shared) {
+    for (Block& b : blocks_) {
+      b.fibers = std::vector<Fiber>(threads_);
+      b.warps.resize(threads_ / 32);
+      b.shared.assign(shared_bytes, '\x7f');  // anything may be there
     }
-    for (std::size_t left = fibers_.size(); left > 0;) {
-      progress_ = false;
-      for (current_ = 0; current_ < fibers_.size(); ++current_) {
-        if (fibers_[current_].state == State::ended) continue;
-        threadIdx.x = static_cast<unsigned>(current_);
-        resume(fibers_[current_]);
-        if (fibers_[current_].state == State::ended) --left, progress_ = true;
+  }
+  Grid(const Grid&)            = delete;
+  Grid& operator=(const Grid&) = delete;
+
+  /// Runs `body` in every thread. Throws if all threads wait.
+  void run(const std::function<void()>& body) {
+    body_     = &body;
+    running   = this;
+    gridDim.x = static_cast<unsigned>(blocks_.size());
+    for (std::size_t left = blocks_.size(); left > 0;) {
+      bool any = false;
+      for (block_ = 0; block_ < blocks_.size(); ++block_) {
+        if (block().left == 0 && block().begun) continue;
+        any |= run_block();
+        if (block().left == 0) --left;
+        if (error_) std::rethrow_exception(error_);
       }
-      if (!progress_) throw std::logic_error("threads of a block wait for others that do not come");
+      if (!any) throw std::logic_error("all threads wait");
     }
     running = nullptr;
   }
-  Warp& warp() { return warps_[current_ / 32]; }
-  int lane() const { return static_cast<int>(current_ % 32); }
-  Meeting& meeting() { return meeting_; }
+
+  Warp& warp() { return block().warps[thread_ / 32]; }
+  int lane() const { return static_cast<int>(thread_ % 32); }
+  int threads() const { return static_cast<int>(threads_); }
+  /// A barrier of the block. Number 0 is that of __syncthreads.
+  Meeting& barrier(int number) { return block().barriers[static_cast<std::size_t>(number)]; }
+  bool& any() { return block().any; }
+  /// `bytes` bytes of the block's shared memory.
+  char* shared(std::size_t at, std::size_t bytes) {
+    if (at + bytes > block().shared.size()) throw std::out_of_range("shared memory");
+    return shared_ + at;
+  }
+  /// Adds an asynchronous copy of the block. Copies end in the order in which they start.
+  void add_copy(std::function<void()> copy) { block().copies.push_back(std::move(copy)); }
+  void end_copies() {
+    for (auto& copies = block().copies; !copies.empty(); copies.pop_front()) copies.front()();
+  }
+  /// Asynchronous products of the thread.
+  std::vector<std::function<void()>>& products() { return block().fibers[thread_].products; }
+  std::ptrdiff_t shared_offset(const void* p) const { return static_cast<const char*>(p) - shared_; }
   void made_progress() { progress_ = true; }
   /// Lets other threads run.
   void yield() {
-    if (_setjmp(fibers_[current_].where) == 0) _longjmp(scheduler_, 1);
+    if (_setjmp(block().fibers[thread_].where) == 0) _longjmp(scheduler_, 1);
   }
-  bool any = false;  ///< of __syncthreads_or
 
  private:
   static constexpr std::size_t stack_bytes = 64 * 1024;
+  static constexpr int rounds_at_once      = 64;  ///< of a block's threads, before other blocks run
   enum class State { made, begun, ended };
   /// A context starts on a stack of its own. From then on setjmp and longjmp, which make no system calls, switch.
   struct Fiber {
     ucontext_t context;
     std::jmp_buf where;
     std::unique_ptr<char[]> stack;
+    std::vector<std::function<void()>> products;
     State state = State::made;
   };
+  struct Block {
+    std::vector<Fiber> fibers;
+    std::vector<Warp> warps;
+    std::array<Meeting, 16> barriers;
+    std::deque<std::function<void()>> copies;
+    std::vector<char> shared;  ///< while other blocks run
+    std::size_t left = 0;      ///< threads that have not ended
+    bool begun = false, any = false;
+  };
+  Block& block() { return blocks_[block_]; }
+
+  void begin() {
+    for (Fiber& f : block().fibers) {
+      f.stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
+      getcontext(&f.context);
+      f.context.uc_stack.ss_sp   = f.stack.get();
+      f.context.uc_stack.ss_size = stack_bytes;
+      makecontext(&f.context, &Grid::start, 0);
+    }
+    block().begun = true, block().left = threads_;
+  }
+  /// Lets the threads of a block run for a while. Returns whether any made progress.
+  bool run_block() {
+    if (!block().begun) begin();
+    blockIdx.x = static_cast<unsigned>(block_);
+    if (shared_) std::ranges::copy(block().shared, shared_);
+    bool any  = false;
+    progress_ = true;
+    for (int round = 0; round < rounds_at_once && progress_ && block().left > 0; ++round) {
+      progress_ = false;
+      for (thread_ = 0; thread_ < threads_; ++thread_) {
+        Fiber& f = block().fibers[thread_];
+        if (f.state == State::ended) continue;
+        threadIdx.x = static_cast<unsigned>(thread_);
+        resume(f);
+        if (f.state == State::ended) --block().left, progress_ = true;
+      }
+      any |= progress_;
+      // A copy takes a few rounds of the threads, or as long as they wait for it.
+      for (auto& copies = block().copies; !copies.empty() && (!progress_ || random_() % 4 == 0); copies.pop_front())
+        copies.front()(), any = progress_ = true;
+    }
+    if (shared_) std::copy_n(shared_, block().shared.size(), block().shared.begin());
+    return any;
+  }
   [[gnu::noinline]] void resume(Fiber& f) {
     if (_setjmp(scheduler_) != 0) return;
     if (f.state != State::made) _longjmp(f.where, 1);
@@ -118,71 +199,94 @@ class Block {
     setcontext(&f.context);
   }
   static void start() {
-    Block* const block = running;
-    (*block->body_)();
-    block->fibers_[block->current_].state = State::ended;
-    _longjmp(block->scheduler_, 1);
+    Grid* const grid = running;
+    try {
+      (*grid->body_)();
+    } catch (...) {
+      grid->error_ = std::current_exception();
+    }
+    grid->block().fibers[grid->thread_].state = State::ended;
+    _longjmp(grid->scheduler_, 1);
   }
 
-  int index_, blocks_;
-  std::vector<Fiber> fibers_;
-  std::vector<Warp> warps_;
-  Meeting meeting_;
+  std::size_t threads_;
+  std::vector<Block> blocks_;
+  char* shared_;
   std::jmp_buf scheduler_{};
-  std::size_t current_               = 0;
-  bool progress_                     = false;
+  std::size_t block_ = 0, thread_ = 0;
+  bool progress_ = false;
+  std::minstd_rand random_;  ///< always the same numbers
   const std::function<void()>* body_ = nullptr;
+  std::exception_ptr error_;  ///< that a thread has thrown
 };
 
-inline void Meeting::wait() {
+inline void Meeting::wait(int members) {
   const unsigned mine = round_;
   running->made_progress();
-  if (++arrived_ == members_) {
-    arrived_ = 0, ++round_;
-    return;
-  }
+  arrive(members);
   while (round_ == mine) running->yield();
 }
 
 }  // namespace pagoda::simt
 
-// CUDA's functions. All lanes of a warp take part.
+// Functions of CUDA. All lanes of a warp take part.
 
-inline void __syncwarp() { pagoda::simt::running->warp().meeting.wait(); }
-inline void __syncthreads() { pagoda::simt::running->meeting().wait(); }
+inline void __syncwarp() { pagoda::simt::running->warp().wait(); }
+inline void __syncthreads() { pagoda::simt::running->barrier(0).wait(pagoda::simt::running->threads()); }
 inline int __syncthreads_or(int x) {
-  auto& block = *pagoda::simt::running;
-  block.meeting().wait();
-  block.any = false;
-  block.meeting().wait();
-  block.any |= x != 0;
-  block.meeting().wait();
-  return block.any;
+  auto& grid = *pagoda::simt::running;
+  __syncthreads();
+  grid.any() = false;
+  __syncthreads();
+  grid.any() |= x != 0;
+  __syncthreads();
+  return grid.any();
 }
-inline int __shfl_sync(unsigned, int x, int lane) {
-  auto& block = *pagoda::simt::running;
-  return block.warp().exchange(block.lane(), x)[lane & 31];
+template <class T>
+T __shfl_sync(unsigned mask, T x, int lane) {
+  if constexpr (sizeof(T) == 8) {
+    const auto word = std::bit_cast<std::array<std::uint32_t, 2>>(x);
+    return std::bit_cast<T>(std::array{__shfl_sync(mask, word[0], lane), __shfl_sync(mask, word[1], lane)});
+  } else {
+    auto& grid        = *pagoda::simt::running;
+    const auto& words = grid.warp().exchange(grid.lane(), std::bit_cast<std::uint32_t>(x));
+    return std::bit_cast<T>(words[static_cast<std::size_t>(lane & 31)]);
+  }
 }
-inline int __shfl_up_sync(unsigned, int x, int by) {
-  auto& block    = *pagoda::simt::running;
-  const int lane = block.lane();
-  return block.warp().exchange(lane, x)[lane >= by ? lane - by : lane];
+template <class T>
+T __shfl_up_sync(unsigned mask, T x, int by) {
+  const int lane = pagoda::simt::running->lane();
+  return __shfl_sync(mask, x, lane >= by ? lane - by : lane);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T x, int bits) {
+  return __shfl_sync(mask, x, pagoda::simt::running->lane() ^ bits);
 }
 inline unsigned __ballot_sync(unsigned, bool is) {
-  auto& block       = *pagoda::simt::running;
-  const auto values = block.warp().exchange(block.lane(), is);
+  auto& grid        = *pagoda::simt::running;
+  const auto& words = grid.warp().exchange(grid.lane(), is);
   unsigned bits     = 0;
-  for (int lane = 0; lane < 32; ++lane) bits |= unsigned(values[lane] != 0) << lane;
+  for (unsigned lane = 0; lane < 32; ++lane) bits |= words[lane] << lane;
   return bits;
 }
 inline bool __any_sync(unsigned mask, bool is) { return __ballot_sync(mask, is) != 0; }
 inline int __reduce_add_sync(unsigned, int x) {
-  auto& block = *pagoda::simt::running;
-  int sum     = 0;
-  for (const int value : block.warp().exchange(block.lane(), x)) sum += value;
+  auto& grid = *pagoda::simt::running;
+  int sum    = 0;
+  for (const std::uint32_t word : grid.warp().exchange(grid.lane(), static_cast<std::uint32_t>(x)))
+    sum += static_cast<int>(word);
   return sum;
 }
+inline int __reduce_max_sync(unsigned, int x) {
+  auto& grid  = *pagoda::simt::running;
+  int largest = x;
+  for (const std::uint32_t word : grid.warp().exchange(grid.lane(), static_cast<std::uint32_t>(x)))
+    largest = std::max(largest, static_cast<int>(word));
+  return largest;
+}
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1; }
+inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
+inline int __popc(unsigned x) { return std::popcount(x); }
 template <class T>
 T __ldg(const T* p) {
   return *p;
@@ -192,6 +296,18 @@ inline int atomicAdd(int* p, int x) {
   *p += x;
   return before;
 }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
+/// Byte i of the result is the byte of x (0 to 3) or y (4 to 7) that nibble i of `which` names.
+inline std::uint32_t __byte_perm(std::uint32_t x, std::uint32_t y, std::uint32_t which) {
+  const std::uint64_t both = std::uint64_t(y) << 32 | x;
+  std::uint32_t bytes      = 0;
+  for (int i = 0; i < 4; ++i) bytes |= static_cast<std::uint32_t>(both >> 8 * (which >> 4 * i & 7) & 0xff) << 8 * i;
+  return bytes;
+}
 inline float __log2f(float x) { return std::log2(x); }
+inline std::uint32_t __float_as_uint(float x) { return std::bit_cast<std::uint32_t>(x); }
+inline float __uint_as_float(std::uint32_t x) { return std::bit_cast<float>(x); }
+using std::isfinite;
 using std::max;
 using std::min;

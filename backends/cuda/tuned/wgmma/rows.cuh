@@ -129,10 +129,10 @@ struct QueryRow {
   }
 };
 
-/// Waits until `Threads` threads of the block have arrived. All of them must execute the same bar.sync instruction.
+/// Waits until `Threads` threads of the block have arrived. All of them must execute the same instruction.
 template <int Threads>
 PAGODA_DEVICE void sync_block() {
-  asm volatile("bar.sync 1, %0;" ::"n"(Threads) : "memory");
+  sync_threads<1, Threads>();
 }
 /// Two warpgroups take turns: barrier 2 + g is that of the turns of warpgroup g.
 PAGODA_DEVICE void wait_for_turn(int warpgroup) {
@@ -142,7 +142,7 @@ PAGODA_DEVICE void give_turn(int warpgroup) { asm volatile("barrier.arrive %0, 2
 /// The same as sync_block where warps arrive from different places in the code.
 template <int Threads>
 PAGODA_DEVICE void sync_block_from_anywhere() {
-  asm volatile("barrier.sync 1, %0;" ::"n"(Threads) : "memory");
+  sync_threads_from_anywhere<1, Threads>();
 }
 
 }  // namespace pagoda::tuned::wgmma

@@ -215,7 +215,7 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
 /// The multiplying warps and the one that loads queries wait for each other.
 template <int Warpgroups>
 PAGODA_DEVICE void meet_to_join() {
-  asm volatile("barrier.sync 4, %0;" ::"n"(compute_threads(Warpgroups) + 32) : "memory");
+  sync_threads_from_anywhere<4, compute_threads(Warpgroups) + 32>();
 }
 
 /// Loads the queries of all segments of a block, with one warp, and hands each segment to the multiplying warps. At the

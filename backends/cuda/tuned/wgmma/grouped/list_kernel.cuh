@@ -65,9 +65,9 @@ class ListMultiplier {
     if (Warpgroups == 1 || together) {
       sync_block<compute_threads(Warpgroups)>();
     } else if (group_ == 0) {
-      asm volatile("bar.sync 2, 128;" ::: "memory");
+      sync_threads<2, compute_threads(1)>();
     } else {
-      asm volatile("bar.sync 3, 128;" ::: "memory");
+      sync_threads<3, compute_threads(1)>();
     }
   }
   /// The thread among those that multiply the segment, and their number.
