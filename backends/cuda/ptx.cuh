@@ -11,6 +11,9 @@
 namespace pagoda::ptx {
 
 #define PAGODA_DEVICE __device__ __forceinline__
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define PAGODA_SM90 1
+#endif
 
 PAGODA_DEVICE std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cuda_runtime.h>
 #include <ucontext.h>
-#include <vector_types.h>
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -68,13 +68,8 @@ struct Index {
 
 }  // namespace pagoda::simt
 
-// Names of CUDA.
+// Variables of CUDA.
 inline pagoda::simt::Index threadIdx, blockIdx, gridDim;
-#define __global__
-#define __shared__
-#define __align__(n) __attribute__((aligned(n)))
-#define __grid_constant__
-#define __launch_bounds__(...)
 
 namespace pagoda::simt {
 

@@ -154,11 +154,10 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
 
 template <Type T, int D, int Stages>
 __global__ void __launch_bounds__(list_warps * 32, 1) list_kernel(const __grid_constant__ ListArgs args) {
-#if defined(__CUDA_ARCH__)
-  if constexpr (__CUDA_ARCH__ >= 900)
-    decode_list<T, D, Stages>(args);
-  else
-    __trap();
+#if PAGODA_SM90
+  decode_list<T, D, Stages>(args);
+#else
+  __trap();
 #endif
 }
 

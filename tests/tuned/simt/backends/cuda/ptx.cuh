@@ -28,6 +28,7 @@ inline __half2 __hsub2(__half2 a, __half2 b) {
 namespace pagoda::ptx {
 
 #define PAGODA_DEVICE inline
+#define PAGODA_SM90 1
 
 namespace simt = pagoda::simt;
 
