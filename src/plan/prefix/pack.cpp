@@ -27,7 +27,8 @@ inline void PrefixPacking::gather(int node) {
   const PrefixForest::Node& v = forest_->nodes()[node];
   branches_.clear();
   for (int c = v.first_child; c < v.first_child + v.num_children; ++c)
-    if (!chains || !chains_.is_small(c)) branches_.push_back({c, forest_->nodes()[c].num_queries, 1, us_[at(c)], 0, 0, 0, 0});
+    if (!chains || !chains_.is_small(c))
+      branches_.push_back({c, forest_->nodes()[c].num_queries, 1, us_[at(c)], 0, 0, 0, 0});
   for (int g = v.first_group; g < v.first_group + v.num_groups; ++g) {
     const PrefixForest::Group& group = forest_->groups()[g];
     if (chains && chains_.is_in_bundle(group)) continue;

@@ -21,9 +21,9 @@
 
 /// Runs device code of the hand-tuned kernels on a host, for tests without a GPU. The threads of a grid are fibers of
 /// one host thread: each runs until it waits for others. Asynchronous copies end some time after they have started, and
-/// products of warpgroups when they are waited for, so a missing wait changes results. Missing fences do not. There is
-/// only what the tested code needs. The header files beside this one take the places of CUDA's and of
-/// backends/cuda/ptx.cuh and wgmma.cuh.
+/// products of warpgroups when they are waited for; blocks take turns at random. So a missing wait changes results. A
+/// missing fence does not. There is only what the tested code needs. The header files beside this one take the places
+/// of CUDA's and of backends/cuda/ptx.cuh and wgmma.cuh.
 namespace pagoda::simt {
 
 class Grid;
@@ -89,18 +89,17 @@ class Grid {
 
   /// Runs `body` in every thread. Throws if all threads wait.
   void run(const std::function<void()>& body) {
-    body_     = &body;
-    running   = this;
-    gridDim.x = static_cast<unsigned>(blocks_.size());
+    body_            = &body;
+    running          = this;
+    gridDim.x        = static_cast<unsigned>(blocks_.size());
+    std::size_t idle = 0;  // turns since a thread made progress
     for (std::size_t left = blocks_.size(); left > 0;) {
-      bool any = false;
-      for (block_ = 0; block_ < blocks_.size(); ++block_) {
-        if (block().left == 0 && block().begun) continue;
-        any |= run_block();
-        if (block().left == 0) --left;
-        if (error_) std::rethrow_exception(error_);
-      }
-      if (!any) throw std::logic_error("all threads wait");
+      do block_ = random_() % blocks_.size();
+      while (block().begun && block().left == 0);
+      idle = run_block() ? 0 : idle + 1;
+      if (idle > 100 * blocks_.size()) throw std::logic_error("all threads wait");
+      if (block().left == 0) --left;
+      if (error_) std::rethrow_exception(error_);
     }
     running = nullptr;
   }
@@ -132,7 +131,7 @@ class Grid {
 
  private:
   static constexpr std::size_t stack_bytes = 64 * 1024;
-  static constexpr int rounds_at_once      = 64;  ///< of a block's threads, before other blocks run
+  static constexpr int most_rounds         = 128;  ///< of a block's threads, before other blocks run
   enum class State { made, begun, ended };
   /// A context starts on a stack of its own. From then on setjmp and longjmp, which make no system calls, switch.
   struct Fiber {
@@ -170,7 +169,7 @@ class Grid {
     if (shared_) std::ranges::copy(block().shared, shared_);
     bool any  = false;
     progress_ = true;
-    for (int round = 0; round < rounds_at_once && progress_ && block().left > 0; ++round) {
+    for (auto rounds = 1 + random_() % most_rounds; rounds > 0 && progress_ && block().left > 0; --rounds) {
       progress_ = false;
       for (thread_ = 0; thread_ < threads_; ++thread_) {
         Fiber& f = block().fibers[thread_];

@@ -271,7 +271,7 @@ class ChainEntries {
     sequence_ = e.sequence, first_ = e.first, run_ = run | (run + e.num_queries) << 16;
     tokens_   = any ? max(end_of(args, e) - e.first, 0) : 0;
     half_end_ = end_ + inclusive_sum(Work::chain_halves(tokens_), lane);
-    end_ = __shfl_sync(~0u, half_end_, 31), next_ += 32;
+    end_      = __shfl_sync(~0u, half_end_, 31), next_ += 32;
   }
 
   int next_, last_, query_begin_;

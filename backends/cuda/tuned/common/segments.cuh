@@ -123,8 +123,8 @@ struct BatchHeadPlace {
   PAGODA_DEVICE static BatchHeadPlace find(const Args& args, int lane, int unit) {
     const int heads = args.num_kv_heads.value;
     for (int first = 0, before = 0;; first += 32) {  // before: work of earlier sequences
-      const int mine = first + lane < args.batch ? work_of(entry_of(args, first + lane).tokens) * heads : 0;
-      const int sum  = inclusive_sum(mine, lane);
+      const int mine        = first + lane < args.batch ? work_of(entry_of(args, first + lane).tokens) * heads : 0;
+      const int sum         = inclusive_sum(mine, lane);
       const unsigned beyond = __ballot_sync(~0u, before + sum > unit);
       if (beyond != 0) {
         const int which = __ffs(beyond) - 1, count = __shfl_sync(~0u, mine, which), work = count / heads;

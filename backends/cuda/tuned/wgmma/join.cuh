@@ -51,8 +51,8 @@ struct JoinSlice {
     begin = (block - join.first_block) * size, end = min(count, begin + size);
   }
 };
-/// Where 16 x 16 block `index` of a split lies. block: the one that stores the split. The batch head begins in the share
-/// of its first block, which stores it in its second place.
+/// Where 16 x 16 block `index` of a split lies. block: the one that stores the split. The batch head begins in the
+/// share of its first block, which stores it in its second place.
 template <int BlocksPerHead>
 PAGODA_DEVICE float4* block16_of_split(const auto& args, int block, int split, int index) {
   return partials_of<BlocksPerHead>(args, block, split == 0) + index * block16_quads;
