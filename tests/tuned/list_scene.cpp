@@ -439,6 +439,8 @@ std::string ListScene::row_difference(const std::vector<Entry>& entries, const E
 }
 
 std::string ListScene::difference() const {
+  if (std::ranges::any_of(download(workspace_), [](char byte) { return byte != '\xff'; }))
+    return "the decode has left partial results in the workspace";
   const ListCase& c              = case_;
   std::vector<std::uint32_t> out = download(out_d_), states = download(state_d_), lse = download(lse_d_),
                              state_lse = download(state_lse_d_);

@@ -71,8 +71,8 @@ class ListScene {
   Problem problem() const;
   /// Decodes. Returns false if the kernels do not support the problem or were not launched.
   bool decode();
-  /// Compares all outputs and partial states with the reference. Rows that no entry writes must be as they were.
-  /// Returns the first difference, or an empty text.
+  /// Compares all outputs and partial states with the reference. Rows that no entry writes, and the workspace, must be
+  /// as they were. Returns the first difference, or an empty text.
   std::string difference() const;
   /// Every bit of the results.
   std::vector<std::uint32_t> bits() const;
