@@ -36,11 +36,11 @@ class Meeting {
     if (++arrived_ >= members) arrived_ = 0, ++round_;
   }
   void wait(int members);
-  unsigned round() const { return round_; }
+  std::uint32_t round() const { return round_; }
 
  private:
-  int arrived_    = 0;
-  unsigned round_ = 0;
+  int arrived_         = 0;
+  std::uint32_t round_ = 0;
 };
 
 /// What the lanes of a warp exchange. Words of two exchanges are kept, since a lane may be one ahead.
@@ -124,6 +124,13 @@ class Grid {
   std::vector<std::function<void()>>& products() { return block().fibers[thread_].products; }
   std::ptrdiff_t shared_offset(const void* p) const { return static_cast<const char*>(p) - shared_; }
   void made_progress() { progress_ = true; }
+  /// Waits while the masked bits of a word are `bits`.
+  void wait_while(const std::uint32_t* word, std::uint32_t mask, std::uint32_t bits) {
+    if ((*word & mask) != bits) return;
+    block().fibers[thread_].wait = {word, mask, bits};
+    yield();
+    block().fibers[thread_].wait = {};
+  }
   /// Lets other threads run.
   void yield() {
     if (_setjmp(block().fibers[thread_].where) == 0) _longjmp(scheduler_, 1);
@@ -133,6 +140,12 @@ class Grid {
   static constexpr std::size_t stack_bytes = 64 * 1024;
   static constexpr int most_rounds         = 128;  ///< of a block's threads, before other blocks run
   enum class State { made, begun, ended };
+  /// What a thread waits for. Without a word it can run.
+  struct Wait {
+    const std::uint32_t* word;
+    std::uint32_t mask, bits;
+    bool over() const { return !word || (*word & mask) != bits; }
+  };
   /// A context starts on a stack of its own. From then on setjmp and longjmp, which make no system calls, switch.
   struct Fiber {
     ucontext_t context;
@@ -140,6 +153,7 @@ class Grid {
     std::unique_ptr<char[]> stack;
     std::vector<std::function<void()>> products;
     State state = State::made;
+    Wait wait{};
   };
   struct Block {
     std::vector<Fiber> fibers;
@@ -173,7 +187,7 @@ class Grid {
       progress_ = false;
       for (thread_ = 0; thread_ < threads_; ++thread_) {
         Fiber& f = block().fibers[thread_];
-        if (f.state == State::ended) continue;
+        if (f.state == State::ended || !f.wait.over()) continue;
         threadIdx.x = static_cast<unsigned>(thread_);
         resume(f);
         if (f.state == State::ended) --block().left, progress_ = true;
@@ -215,10 +229,10 @@ class Grid {
 };
 
 inline void Meeting::wait(int members) {
-  const unsigned mine = round_;
+  const std::uint32_t mine = round_;
   running->made_progress();
   arrive(members);
-  while (round_ == mine) running->yield();
+  running->wait_while(&round_, ~0u, mine);
 }
 
 }  // namespace pagoda::simt

@@ -141,24 +141,26 @@ PAGODA_DEVICE void wait_copies() {
 
 /// In the place of an mbarrier.
 struct SharedBarrier {
-  std::int32_t bytes;  ///< expected, and not copied yet
-  std::uint16_t left;  ///< arrivals of the phase
-  std::uint16_t arrivals : 15, phase : 1;
+  std::int32_t bytes;   ///< expected, and not copied yet
+  std::uint32_t state;  ///< arrivals that are left, arrivals of a phase (<< 16), and the phase's parity (<< 31)
 
+  static constexpr std::uint32_t left = 0xffff, parity = 0x80000000u;
   void settle() {
-    if (left == 0 && bytes == 0) left = arrivals, phase = phase ^ 1, simt::running->made_progress();
+    if ((state & left) != 0 || bytes != 0) return;
+    state = (state ^ parity) | (state >> 16 & 0x7fff);
+    simt::running->made_progress();
   }
 };
 static_assert(sizeof(SharedBarrier) == 8);
 PAGODA_DEVICE void barrier_init(std::uint32_t barrier, int arrivals = 1) {
-  const auto count                  = static_cast<std::uint16_t>(arrivals);
-  shared_at<SharedBarrier>(barrier) = {0, count, count, 0};
+  const auto count                  = static_cast<std::uint32_t>(arrivals);
+  shared_at<SharedBarrier>(barrier) = {0, count << 16 | count};
 }
 PAGODA_DEVICE void fence_barrier_init() {}
 PAGODA_DEVICE void barrier_arrive(std::uint32_t barrier) {
   auto& b = shared_at<SharedBarrier>(barrier);
-  if (b.left == 0) throw std::logic_error("an mbarrier has more arrivals than it was made for");
-  --b.left, b.settle();
+  if ((b.state & SharedBarrier::left) == 0) throw std::logic_error("an mbarrier has more arrivals than it waits for");
+  --b.state, b.settle();
 }
 PAGODA_DEVICE void barrier_expect_bytes(std::uint32_t barrier, std::uint32_t bytes) {
   shared_at<SharedBarrier>(barrier).bytes += static_cast<std::int32_t>(bytes);
@@ -168,7 +170,7 @@ PAGODA_DEVICE void barrier_arrive_after_copies(std::uint32_t barrier) {
   simt::running->add_copy([=] { barrier_arrive(barrier); });
 }
 PAGODA_DEVICE void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
-  while (shared_at<SharedBarrier>(barrier).phase == parity) simt::running->yield();
+  simt::running->wait_while(&shared_at<SharedBarrier>(barrier).state, SharedBarrier::parity, parity << 31);
 }
 
 PAGODA_DEVICE std::uint32_t swizzled(std::uint32_t at) { return at ^ (at >> 3 & 0x70); }
