@@ -17,6 +17,7 @@
 /// CUDA, simt/ runs the kernels on the host.
 namespace pagoda::tuned {
 
+/// Whether a GPU decodes, or the host (simt/).
 inline constexpr bool on_gpu =
     !Kokkos::SpaceAccessibility<Kokkos::HostSpace, Kokkos::DefaultExecutionSpace::memory_space>::accessible;
 

@@ -16,7 +16,7 @@
 namespace pagoda::tuned {
 namespace {
 
-/// The cases of a test that run. On a GPU that is all of them, on a host every fifth, which take about as long.
+/// The cases of a test that run: on a GPU all of them, on a host, which takes up to a second for each, every fifth.
 template <class T>
 std::vector<T> some(const std::vector<T>& all) {
   if constexpr (on_gpu) return all;

@@ -5,6 +5,16 @@
 
 namespace pagoda::detail {
 
+namespace {
+
+/// Entry::state of a sequence's last entry, or of its chain, behind `states` partial states: without any, it writes the
+/// output.
+int state_or_output(int states) { return states > 0 ? states : -1; }
+/// Partial states of its query tokens.
+int num_states_of(int states) { return states > 0 ? states + 1 : 0; }
+
+}  // namespace
+
 ListWriter::ListWriter(const BatchPages& pages, const PrefixForest& forest, const CostModel& cost,
                        const PrefixChains& chains, EntryList& list)
     : pages_(pages), forest_(forest), cost_(cost), chains_(chains), list_(list) {
@@ -21,10 +31,10 @@ void ListWriter::add_entries(int first, int last, int query_begin, int queries, 
 }
 
 void ListWriter::add_leaves(const PrefixForest::Group& g, int begin, int end, int first, int state, int& query) {
-  const int state_of_leaf = state > 0 ? state : -1, num_states = state > 0 ? state + 1 : 0;
+  const int num_states = num_states_of(state);
   for (int leaf = g.first_leaf + begin; leaf < g.first_leaf + end; ++leaf) {
     const int b = forest_.leaves()[leaf], sequence = pages_.sequence(b), token = pages_.query_begin(b);
-    add_entries(first, -1, query, g.num_queries, state_of_leaf);
+    add_entries(first, -1, query, g.num_queries, state_or_output(state));
     for (int i = 0; i < g.num_queries; ++i) {
       list_.queries[query++]           = {token + i, sequence, g.num_queries - i};
       list_.state_begin[token + i + 1] = num_states;
@@ -35,9 +45,9 @@ void ListWriter::add_leaves(const PrefixForest::Group& g, int begin, int end, in
 /// Adds the entry and the query token of a leaf in a chain. leaf: in PrefixForest::leaves().
 inline void ListWriter::add_chain_leaf(int leaf, int first, int state, int& query) {
   const int b = forest_.leaves()[leaf], token = pages_.query_begin(b);
-  list_.entries.push_back({0, first, -1, query, 1, state > 0 ? state : -1});
+  list_.entries.push_back({0, first, -1, query, 1, state_or_output(state)});
   list_.queries[query++]       = {token, pages_.sequence(b), 1};
-  list_.state_begin[token + 1] = state > 0 ? state + 1 : 0;
+  list_.state_begin[token + 1] = num_states_of(state);
 }
 
 /// Adds the entries of a small node and of all below it, each before those of its leaves and children, so that the
@@ -45,7 +55,7 @@ inline void ListWriter::add_chain_leaf(int leaf, int first, int state, int& quer
 void ListWriter::add_subtree(int node, int first, int state, int& query) {
   const PrefixForest::Node& v = forest_.nodes()[node];
   const int last              = v.last_page * pages_.page_size;
-  list_.entries.push_back({0, first, last, query, v.num_queries, state > 0 ? state : -1});
+  list_.entries.push_back({0, first, last, query, v.num_queries, state_or_output(state)});
   for (const PrefixForest::Group& g : forest_.groups().subspan(v.first_group, v.num_groups))
     for (int leaf = g.first_leaf; leaf < g.first_leaf + g.count; ++leaf) add_chain_leaf(leaf, last, state, query);
   for (int c = v.first_child; c < v.first_child + v.num_children; ++c) add_subtree(c, last, state, query);
@@ -57,7 +67,7 @@ void ListWriter::add_chain(const PrefixChains::Chain& chain, int first, int end,
   const auto begin = list_.entries.size();
   if (!chain.is_node()) {
     const bool reads = first < end;
-    list_.entries.push_back({0, reads ? first : 0, reads ? end : 0, query, chain.queries, state > 0 ? state : -1});
+    list_.entries.push_back({0, reads ? first : 0, reads ? end : 0, query, chain.queries, state_or_output(state)});
   }
   for (int c = chain.first_child; c < chain.last_child; ++c)
     if (chains_.is_small(c)) add_subtree(c, chain.is_node() ? first : end, state, query);

@@ -35,7 +35,7 @@ constexpr std::size_t most_shared = 227 * 1024;
 
 namespace wgmma::grouped {
 
-alignas(1024) char memory[most_shared];  // the kernels' name
+alignas(1024) char memory[most_shared];  // what the kernels declare as extern __shared__
 
 template <Type T, int D>
 const void* list_kernel_for(int warpgroups) {
@@ -89,7 +89,7 @@ template const void* kernel_of<Type::fp8_ds_mla>(int, Instance, bool);
 
 namespace warp {
 
-alignas(1024) char memory[most_shared];  // the kernels' name
+alignas(1024) char memory[most_shared];  // what the kernels declare as extern __shared__
 
 template <Type T, int D>
 const void* list_kernel_for() {

@@ -29,36 +29,36 @@ namespace pagoda::simt {
 class Grid;
 inline Grid* running = nullptr;
 
-/// Where threads wait for each other.
-class Meeting {
+/// A barrier of a warp or of a block. A phase ends when all members have arrived.
+class Barrier {
  public:
   void arrive(int members) {
-    if (++arrived_ >= members) arrived_ = 0, ++round_;
+    if (++arrived_ >= members) arrived_ = 0, ++phase_;
   }
   void wait(int members);
-  std::uint32_t round() const { return round_; }
+  std::uint32_t phase() const { return phase_; }
 
  private:
   int arrived_         = 0;
-  std::uint32_t round_ = 0;
+  std::uint32_t phase_ = 0;
 };
 
 /// What the lanes of a warp exchange. Words of two exchanges are kept, since a lane may be one ahead.
 struct Warp {
   using Words = std::array<std::uint32_t, 32>;
-  Meeting meeting;
+  Barrier barrier;
   std::array<Words, 2> words{};
   /// Of a matrix product: the lanes' words of both operands, and the products of 16 rows.
   std::array<std::array<std::uint32_t, 4>, 32> a{}, b{};
   float products[16][128]{};
 
-  void wait() { meeting.wait(32); }
+  void wait() { barrier.wait(32); }
   /// Returns the words of all lanes.
   const Words& exchange(int lane, std::uint32_t word) {
-    Words& of_round                          = words[meeting.round() & 1];
-    of_round[static_cast<std::size_t>(lane)] = word;
+    Words& of_phase                          = words[barrier.phase() & 1];
+    of_phase[static_cast<std::size_t>(lane)] = word;
     wait();
-    return of_round;
+    return of_phase;
   }
 };
 
@@ -108,7 +108,7 @@ class Grid {
   int lane() const { return static_cast<int>(thread_ % 32); }
   int threads() const { return static_cast<int>(threads_); }
   /// A barrier of the block. Number 0 is that of __syncthreads.
-  Meeting& barrier(int number) { return block().barriers[static_cast<std::size_t>(number)]; }
+  Barrier& barrier(int number) { return block().barriers[static_cast<std::size_t>(number)]; }
   bool& any() { return block().any; }
   /// `bytes` bytes of the block's shared memory.
   char* shared(std::size_t at, std::size_t bytes) {
@@ -158,7 +158,7 @@ class Grid {
   struct Block {
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
-    std::array<Meeting, 16> barriers;
+    std::array<Barrier, 16> barriers;
     std::deque<std::function<void()>> copies;
     std::vector<char> shared;  ///< while other blocks run
     std::size_t left = 0;      ///< threads that have not ended
@@ -228,11 +228,11 @@ class Grid {
   std::exception_ptr error_;  ///< that a thread has thrown
 };
 
-inline void Meeting::wait(int members) {
-  const std::uint32_t mine = round_;
+inline void Barrier::wait(int members) {
+  const std::uint32_t mine = phase_;
   running->made_progress();
   arrive(members);
-  running->wait_while(&round_, ~0u, mine);
+  running->wait_while(&phase_, ~0u, mine);
 }
 
 }  // namespace pagoda::simt

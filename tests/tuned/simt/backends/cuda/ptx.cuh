@@ -139,8 +139,8 @@ PAGODA_DEVICE void wait_copies() {
 
 // --- barriers in shared memory, and copies by tensor maps ---
 
-/// In the place of an mbarrier.
-struct SharedBarrier {
+/// An mbarrier, in its eight bytes of shared memory.
+struct Mbarrier {
   std::int32_t bytes;   ///< expected, and not copied yet
   std::uint32_t state;  ///< arrivals that are left, arrivals of a phase (<< 16), and the phase's parity (<< 31)
 
@@ -151,26 +151,26 @@ struct SharedBarrier {
     simt::running->made_progress();
   }
 };
-static_assert(sizeof(SharedBarrier) == 8);
+static_assert(sizeof(Mbarrier) == 8);
 PAGODA_DEVICE void barrier_init(std::uint32_t barrier, int arrivals = 1) {
-  const auto count                  = static_cast<std::uint32_t>(arrivals);
-  shared_at<SharedBarrier>(barrier) = {0, count << 16 | count};
+  const auto count             = static_cast<std::uint32_t>(arrivals);
+  shared_at<Mbarrier>(barrier) = {0, count << 16 | count};
 }
 PAGODA_DEVICE void fence_barrier_init() {}
 PAGODA_DEVICE void barrier_arrive(std::uint32_t barrier) {
-  auto& b = shared_at<SharedBarrier>(barrier);
-  if ((b.state & SharedBarrier::left) == 0) throw std::logic_error("an mbarrier has more arrivals than it waits for");
+  auto& b = shared_at<Mbarrier>(barrier);
+  if ((b.state & Mbarrier::left) == 0) throw std::logic_error("an mbarrier has more arrivals than it waits for");
   --b.state, b.settle();
 }
 PAGODA_DEVICE void barrier_expect_bytes(std::uint32_t barrier, std::uint32_t bytes) {
-  shared_at<SharedBarrier>(barrier).bytes += static_cast<std::int32_t>(bytes);
+  shared_at<Mbarrier>(barrier).bytes += static_cast<std::int32_t>(bytes);
   barrier_arrive(barrier);
 }
 PAGODA_DEVICE void barrier_arrive_after_copies(std::uint32_t barrier) {
   simt::running->add_copy([=] { barrier_arrive(barrier); });
 }
 PAGODA_DEVICE void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
-  simt::running->wait_while(&shared_at<SharedBarrier>(barrier).state, SharedBarrier::parity, parity << 31);
+  simt::running->wait_while(&shared_at<Mbarrier>(barrier).state, Mbarrier::parity, parity << 31);
 }
 
 PAGODA_DEVICE std::uint32_t swizzled(std::uint32_t at) { return at ^ (at >> 3 & 0x70); }
@@ -195,7 +195,7 @@ PAGODA_DEVICE void copy_box(std::uint32_t to, const CUtensorMap* map, const std:
             inside ? std::memcpy(place, from + chunk, 16) : std::memset(place, 0, 16);
           }
         }
-  auto& b = shared_at<SharedBarrier>(barrier);
+  auto& b = shared_at<Mbarrier>(barrier);
   b.bytes -= static_cast<std::int32_t>(copied), b.settle();
 }
 PAGODA_DEVICE void copy_tensor_box_at(std::uint32_t to, const CUtensorMap* map, int c1, int c2, int c3, int c4,

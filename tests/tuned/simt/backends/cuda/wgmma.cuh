@@ -8,8 +8,8 @@ namespace pagoda::ptx {
 
 #define PAGODA_SM90A 1
 
-/// An operand in shared memory, with a swizzle of 128 bytes: 16 bytes apart in `at`, `eights` bytes from eight rows to
-/// the next, and, if it is transposed, `runs` bytes from 64 elements of a row to the next.
+/// An operand in shared memory, with a swizzle of 128 bytes. It begins at `at`. Strides in bytes: `eights` from eight
+/// rows to the next eight, `runs` from 64 elements of a row to the next 64.
 struct MatrixDescriptor {
   std::uint32_t at;
   std::uint16_t eights, runs;
@@ -47,8 +47,8 @@ float element(const MatrixDescriptor& d, unsigned row, unsigned k) {
   return to_float<Bf16>(
       shared_at<std::uint16_t>(swizzled(d.at + row / 8 * d.eights + row % 8 * 128 + k / 64 * d.runs + k % 64 * 2)));
 }
-/// d = a b, or d += a b, for the columns of which d has a fourth: a[row][k] of the warp's 16 rows and 16 k. transposed:
-/// the rows of b are its rows in shared memory, not its columns.
+/// d = a b, or d += a b. A lane has N accumulators, of two rows, so b has 2 N columns. a(r, k): element of the warp's
+/// 16 rows. transposed: the rows of b are rows in shared memory, not its columns.
 template <bool Bf16, int N>
 void add_products(float (&d)[N], const auto& a, std::uint64_t descriptor, bool transposed, bool add) {
   auto& grid     = *simt::running;
