@@ -417,11 +417,13 @@ PAGODA_DEVICE void allow_next_kernel() {}
 
 /// Relaxed loads and stores at GPU scope, to exchange data between blocks. Each word is on its own: vectors are not
 /// atomic.
+/// Offset: of the element, in float4s. Loads from one pointer with several offsets take fewer registers.
+template <int Offset = 0>
 PAGODA_DEVICE float4 load_relaxed_gpu4(const float4* p) {
   float4 r;
-  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4 + %5];"
                : "=f"(r.x), "=f"(r.y), "=f"(r.z), "=f"(r.w)
-               : "l"(p)
+               : "l"(p), "n"(Offset * 16)
                : "memory");
   return r;
 }

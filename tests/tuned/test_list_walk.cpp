@@ -82,9 +82,8 @@ struct Part {
 
 /// Lanes look for the halves of up to four tiles at a time, as the warp that copies tiles does.
 template <class Args>
-void find_halves(const Args& args, const ListSegment& s, int lane, std::vector<Half>& halves) {
-  ChainEntries<HeadWork> chain;
-  chain.begin(args, s.index, s.chain, s.entry.query_begin, lane);
+void find_halves(const Args& args, ChainEntries<HeadWork> chain, const ListSegment& s, int lane,
+                 std::vector<Half>& halves) {
   int most = 1;
   for (int tile = s.share.first_tile; tile < s.share.end_tile; most = 4) {
     const int count = std::min(most, s.share.end_tile - tile), mine = lane >> 3;
@@ -102,14 +101,15 @@ void find_halves(const Args& args, const ListSegment& s, int lane, std::vector<H
 /// Goes through the share of a warp.
 template <class Work, class Args>
 void walk_share(const Args& args, const ListStart& start, int lane, std::vector<Part>& parts) {
-  ListWalk<Work> walk(args, start, lane);
+  ListWalk<Work> walk(start);
   ListSegment s;
   while (walk.next(args, lane, s)) {
     static std::map<unsigned, std::vector<Half>> of_segments;  // by warp: its lanes add to it
     const unsigned warp = blockIdx.x << 16 | threadIdx.x / 32;
     if (lane == 0) of_segments[warp].clear();
     __syncwarp();
-    if (s.chain > 0) find_halves(args, s, lane, of_segments[warp]);
+    if constexpr (Work::chains)
+      if (s.chain > 0) find_halves(args, walk.chain(s, lane), s, lane, of_segments[warp]);
     __syncwarp();
     if (lane == 0) parts.push_back({start.owner, s, of_segments[warp]});
     __syncwarp();
@@ -197,8 +197,9 @@ void walk_list(std::mt19937& random, bool chains) {
   std::vector<std::vector<int>> memory(all, std::vector<int>(Capacity + start_memory(Threads, Workers), -1));
   simt::Grid(all, Threads).run([&] {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const ListStart start = find_start<Work, Threads, Capacity, Workers>(
-        args, memory[blockIdx.x].data(), 2 * Work::tile_units + 4, heads_of_block, std::min(warp, Workers - 1));
+    const ListStart start = find_start<OneRole<Work>, Threads, Capacity>(
+        {}, args, memory[blockIdx.x].data(), warp,
+        [&](const int (&)[1]) { return RoleBlocks{0, 0, all, Workers, heads_of_block, 2 * Work::tile_units + 4}; });
     if (warp < Workers) walk_share<Work>(args, start, lane, parts);
   });
   expect_all<Work>(list, kv_heads, group, sorted(parts), [](const Entry&) { return true; });
@@ -241,16 +242,14 @@ TEST(ListWalk, TwoRoles) {
     std::vector<std::vector<int>> memory(blocks, std::vector<int>(capacity + start_memory(threads, few_warps, 2), -1));
     simt::Grid(blocks, threads).run([&] {
       const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-      ListScan<wgmma::grouped::MixedRoles, wgmma::ListArgs, threads, capacity> scan({args}, args.many,
-                                                                                    memory[blockIdx.x].data());
-      const int many = wgmma::grouped::blocks_of_many(blocks, args.many.heads_at_once, scan.total(0), scan.total(1));
-      if (static_cast<int>(blockIdx.x) < many) {
-        const ListStart start = scan.find<0>({0, many, 1, args.many.heads_at_once, wgmma::grouped::min_block_units}, 0);
-        if (warp == 0) walk_share<HeadWork>(args.many, start, lane, parts_of_many);
-      } else {
-        const ListStart start =
-            scan.find<1>({many, blocks - many, few_warps, args.few.heads_at_once, warp::min_share_units}, warp);
+      const wgmma::grouped::MixedRoles roles{args};
+      const ListStart start = find_start<wgmma::grouped::MixedRoles, threads, capacity>(
+          roles, args.many, memory[blockIdx.x].data(), warp,
+          [&](const int (&totals)[2]) { return roles.blocks_of(totals, blocks); });
+      if (start.role == 1) {
         walk_share<warp::ListWork>(args.few, start, lane, parts_of_few);
+      } else if (warp == 0) {
+        walk_share<HeadWork>(args.many, start, lane, parts_of_many);
       }
     });
     expect_all<HeadWork>(list, kv_heads, group, sorted(parts_of_many),

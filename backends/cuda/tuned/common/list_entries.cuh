@@ -26,6 +26,11 @@ PAGODA_DEVICE bool takes(const ListArgsOf<Base>& args, const Entry& e) {
   return e.chain == 0 ? e.num_queries >= args.min_queries && e.num_queries <= args.max_queries
                       : e.chain > 0 && args.chains;
 }
+/// Whether an entry's tokens count as work.
+template <class Base>
+PAGODA_DEVICE bool counts(const ListArgsOf<Base>& args, const Entry& e) {
+  return e.chain == 0 ? takes(args, e) : args.chains;
+}
 /// Entry `index` of a list, without query tokens if it is not carried out.
 template <class Base>
 PAGODA_DEVICE Entry list_entry(const ListArgsOf<Base>& args, int index) {

@@ -13,13 +13,14 @@ namespace pagoda::tuned {
 /// and stored. It may be split at tiles, at least MinSplitTiles from its first and its last one, because fewer are not
 /// worth a join. An offset (in units, from the batch head's beginning) at which a share ends becomes the nearest
 /// allowed split.
-template <int TileTokens, int UnitTokens, int SegmentUnits, int RowsOfUnit, int MinSplitTiles>
+template <int TileTokens, int UnitTokens, int SegmentUnits, int RowsOfUnit, int MinSplitTiles, bool Chains = false>
 struct ListHeadWork {
+  static constexpr bool chains     = Chains;  ///< whether kernels with this work carry out chains
   static constexpr int tile_tokens = TileTokens, tile_units = TileTokens / UnitTokens;
   static constexpr int min_split_tiles = MinSplitTiles, half_tokens = TileTokens / 2;
   int tiles, start;  ///< start: units before the first tile
   int units;         ///< all of them; at least 1
-  int tile_16ths;    ///< of a chain: units of a tile, on average, in sixteenths; 0: of an entry
+  float chain_tile;  ///< of a chain: units of a tile, on average; 0: of an entry
 
   PAGODA_HOST_DEVICE static constexpr ListHeadWork of(int tokens, int rows) {
     const int start = SegmentUnits + (rows + RowsOfUnit - 1) / RowsOfUnit;
@@ -34,7 +35,7 @@ struct ListHeadWork {
   /// together, by chain_halves() and chain_units().
   PAGODA_HOST_DEVICE static constexpr ListHeadWork of_chain(int halves, int units, int rows) {
     const int start = SegmentUnits + (rows + RowsOfUnit - 1) / RowsOfUnit, tiles = (halves + 1) / 2;
-    return {tiles, start, start + units, tiles > 0 ? 16 * units / tiles : 16};
+    return {tiles, start, start + units, tiles > 0 ? static_cast<float>(units) / static_cast<float>(tiles) : 1};
   }
   /// Smaller offsets become the batch head's beginning.
   PAGODA_HOST_DEVICE constexpr int first_split() const {
@@ -48,11 +49,12 @@ struct ListHeadWork {
   PAGODA_HOST_DEVICE constexpr int tile_at(int offset) const {
     if (offset < first_split()) return 0;
     if (offset >= end_splits()) return tiles;
-    return tile_16ths == 0 ? (offset - start) / tile_units : 16 * (offset - start) / tile_16ths;
+    if (chain_tile == 0) return (offset - start) / tile_units;
+    return static_cast<int>(static_cast<float>(offset - start) / chain_tile);
   }
   /// Units of the first tiles, rounded up.
   PAGODA_HOST_DEVICE constexpr int units_of(int count) const {
-    return tile_16ths == 0 ? count * tile_units : (count * tile_16ths + 15) / 16;
+    return chain_tile == 0 ? count * tile_units : static_cast<int>(static_cast<float>(count) * chain_tile) + 1;
   }
 };
 
@@ -63,11 +65,11 @@ struct HeadShare {
   bool has_first_tile, whole;
   int first_owner, last_owner;  ///< owners that have a split; only if not whole
 
-  /// position: units before the batch head.
+  /// position: units before the batch head. owner: one with a share.
   template <class Work>
   PAGODA_HOST_DEVICE static constexpr HeadShare of(const Work& work, int position, const WorkDivision& division,
                                                    int owner) {
-    const int begin = division.begin(owner) - position, end = division.begin(owner + 1) - position;
+    const int begin = division.begin_of(owner) - position, end = division.begin_of(owner + 1) - position;
     const int first_split = work.first_split(), end_splits = work.end_splits();
     HeadShare s{};
     s.last           = end < first_split;

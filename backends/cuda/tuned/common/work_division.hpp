@@ -17,14 +17,16 @@ struct WorkDivision {
     const int owners = fit < 1 ? 1 : fit < max_owners ? fit : max_owners;
     return {owners, total / owners, total % owners};
   }
-  PAGODA_HOST_DEVICE constexpr int begin(int owner) const {
-    const int o = owner < owners ? owner : owners;
-    return units_per_owner * o + (o < longer_shares ? o : longer_shares);
+  PAGODA_HOST_DEVICE constexpr int begin(int owner) const { return begin_of(owner < owners ? owner : owners); }
+  /// The same for one of the owners, or the number of them.
+  PAGODA_HOST_DEVICE constexpr int begin_of(int owner) const {
+    return units_per_owner * owner + (owner < longer_shares ? owner : longer_shares);
   }
   /// The owner of the unit, which must be less than `total`.
   PAGODA_HOST_DEVICE constexpr int owner_of(int unit) const {
     const int in_longer = (units_per_owner + 1) * longer_shares;
-    return unit < in_longer ? unit / (units_per_owner + 1) : longer_shares + (unit - in_longer) / units_per_owner;
+    const bool longer   = unit < in_longer;
+    return (longer ? 0 : longer_shares) + (unit - (longer ? 0 : in_longer)) / (units_per_owner + (longer ? 1 : 0));
   }
 };
 

@@ -61,63 +61,79 @@ PAGODA_DEVICE void carry_out_share(const ListArgs& args, const ListStart& start,
   const std::uint32_t at = shared_address(memory);
   const WarpMemory<D> own{memory + layout.queues + warp * queue_bytes(D), at + warp * Stages * 2 * TileShape::bytes,
                           at + layout.barriers + warp * 8 * Stages};
-  Producer producer(args, ListWalk<ListWork>(args, start, lane), own, lane);
+  Producer producer(args, ListWalk<ListWork>(start), own, lane);
   float* const values  = reinterpret_cast<float*>(memory + layout.values) + warp * max_list_rows * stride;
   float2* const states = reinterpret_cast<float2*>(memory + layout.states) + warp * max_list_rows;
   // The warps of an owner have places side by side.
-  const auto partials = [&](int owner, bool has_first_tile) {
-    return args.partials +
-           (2 * static_cast<std::int64_t>(owner * start.heads_at_once + start.head) + has_first_tile) * num_quads;
+  const auto partials = [&](int place, bool has_first_tile) {
+    return args.partials + (2 * static_cast<std::int64_t>(place) + has_first_tile) * num_quads;
   };
 
   RowAccumulator<T, D, max_list_rows> rows(lane);
   PendingJoin* const pending = reinterpret_cast<PendingJoin*>(memory + layout.pending) + 2 * warp;
   if (lane < 2) pending[lane] = no_pending_join;
+  // The owner and the warp's place, for partial results and joins. They are kept in the padding of a row of values, as
+  // registers are scarce.
+  int* const kept = reinterpret_cast<int*>(values + D);
+  if (lane == 0) kept[0] = start.owner, kept[1] = start.owner * start.heads_at_once + start.head;
+  // The segment that is multiplied, and the next one of its tiles. shape: query rows, and flags; 0 before the first
+  // one.
+  constexpr int whole = 1 << 8, has_first_tile = 1 << 9, to_states = 1 << 10;
+  int tile = 0, tiles = 0, tokens_left = 0, head = 0, shape = 0, result = 0;
+  float scale = 1;
+  SeenTokens seen;
+  // One loop for segments and tiles, so that there is one copy of fill().
 #pragma unroll 1
-  while (const QueuedSegment* const queued = producer.next(args, rows)) {
+  for (;;) {
+    producer.fill(args);
+    if (tile < tiles) {
+      const std::uint32_t keys = producer.wait_for_tile();
+      rows.template add_tile<typename Producer::Copies>(
+          keys, keys + TileShape::bytes, ListTileScores(args, seen, tokens_left - tile * tile_tokens, scale));
+      __syncwarp();  // all lanes have read the tile
+      producer.release_tile();
+      ++tile;
+      continue;
+    }
+    if (shape != 0) {
+      const Outputs& to  = list_outputs(args, (shape & to_states) != 0);
+      const int num_rows = shape & 255;
+      rows.store(states, values, stride, num_rows);
+      __syncwarp();
+      FinishedOutput mine;  // of row `lane`
+      if ((shape & whole) && lane < num_rows) mine = {args, to, result, head, lane, states[lane]};
+#pragma unroll 1
+      for (int first = 0; first < num_rows * quads; first += 32) {
+        const int i = first + lane, r = i / quads, quad = i % quads;
+        const float weight           = __shfl_sync(~0u, mine.weight, r);
+        const std::int64_t output_at = __shfl_sync(~0u, mine.first, r);
+        if (r >= num_rows) continue;
+        const float4 v = *reinterpret_cast<const float4*>(values + r * stride + 4 * quad);
+        if (shape & whole) {
+          store_quad(to.out, output_at + 4 * quad, v, weight);
+        } else {
+          publish(place_of(partials(kept[1], (shape & has_first_tile) != 0) + i), {v, states[r].x, states[r].y});
+        }
+      }
+      __syncwarp();  // the next states overwrite them
+    }
+    const QueuedSegment* const queued = producer.next(rows);
+    if (!queued) break;
     const auto uniform    = [](int x) { return __shfl_sync(~0u, x, 0); };
     const int4* const raw = reinterpret_cast<const int4*>(queued);
     const int4 a = raw[0], b = raw[1], c = raw[2];
-    const int head = uniform(a.y), tiles = uniform(a.z), num_rows = uniform(c.x), state = uniform(c.y);
-    const bool has_first_tile = uniform(b.x) != 0, whole = uniform(b.y) != 0;
-    const SeenTokens seen{uniform(c.z), uniform(c.w)};
-    const int result  = queued->results[lane % max_list_rows] + max(state, 0);
-    const float scale = args.scale * (args.k.scale ? __ldg(args.k.scale + head * args.k.scale_head) : 1.0f);
+    head = uniform(a.y), tiles = uniform(a.z), tokens_left = a.w, tile = 0;
+    shape = uniform(c.x | (b.y ? whole : 0) | (b.x ? has_first_tile : 0) | (c.y >= 0 ? to_states : 0));
+    if (!(shape & whole) && lane == 0) pending[b.x != 0] = {a.x, a.y, b.z, b.w};
+    seen   = {uniform(c.z), uniform(c.w)};
+    result = queued->results[lane % max_list_rows] + max(c.y, 0);
+    scale  = args.scale * (args.k.scale ? __ldg(args.k.scale + head * args.k.scale_head) : 1.0f);
     __syncwarp();  // all lanes have read the segment and its queries
-    producer.fill(args);
-#pragma unroll 1
-    for (int i = 0; i < tiles; ++i) {
-      const std::uint32_t keys = producer.wait_for_tile();
-      rows.template add_tile<typename Producer::Copies>(keys, keys + TileShape::bytes,
-                                                        ListTileScores(args, seen, a.w - i * tile_tokens, scale));
-      __syncwarp();  // all lanes have read the tile
-      producer.release_tile();
-      producer.fill(args);
-    }
-    const Outputs& to = list_outputs(args, state >= 0);
-    rows.store(states, values, stride, num_rows);
-    __syncwarp();
-    FinishedOutput mine;  // of row `lane`
-    if (whole && lane < num_rows) mine = {args, to, result, head, lane, states[lane]};
-#pragma unroll 1
-    for (int first = 0; first < num_rows * quads; first += 32) {
-      const int i = first + lane, r = i / quads, quad = i % quads;
-      const float weight           = __shfl_sync(~0u, mine.weight, r);
-      const std::int64_t output_at = __shfl_sync(~0u, mine.first, r);
-      if (r >= num_rows) continue;
-      const float4 v = *reinterpret_cast<const float4*>(values + r * stride + 4 * quad);
-      if (whole) {
-        store_quad(to.out, output_at + 4 * quad, v, weight);
-      } else {
-        publish(place_of(partials(start.owner, has_first_tile) + i), {v, states[r].x, states[r].y});
-      }
-    }
-    __syncwarp();  // the next states overwrite them
-    if (!whole && lane == 0) pending[has_first_tile] = {a.x, head, b.z, b.w};
   }
 
   // All of the warp's own partial results have been published before it waits for others'.
   __syncwarp();
+  const int owner = kept[0], place_of_warp = kept[1], heads_at_once = start.heads_at_once;
 #pragma unroll 1
   for (int place = 0; place < 2; ++place) {
     const PendingJoin join = pending[place];
@@ -126,9 +142,10 @@ PAGODA_DEVICE void carry_out_share(const ListArgs& args, const ListStart& start,
     const Outputs& to    = list_outputs(args, e.state >= 0);
     const int num_splits = join.num_splits();
     const int all        = min(e.num_queries, args.q_tokens_bound) * args.group_size * quads;
-    const int slice = (all + num_splits - 1) / num_splits, begin = (start.owner - join.first_block) * slice;
+    const int slice = (all + num_splits - 1) / num_splits, begin = (owner - join.first_block) * slice;
     join_quads<1>(begin, min(all, begin + slice), num_splits, 0, lane,
-                  places_two_each(partials(join.first_block, false), num_quads, 2 * start.heads_at_once * num_quads),
+                  places_two_each(partials(place_of_warp + (join.first_block - owner) * heads_at_once, false),
+                                  num_quads, 2 * heads_at_once * num_quads),
                   [&](int i, const QuadState& x) {
                     const int r     = i / quads;
                     const int token = list_query(args, e.query_begin + args.heads.divide(r)).token;
@@ -147,8 +164,10 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
   extern __shared__ __align__(1024) char memory[];
   const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, threadIdx.x >> 5, 0);
   TensorCopies<Tile<T, D>, Stages>::prefetch(args);
-  const ListStart start = find_start<ListWork, threads, capacity, list_warps>(
-      args, reinterpret_cast<int*>(memory + layout.values), min_share_units, args.heads_at_once, warp);
+  const ListStart start = find_start<OneRole<ListWork>, threads, capacity>(
+      {}, args, reinterpret_cast<int*>(memory + layout.values), warp, [&](const int (&)[1]) {
+        return RoleBlocks{0, 0, static_cast<int>(gridDim.x), list_warps, args.heads_at_once, min_share_units};
+      });
   carry_out_share<T, D, Stages, list_warps>(args, start, memory, warp, lane);
 }
 

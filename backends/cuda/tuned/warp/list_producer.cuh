@@ -60,11 +60,10 @@ class ListProducer {
       pages_.done(args, ++tiles_done_);
     }
   }
-  /// Takes the next segment from the queue and begins its query rows. Returns null if there is none. The segment stays
-  /// in the queue's memory until the next fill().
+  /// Takes the next segment from the queue and begins its query rows. Returns null if there is none. The caller has
+  /// called fill() since it has used the last tile. The segment stays in the queue's memory until the next fill().
   template <class Rows>
-  PAGODA_DEVICE const QueuedSegment* next(const ListArgs& args, Rows& rows) {
-    if (queued_ == 0) fill(args);
+  PAGODA_DEVICE const QueuedSegment* next(Rows& rows) {
     if (queued_ == 0) return nullptr;
     const QueuedSegment* const s = memory_.segment(first_);
     --queued_;

@@ -27,9 +27,25 @@ struct alignas(16) Assignment {
 
   /// Flags of `rows`.
   static constexpr int to_states = 1 << 16, has_first_tile = 1 << 17, whole = 1 << 18, chain = 1 << 19;
-  static constexpr int heads_shift = 20;  ///< see ListMemory::joined_rows
 };
 static_assert(sizeof(Assignment) == 32);
+
+/// 16 x 16 blocks of partial results that a warp joins at once, of the same 16 rows.
+inline constexpr int blocks_of_join = 4;
+
+/// What multiplying warps have to know to join the block's slice of a batch head: some of its runs of blocks_of_join
+/// 16 x 16 blocks.
+template <int Rows>
+struct ListJoin {
+  int first_block, block_step;  ///< blocks with splits: first_block + s * block_step
+  int num_splits;               ///< 0: nothing to join
+  int begin, end;               ///< the slice
+  int head;
+  int rows;           ///< query rows, and flags as in Assignment::rows
+  int outputs[Rows];  ///< row of the outputs of each query token
+
+  static constexpr int num_fields = 7;  ///< besides the outputs
+};
 
 /// Half of a tile of a chain, as the multiplying warps have to know it.
 struct HalfTile {
@@ -61,13 +77,10 @@ struct ListMemory {
   PAGODA_DEVICE volatile int* chain_tile(int i) const {
     return reinterpret_cast<int*>(memory + layout.chain_tiles) + 2 * i;
   }
-  /// Two pending joins. They lie where the tiles were.
-  PAGODA_DEVICE PendingJoin* pending() const { return reinterpret_cast<PendingJoin*>(memory + layout.ring); }
-  /// Of a pending join: rows and flags as in Assignment::rows with the blocks of an owner (<< heads_shift), then the
-  /// row of the outputs of each query token.
-  PAGODA_DEVICE int* joined_rows(int place) const {
-    return reinterpret_cast<int*>(pending() + 2) + place * (1 + Warpgroups * tile_rows);
-  }
+  /// The two joins of a block. They take the place of a unit of queries.
+  using Join = ListJoin<Warpgroups * tile_rows>;
+  static_assert(2 * sizeof(Join) <= unit_bytes(D));
+  PAGODA_DEVICE Join* joins(int unit) const { return reinterpret_cast<Join*>(memory + unit * unit_bytes(D)); }
   PAGODA_DEVICE volatile int* cleared(int i) const { return reinterpret_cast<int*>(memory + layout.cleared) + i; }
   PAGODA_DEVICE volatile int* end() const { return reinterpret_cast<int*>(memory + layout.end); }
   /// A tile's keys or values have been copied or converted to the slot.
@@ -146,7 +159,7 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
         }
         tile = s.share.first_tile, end = s.share.end_tile;
         if constexpr (!bytes)
-          if (s.chain > 0) chain.begin(args, s.index, s.chain, s.entry.query_begin, lane);
+          if (s.chain > 0) chain = walk.chain(s, lane);
         continue;  // it may have no tiles
       }
       const int count = min(most - c.tiles, end - tile), mine = (lane >> 3) - c.tiles;
@@ -212,12 +225,6 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
   }
 }
 
-/// The multiplying warps and the one that loads queries wait for each other.
-template <int Warpgroups>
-PAGODA_DEVICE void meet_to_join() {
-  sync_threads_from_anywhere<4, compute_threads(Warpgroups) + 32>();
-}
-
 /// Loads the queries of all segments of a block, with one warp, and hands each segment to the multiplying warps. At the
 /// end it tells these what they need for joins.
 template <Type T, int D, int Warpgroups>
@@ -254,16 +261,14 @@ class QueryLoader {
       publish();
     }
     reserve(1);
-    if (lane_ == 0) shared_.assignment(to_.slot)[0] = make_int4(-1, 0, 0, 0);
-    publish();
-    meet_to_join<Warpgroups>();  // all tiles have been used
-    if (lane_ < 8) reinterpret_cast<int*>(shared_.pending())[lane_] = pending_;
-    if (lane_ == 8 || lane_ == 9) shared_.joined_rows(lane_ - 8)[0] = pending_;
+    typename Memory::Join* const joins = shared_.joins(unit_);
+    if (lane_ % 16 < Memory::Join::num_fields) reinterpret_cast<int*>(joins + lane_ / 16)[lane_ % 16] = join_;
 #pragma unroll
     for (int place = 0; place < 2; ++place)
 #pragma unroll
-      for (int i = 0; i < per_lane; ++i) shared_.joined_rows(place)[1 + lane_ + 32 * i] = joined_outputs_[place][i];
-    meet_to_join<Warpgroups>();
+      for (int i = 0; i < per_lane; ++i) joins[place].outputs[lane_ + 32 * i] = joined_outputs_[place][i];
+    if (lane_ == 0) shared_.assignment(to_.slot)[0] = make_int4(-1, unit_, 0, 0);
+    publish();
   }
 
  private:
@@ -295,17 +300,22 @@ class QueryLoader {
       if (lane_ + 32 * i < s.entry.queries) output_rows_[i] = output_row(args_, tokens_[i], s.state);
   }
 
-  /// Keeps what blocks need to join the batch head of a segment.
+  /// Keeps what the block needs to join its slice of the segment's batch head. An owner has heads_at_once blocks.
   PAGODA_DEVICE void keep_for_join(const ListSegment& s, int rows, int heads_at_once) {
+    const int owner  = static_cast<int>(blockIdx.x) / heads_at_once;
+    const int splits = s.share.last_owner - s.share.first_owner + 1;
+    const int runs = (rows + 15) / 16 * (block16s_per_16_rows(D) / blocks_of_join), size = (runs + splits - 1) / splits;
+    const int begin       = (owner - s.share.first_owner) * size;
+    const int first_block = static_cast<int>(blockIdx.x) - (owner - s.share.first_owner) * heads_at_once;
+    const int flags       = s.state >= 0 ? Assignment::to_states : 0;
+    const int fields[Memory::Join::num_fields] = {first_block, heads_at_once, splits, begin, min(begin + size, runs),
+                                                  s.head,      rows | flags};
 #pragma unroll
     for (int place = 0; place < 2; ++place) {
       if (s.share.has_first_tile != (place == 1)) continue;
-      if (lane_ == 4 * place) pending_ = s.index;
-      if (lane_ == 4 * place + 1) pending_ = s.head;
-      if (lane_ == 4 * place + 2) pending_ = s.share.first_owner;
-      if (lane_ == 4 * place + 3) pending_ = s.share.last_owner;
-      if (lane_ == 8 + place)
-        pending_ = rows | (s.state >= 0 ? Assignment::to_states : 0) | heads_at_once << Assignment::heads_shift;
+#pragma unroll
+      for (int i = 0; i < Memory::Join::num_fields; ++i)
+        if (lane_ == 16 * place + i) join_ = fields[i];
 #pragma unroll
       for (int i = 0; i < per_lane; ++i) joined_outputs_[place][i] = output_rows_[i];
     }
@@ -359,9 +369,8 @@ class QueryLoader {
   // Of entry index_:
   int index_ = -1, hidden_ = 0;
   int tokens_[per_lane] = {}, output_rows_[per_lane] = {};
-  // Of the pending joins. Lanes 0 to 7 have the ints of both, and lanes 8 and 9 the first one of joined_rows().
-  static_assert(sizeof(PendingJoin) == 16);
-  int pending_                     = lane_ % 4 == 3 ? no_pending_join.last_block : 0;
+  // Of the joins: the fields of ListJoin, the first one's in lanes from 0 on, the second one's from 16 on.
+  int join_                        = 0;
   int joined_outputs_[2][per_lane] = {};
 };
 

@@ -25,12 +25,13 @@ class ListMultiplier {
   PAGODA_DEVICE ListMultiplier(const ListArgs& args, Memory shared, int warp, int lane)
       : args_(args), shared_(shared), group_(warp / 4), warp_row_(warp % 4 * 16), lane_(lane), column_(lane & 3) {}
 
-  PAGODA_DEVICE void run() {
+  /// Multiplies all segments of the block. Returns the unit of the ring of queries that has the joins.
+  PAGODA_DEVICE int run() {
     for (Ring<Memory::units> from;; from.next()) {
       barrier_wait(shared_.assigned(from.slot), from.parity);
       const int4 a    = shared_.assignment(from.slot)[0];
       const int tiles = __shfl_sync(~0u, a.x, 0);
-      if (tiles < 0) return;
+      if (tiles < 0) return __shfl_sync(~0u, a.y, 0);
       const Segment s{tiles,
                       __shfl_sync(~0u, a.y, 0),
                       __shfl_sync(~0u, a.z, 0),
@@ -475,10 +476,10 @@ PAGODA_DEVICE void carry_out_share(const ListArgs& args, const ListStart& start,
   if (warp >= compute_warps) {
     if constexpr (Registers > 0) decrease_registers<copier_registers(Warpgroups, Registers)>();
     if (warp == compute_warps) {
-      ListWalk<HeadWork> walk(args, start, lane);
+      ListWalk<HeadWork> walk(start);
       copy_list_tiles(args, walk, shared, lane);
     } else if (warp == compute_warps + 1) {
-      ListWalk<HeadWork> walk(args, start, lane);
+      ListWalk<HeadWork> walk(start);
       QueryLoader<T, D, Warpgroups>(args, shared, lane).run(walk);
     } else if constexpr (is_converted(T)) {
       convert_list_tiles(shared, static_cast<int>(threadIdx.x) - (compute_warps + 2) * 32);
@@ -486,8 +487,8 @@ PAGODA_DEVICE void carry_out_share(const ListArgs& args, const ListStart& start,
     return;
   }
   if constexpr (Registers > 0) increase_registers<Registers>();
-  ListMultiplier<T, D, Warpgroups>(args, shared, warp, lane).run();
-  join_list_heads(args, shared, warp, lane);
+  const int joins = ListMultiplier<T, D, Warpgroups>(args, shared, warp, lane).run();
+  join_list_heads<D, compute_warps>(args, shared.joins(joins));
 }
 
 template <Type T, int D, int Warpgroups>
@@ -500,9 +501,11 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
   if (warp == 0) shared.init(lane);
   if (threadIdx.x == 0) prefetch_map(&args.k_map), prefetch_map(&args.v_map);
   // The ring of queries is still free.
-  constexpr int capacity  = Memory::layout.ring / 4 - start_memory(threads, 1);
-  const ListStart start   = find_start<HeadWork, threads, capacity, 1>(args, reinterpret_cast<int*>(memory),
-                                                                       min_block_units, args.heads_at_once, 0);
+  constexpr int capacity = Memory::layout.ring / 4 - start_memory(threads, 1);
+  const ListStart start  = find_start<OneRole<HeadWork>, threads, capacity>(
+      {}, args, reinterpret_cast<int*>(memory), warp, [&](const int (&)[1]) {
+        return RoleBlocks{0, 0, static_cast<int>(gridDim.x), 1, args.heads_at_once, min_block_units};
+      });
   constexpr int registers = is_converted(T) ? byte_multiplier_registers(Warpgroups) : 0;
   carry_out_share<T, D, Warpgroups, registers>(args, start, shared, warp, lane);
 }

@@ -9,7 +9,7 @@ namespace pagoda::tuned::wgmma::grouped {
 
 /// The work of a batch head. A unit is the reading of eight tokens. Starting and ending a batch head costs half a tile,
 /// and 8 query rows cost another unit to load and to store.
-using HeadWork = ListHeadWork<tile_tokens, copy_tokens, tile_tokens / copy_tokens / 2, 8, 2>;
+using HeadWork = ListHeadWork<tile_tokens, copy_tokens, tile_tokens / copy_tokens / 2, 8, 2, true>;
 /// Shorter lists occupy fewer blocks. Two tiles, also of a chain, whose entries cost a unit more: two in a tile.
 inline constexpr int min_block_units = 2 * (HeadWork::tile_units + 2);
 

@@ -17,20 +17,20 @@ PAGODA_DEVICE void decode_mixed_list(const MixedArgs& args) {
   extern __shared__ __align__(1024) char memory[];
   const int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0), lane = threadIdx.x & 31;
   constexpr int capacity = Memory::layout.ring / 4 - start_memory(mixed_threads, mixed_few_warps, 2);
-  ListScan<MixedRoles, ListArgs, mixed_threads, capacity> scan({args}, args.many, reinterpret_cast<int*>(memory));
-  const int blocks = static_cast<int>(gridDim.x);
-  const int many   = blocks_of_many(blocks, args.many.heads_at_once, scan.total(0), scan.total(1));
-  if (static_cast<int>(blockIdx.x) < many) {
+  if (threadIdx.x == 0) {
+    prefetch_map(&args.many.k_map), prefetch_map(&args.many.v_map);
+    prefetch_map(&args.few.k_map), prefetch_map(&args.few.v_map);
+  }
+  const MixedRoles roles{args};
+  const ListStart start = find_start<MixedRoles, mixed_threads, capacity>(
+      roles, args.many, reinterpret_cast<int*>(memory), warp,
+      [&](const int (&totals)[MixedRoles::count]) { return roles.blocks_of(totals, static_cast<int>(gridDim.x)); });
+  if (start.role == 0) {
     const Memory shared{memory, shared_address(memory)};
     if (warp == 0) shared.init(lane);
-    if (threadIdx.x == 0) prefetch_map(&args.many.k_map), prefetch_map(&args.many.v_map);
-    const ListStart start = scan.template find<0>({0, many, 1, args.many.heads_at_once, min_block_units}, 0);
+    __syncthreads();
     carry_out_share<T, D, 1, many_registers>(args.many, start, shared, warp, lane);
   } else {
-    if (threadIdx.x == 0) prefetch_map(&args.few.k_map), prefetch_map(&args.few.v_map);
-    const ListStart start =
-        scan.template find<1>({many, blocks - many, mixed_few_warps, args.few.heads_at_once, warp::min_share_units},
-                              min(warp, mixed_few_warps - 1));
     // Tiles are copied to where the scan has stored numbers.
     fence_async_proxy();
     __syncthreads();

@@ -13,13 +13,14 @@ struct MixedRoles {
   const MixedArgs& args;
 
   PAGODA_DEVICE int units_of(const ListArgs& list, const Entry& e, int end) const {
-    const int heads      = heads_of(list, e);
-    const EntryView view = view_of(list, e, end);
-    return takes(args.few, e) ? -heads * work_of<warp::ListWork>(list, view).units
-                              : heads * work_of<HeadWork>(list, view).units;
+    if (takes(args.few, e)) return -heads_of(list, e) * units_of_head<warp::ListWork>(list, e, end);
+    return counts(list, e) ? heads_of(list, e) * units_of_head<HeadWork>(list, e, end) : 0;
   }
-  PAGODA_DEVICE int chain_units_of(const ListArgs& list, const Entry& e, int end) const {
-    return heads_of(list, e) * HeadWork::chain_units(view_of(list, e, end).tokens);
+  /// The blocks of this block's role. blocks: of the launch.
+  PAGODA_DEVICE RoleBlocks blocks_of(const int (&totals)[count], int blocks) const {
+    const int many = blocks_of_many(blocks, args.many.heads_at_once, totals[0], totals[1]);
+    if (static_cast<int>(blockIdx.x) < many) return {0, 0, many, 1, args.many.heads_at_once, min_block_units};
+    return {1, many, blocks - many, mixed_few_warps, args.few.heads_at_once, warp::min_share_units};
   }
 };
 

@@ -15,7 +15,7 @@ inline constexpr int mixed_threads = 256;
 inline constexpr int mixed_few_warps = 4;
 static_assert(mixed_few_warps * blocks_per_sm(1) == warp::list_warps);
 /// Registers of threads that multiply, in either role.
-inline constexpr int many_registers = 168, few_registers = 232;
+inline constexpr int many_registers = 160, few_registers = 232;
 
 /// Bytes of a tile of entries of few rows, and stages of the ring of a warp that carries them out.
 constexpr int mixed_tile_bytes(int head_dim) { return warp::tile_tokens * head_dim * 2; }

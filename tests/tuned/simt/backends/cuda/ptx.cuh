@@ -219,7 +219,10 @@ Words polled(const Words* p) {
   if (std::ranges::find(words, 0xffffffffu) != words.end()) simt::running->yield();
   return *p;
 }
-PAGODA_DEVICE float4 load_relaxed_gpu4(const float4* p) { return polled(p); }
+template <int Offset = 0>
+PAGODA_DEVICE float4 load_relaxed_gpu4(const float4* p) {
+  return polled(p + Offset);
+}
 PAGODA_DEVICE float2 load_relaxed_gpu2(const float2* p) { return polled(p); }
 PAGODA_DEVICE void store_relaxed_gpu4(float4* p, float4 v) { *p = v; }
 PAGODA_DEVICE void store_relaxed_gpu2(float2* p, float2 v) { *p = v; }
