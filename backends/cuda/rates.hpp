@@ -88,7 +88,7 @@ inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* c
     if (has_chains(*lists, page_size)) r.chain_rows = lists->bounds.max_entry_queries * lists->shape.group();
   // With one query head to a kv head, chains are faster than entries that stand alone for sequences with 32 tokens of
   // their own, and slower for those with 256 (bench/NOTES.md, "Chains").
-  r.chain_tokens = 64, r.chain_entry_us = 1.5;
+  r.chain_tokens = 64, r.chain_entry_us = 0.5;
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {  // those of few rows first
     const Schedule& lists = **part;
     if (has_few_rows_kernel(lists, page_size)) {
