@@ -37,7 +37,7 @@ struct RandomList {
       tokens_of(e);
       e.query_begin = below(1000), e.num_queries = below(8) == 0 ? 0 : 1 + below(most_queries), e.state = below(4) - 1;
       if (heads && below(3) == 0) e.kv_head = below(kv_heads), single_heads = true;
-      const int further = chains && below(2) == 0 ? 1 + below(below(4) == 0 ? 90 : 6) : 0;
+      const int further = chains && below(2) == 0 ? 1 + below(below(4) == 0 ? 140 : 6) : 0;
       if (further > 0) {
         e.chain = further, e.num_queries = std::max(e.num_queries, 2);
         if (e.last < 0 || below(3) == 0) e.first = e.last = 0;
