@@ -20,7 +20,7 @@ struct ListHeadWork {
   static constexpr int min_split_tiles = MinSplitTiles, half_tokens = TileTokens / 2;
   int tiles, start;  ///< start: units before the first tile
   int units;         ///< all of them; at least 1
-  float chain_tile;  ///< of a chain: units of a tile, on average; 0: of an entry
+  int tile_16ths;    ///< of a chain: units of a tile, on average, in sixteenths; 0: of an entry
 
   PAGODA_HOST_DEVICE static constexpr ListHeadWork of(int tokens, int rows) {
     const int start = SegmentUnits + (rows + RowsOfUnit - 1) / RowsOfUnit;
@@ -35,7 +35,7 @@ struct ListHeadWork {
   /// together, by chain_halves() and chain_units().
   PAGODA_HOST_DEVICE static constexpr ListHeadWork of_chain(int halves, int units, int rows) {
     const int start = SegmentUnits + (rows + RowsOfUnit - 1) / RowsOfUnit, tiles = (halves + 1) / 2;
-    return {tiles, start, start + units, tiles > 0 ? static_cast<float>(units) / static_cast<float>(tiles) : 1};
+    return {tiles, start, start + units, tiles > 0 ? 16 * units / tiles : 16};
   }
   /// Smaller offsets become the batch head's beginning.
   PAGODA_HOST_DEVICE constexpr int first_split() const {
@@ -49,12 +49,11 @@ struct ListHeadWork {
   PAGODA_HOST_DEVICE constexpr int tile_at(int offset) const {
     if (offset < first_split()) return 0;
     if (offset >= end_splits()) return tiles;
-    if (chain_tile == 0) return (offset - start) / tile_units;
-    return static_cast<int>(static_cast<float>(offset - start) / chain_tile);
+    return tile_16ths == 0 ? (offset - start) / tile_units : 16 * (offset - start) / tile_16ths;
   }
   /// Units of the first tiles, rounded up.
   PAGODA_HOST_DEVICE constexpr int units_of(int count) const {
-    return chain_tile == 0 ? count * tile_units : static_cast<int>(static_cast<float>(count) * chain_tile) + 1;
+    return tile_16ths == 0 ? count * tile_units : (count * tile_16ths + 15) / 16;
   }
 };
 
