@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/tuned/common/lanes.cuh"
+#include "backends/cuda/tuned/common/list_entries.cuh"
+#include "backends/cuda/tuned/common/list_work.hpp"
+
+/// Finds where the shares of a list begin: all threads of a block together. `Work` is a ListHeadWork. An owner takes
+/// heads_at_once kv heads of an entry at a time, and counts them as one. Only the entries of the owner's role (`takes`)
+/// have work.
+namespace pagoda::tuned {
+
+template <class Work, class Args>
+PAGODA_DEVICE Work work_of(const Args& args, const EntryView& view) {
+  return Work::of(view.tokens, view.queries * args.heads.value);
+}
+/// Units of an entry and one of its kv heads.
+template <class Work, class Args>
+PAGODA_DEVICE int units_of_head(const Args& args, const Entry& e, int end) {
+  const EntryView view = view_of(args, e, end);
+  return e.chain < 0 ? Work::chain_units(view.tokens) : work_of<Work>(args, view).units;
+}
+
+/// Where a share begins.
+struct ListStart {
+  WorkDivision division;
+  int role;                 ///< of the block
+  int entry;                ///< the entry in which it begins; the number of entries if the share is empty
+  int before;               ///< units before this entry
+  int owner;                ///< among all owners
+  int heads_at_once, head;  ///< the worker takes each heads_at_once-th kv head, from `head` on
+};
+
+/// The units of all entries that a kernel carries out. A `Roles` says how to count: blocks of a launch may have several
+/// roles, each with entries of its own. Units of role 1 are counted as negative numbers.
+template <class Work>
+struct OneRole {
+  static constexpr int count = 1;
+  /// Of an entry, for all of its kv heads. Entries behind the first one of a chain count as parts of it.
+  template <class Base>
+  PAGODA_DEVICE int units_of(const ListArgsOf<Base>& args, const Entry& e, int end) const {
+    return counts(args, e) ? heads_of(args, e) * units_of_head<Work>(args, e, end) : 0;
+  }
+};
+
+/// Units of a run of entries, in shared memory. All threads of the block make one together.
+///
+/// What follows runs once in each block, before anything else can start, and most of its time is that of loading
+/// instructions. So loops are not unrolled, and there is one copy of each.
+template <class Roles, int Threads, int Capacity>
+struct UnitsWindow {
+  int begin = 0, end = 0;  ///< the thread's entries, counted from the window's first
+  /// Of each role: units of the window before the thread's entries, of these, and of the window, for one kv head at a
+  /// time.
+  int before[Roles::count] = {}, units[Roles::count] = {}, total[Roles::count] = {};
+  bool single_heads = false;  ///< the window has an entry of one kv head
+
+  UnitsWindow() = default;
+  /// units_of: [Capacity]; sums: [Threads / 32][roles]. Both may be read by the block until it calls this again.
+  template <class Args>
+  PAGODA_DEVICE UnitsWindow(const Roles& roles, const Args& args, int first, int* units_of, int* sums) {
+    constexpr int loads = 5;
+    bool single         = false;
+    const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+    const int count = min(args.batch - first, Capacity);
+    int cut = 0, cut_end = 0;  // a chain that ends behind the window, if cut_end is not 0
+    __syncthreads();           // all have read the window before
+    if (args.chains) {
+#pragma unroll 1
+      for (int i = thread; i < count; i += Threads) units_of[i] = 0;
+      __syncthreads();
+    }
+#pragma unroll 1
+    for (int from = thread; from < count; from += loads * Threads) {
+      Entry e[loads];
+      int ends[loads];
+#pragma unroll
+      for (int i = 0; i < loads; ++i) e[i] = stored_entry(args, first + min(from + i * Threads, count - 1));
+#pragma unroll
+      for (int i = 0; i < loads; ++i) ends[i] = end_of(args, e[i]);
+#pragma unroll
+      for (int i = 0; i < loads; ++i) {
+        const int at = from + i * Threads;
+        if (at >= count) break;
+        single |= e[i].kv_head >= 0;
+        const int units = roles.units_of(args, e[i], ends[i]);
+        if (!args.chains) {
+          units_of[at] = units;
+          continue;
+        }
+        const int to = at + min(e[i].chain, 0);  // negative: an earlier window has the chain's first entry
+        if (to >= 0) atomicAdd(units_of + to, units);
+        if (at + e[i].chain >= count) cut = at, cut_end = at + e[i].chain + 1;
+      }
+    }
+#pragma unroll 1
+    for (int beyond = count; beyond < cut_end; ++beyond) {
+      const Entry e = stored_entry(args, first + beyond);
+      atomicAdd(units_of + cut, roles.units_of(args, e, end_of(args, e)));
+    }
+    single_heads   = __syncthreads_or(single);
+    const int each = ((count + Threads - 1) / Threads) | 1;  // odd: lanes read different banks
+    begin = min(thread * each, count), end = min(begin + each, count);
+#pragma unroll 1
+    for (int i = begin; i < end; ++i) {
+#pragma unroll
+      for (int r = 0; r < Roles::count; ++r) units[r] += of_role(units_of[i], r);
+    }
+#pragma unroll
+    for (int r = 0; r < Roles::count; ++r) {
+      before[r] = inclusive_sum(units[r], lane);
+      if (lane == 31) sums[warp * Roles::count + r] = before[r];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < Roles::count; ++r) {
+      before[r] -= units[r];
+      for (int w = 0; w < Threads / 32; ++w) {
+        const int sum = sums[w * Roles::count + r];
+        if (w < warp) before[r] += sum;
+        total[r] += sum;
+      }
+    }
+  }
+  /// What an entry's units are for a role.
+  PAGODA_DEVICE static int of_role(int units, int role) {
+    return Roles::count == 1 ? units : max(role == 0 ? units : -units, 0);
+  }
+};
+
+/// Ints of shared memory that find_start needs besides `Capacity`.
+PAGODA_HOST_DEVICE constexpr int start_memory(int threads, int most_owners, int roles = 1) {
+  return threads / 32 * roles + 2 * most_owners;
+}
+
+/// The blocks of a role, and how their workers share its entries.
+struct RoleBlocks {
+  int role;
+  int first, count;   ///< blocks
+  int workers;        ///< of a block: its first warps
+  int heads_at_once;  ///< workers that are one owner: a power of two that divides the number of kv heads, and `workers`
+                      ///< or `count`
+  int min_units;      ///< of a share
+};
+
+/// Where the share of a warp begins; warps that are no workers get that of the last worker. All threads of the block
+/// call it. A single worker is an owner if an entry of the list has one kv head.
+/// memory: [Capacity + start_memory]. blocks_of(totals): the blocks of this block's role, from the units of each role.
+template <class Roles, int Threads, int Capacity, class Args, class BlocksOf>
+PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* memory, int warp,
+                                   const BlocksOf& blocks_of) {
+  using Window     = UnitsWindow<Roles, Threads, Capacity>;
+  int* const sums  = memory + Capacity;
+  int* const found = sums + Threads / 32 * Roles::count;
+  const int thread = static_cast<int>(threadIdx.x);
+  Window window;
+  int totals[Roles::count] = {}, earlier = 0;
+  bool single = false;
+  RoleBlocks blocks{};
+  WorkDivision division{};
+  int shift = 0, first_worker = 0, first_owner = 0, owners = 0;  // an owner has 1 << shift workers
+  const auto of_role = [&](const int (&x)[Roles::count]) { return blocks.role == 0 ? x[0] : x[Roles::count - 1]; };
+  // Counts the units of all windows, then finds the owners of the block.
+#pragma unroll 1
+  for (int pass = 0; pass < 2; ++pass) {
+#pragma unroll 1
+    for (int first = 0; first < args.batch; first += Capacity) {
+      if (pass == 0 || args.batch > Capacity) window = Window(roles, args, first, memory, sums);
+      if (pass == 0) {
+        single |= window.single_heads;
+#pragma unroll
+        for (int r = 0; r < Roles::count; ++r) totals[r] += window.total[r];
+        continue;
+      }
+      int before       = earlier + of_role(window.before);
+      const int behind = before + of_role(window.units);
+      int at           = window.begin;
+#pragma unroll 1
+      for (int owner = 0; owner < owners; ++owner) {  // in ascending order of their beginnings
+        const int begin = division.begin(first_owner + owner) << shift;
+        if (begin < before || begin >= behind) continue;
+        const auto units = [&] { return Window::of_role(memory[at], blocks.role); };
+        while (begin >= before + units()) before += units(), ++at;
+        found[2 * owner] = first + at, found[2 * owner + 1] = before;
+      }
+      earlier += of_role(window.total);
+    }
+    if (pass == 1) break;
+    blocks          = blocks_of(totals);
+    const int total = of_role(totals);
+    shift           = single ? 0 : __ffs(blocks.heads_at_once) - 1;
+    first_worker    = (static_cast<int>(blockIdx.x) - blocks.first) * blocks.workers;
+    first_owner     = first_worker >> shift;
+    owners          = max(blocks.workers >> shift, 1);  // of this block
+    division        = WorkDivision::of(total >> shift, (blocks.count * blocks.workers) >> shift, blocks.min_units);
+    if (thread < owners && division.begin(first_owner + thread) << shift >= total)
+      found[2 * thread] = args.batch, found[2 * thread + 1] = total;  // no thread finds it
+  }
+  __syncthreads();
+  const int worker = min(warp, blocks.workers - 1), mine = worker >> shift, owner = first_owner + mine;
+  const ListStart start{division,
+                        blocks.role,
+                        found[2 * mine],
+                        found[2 * mine + 1] >> shift,
+                        owner,
+                        1 << shift,
+                        first_worker + worker - (owner << shift)};
+  __syncthreads();
+  return start;
+}
+
+}  // namespace pagoda::tuned
