@@ -197,9 +197,8 @@ void walk_list(std::mt19937& random, bool chains) {
   std::vector<std::vector<int>> memory(all, std::vector<int>(Capacity + start_memory(Threads, Workers), -1));
   simt::Grid(all, Threads).run([&] {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const ListStart start = find_start<OneRole<Work>, Threads, Capacity>(
-        {}, args, memory[blockIdx.x].data(), warp,
-        [&](const int (&)[1]) { return RoleBlocks{0, 0, all, Workers, heads_of_block, 2 * Work::tile_units + 4}; });
+    const ListStart start = find_start<Threads, Capacity>(
+        OneRole<Work>{Workers, heads_of_block, 2 * Work::tile_units + 4}, args, memory[blockIdx.x].data(), warp);
     if (warp < Workers) walk_share<Work>(args, start, lane, parts);
   });
   expect_all<Work>(list, kv_heads, group, sorted(parts), [](const Entry&) { return true; });
@@ -242,10 +241,8 @@ TEST(ListWalk, TwoRoles) {
     std::vector<std::vector<int>> memory(blocks, std::vector<int>(capacity + start_memory(threads, few_warps, 2), -1));
     simt::Grid(blocks, threads).run([&] {
       const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-      const wgmma::grouped::MixedRoles roles{args};
-      const ListStart start = find_start<wgmma::grouped::MixedRoles, threads, capacity>(
-          roles, args.many, memory[blockIdx.x].data(), warp,
-          [&](const int (&totals)[2]) { return roles.blocks_of(totals, blocks); });
+      const ListStart start =
+          find_start<threads, capacity>(wgmma::grouped::MixedRoles{args}, args.many, memory[blockIdx.x].data(), warp);
       if (start.role == 1) {
         walk_share<warp::ListWork>(args.few, start, lane, parts_of_few);
       } else if (warp == 0) {

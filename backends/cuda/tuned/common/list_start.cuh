@@ -31,22 +31,38 @@ struct ListStart {
   int heads_at_once, head;  ///< the worker takes each heads_at_once-th kv head, from `head` on
 };
 
-/// The units of all entries that a kernel carries out. A `Roles` says how to count: blocks of a launch may have several
-/// roles, each with entries of its own. Units of role 1 are counted as negative numbers.
+/// The blocks of a role, and how their workers share its entries.
+struct RoleBlocks {
+  int role;
+  int first, count;   ///< blocks
+  int workers;        ///< of a block: its first warps
+  int heads_at_once;  ///< workers that are one owner: a power of two that divides the number of kv heads, and `workers`
+                      ///< or `count`
+  int min_units;      ///< of a share
+};
+
+/// What a `Roles` says: the units of entries, and which blocks have this block's role. Blocks of a launch may have
+/// several roles, each with entries of its own. Units of role 1 are counted as negative numbers.
 template <class Work>
 struct OneRole {
   static constexpr int count = 1;
+  int workers, heads_at_once, min_units;  ///< see RoleBlocks
+
   /// Of an entry, for all of its kv heads. Entries behind the first one of a chain count as parts of it.
   template <class Base>
   PAGODA_DEVICE int units_of(const ListArgsOf<Base>& args, const Entry& e, int end) const {
     return counts(args, e) ? heads_of(args, e) * units_of_head<Work>(args, e, end) : 0;
   }
+  /// totals: units of each role.
+  PAGODA_DEVICE RoleBlocks blocks_of(const int (& /*totals*/)[count]) const {
+    return {0, 0, static_cast<int>(gridDim.x), workers, heads_at_once, min_units};
+  }
 };
 
 /// Units of a run of entries, in shared memory. All threads of the block make one together.
 ///
-/// What follows runs once in each block, before anything else can start, and most of its time is that of loading
-/// instructions. So loops are not unrolled, and there is one copy of each.
+/// It runs once in each block, before any tile is copied, so instructions have to be loaded for it. There is one copy
+/// of its code, and only loads that have to be under way at the same time are unrolled.
 template <class Roles, int Threads, int Capacity>
 struct UnitsWindow {
   int begin = 0, end = 0;  ///< the thread's entries, counted from the window's first
@@ -133,22 +149,11 @@ PAGODA_HOST_DEVICE constexpr int start_memory(int threads, int most_owners, int 
   return threads / 32 * roles + 2 * most_owners;
 }
 
-/// The blocks of a role, and how their workers share its entries.
-struct RoleBlocks {
-  int role;
-  int first, count;   ///< blocks
-  int workers;        ///< of a block: its first warps
-  int heads_at_once;  ///< workers that are one owner: a power of two that divides the number of kv heads, and `workers`
-                      ///< or `count`
-  int min_units;      ///< of a share
-};
-
 /// Where the share of a warp begins; warps that are no workers get that of the last worker. All threads of the block
 /// call it. A single worker is an owner if an entry of the list has one kv head.
-/// memory: [Capacity + start_memory]. blocks_of(totals): the blocks of this block's role, from the units of each role.
-template <class Roles, int Threads, int Capacity, class Args, class BlocksOf>
-PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* memory, int warp,
-                                   const BlocksOf& blocks_of) {
+/// memory: [Capacity + start_memory].
+template <int Threads, int Capacity, class Roles, class Args>
+PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* memory, int warp) {
   using Window     = UnitsWindow<Roles, Threads, Capacity>;
   int* const sums  = memory + Capacity;
   int* const found = sums + Threads / 32 * Roles::count;
@@ -159,7 +164,7 @@ PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* me
   RoleBlocks blocks{};
   WorkDivision division{};
   int shift = 0, first_worker = 0, first_owner = 0, owners = 0;  // an owner has 1 << shift workers
-  const auto of_role = [&](const int (&x)[Roles::count]) { return blocks.role == 0 ? x[0] : x[Roles::count - 1]; };
+  const auto of_block = [&](const int (&x)[Roles::count]) { return blocks.role == 0 ? x[0] : x[Roles::count - 1]; };
   // Counts the units of all windows, then finds the owners of the block.
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
@@ -172,8 +177,8 @@ PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* me
         for (int r = 0; r < Roles::count; ++r) totals[r] += window.total[r];
         continue;
       }
-      int before       = earlier + of_role(window.before);
-      const int behind = before + of_role(window.units);
+      int before       = earlier + of_block(window.before);
+      const int behind = before + of_block(window.units);
       int at           = window.begin;
 #pragma unroll 1
       for (int owner = 0; owner < owners; ++owner) {  // in ascending order of their beginnings
@@ -183,11 +188,11 @@ PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* me
         while (begin >= before + units()) before += units(), ++at;
         found[2 * owner] = first + at, found[2 * owner + 1] = before;
       }
-      earlier += of_role(window.total);
+      earlier += of_block(window.total);
     }
     if (pass == 1) break;
-    blocks          = blocks_of(totals);
-    const int total = of_role(totals);
+    blocks          = roles.blocks_of(totals);
+    const int total = of_block(totals);
     shift           = single ? 0 : __ffs(blocks.heads_at_once) - 1;
     first_worker    = (static_cast<int>(blockIdx.x) - blocks.first) * blocks.workers;
     first_owner     = first_worker >> shift;

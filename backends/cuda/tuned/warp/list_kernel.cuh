@@ -164,10 +164,9 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
   extern __shared__ __align__(1024) char memory[];
   const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, threadIdx.x >> 5, 0);
   TensorCopies<Tile<T, D>, Stages>::prefetch(args);
-  const ListStart start = find_start<OneRole<ListWork>, threads, capacity>(
-      {}, args, reinterpret_cast<int*>(memory + layout.values), warp, [&](const int (&)[1]) {
-        return RoleBlocks{0, 0, static_cast<int>(gridDim.x), list_warps, args.heads_at_once, min_share_units};
-      });
+  const ListStart start =
+      find_start<threads, capacity>(OneRole<ListWork>{list_warps, args.heads_at_once, min_share_units}, args,
+                                    reinterpret_cast<int*>(memory + layout.values), warp);
   carry_out_share<T, D, Stages, list_warps>(args, start, memory, warp, lane);
 }
 

@@ -41,11 +41,11 @@ struct Block16 {
   }
 };
 
-/// The 16 x 16 blocks of a batch head that one of its blocks joins: `begin` to `end` - 1.
+/// The 16 x 16 blocks of a batch head that one of its blocks joins, or runs of them: `begin` to `end` - 1.
 struct JoinSlice {
   int begin, end;
 
-  /// rows: of the batch head; across: 16 x 16 blocks of 16 rows; block: as SegmentWalk counts it.
+  /// rows: of the batch head; across: 16 x 16 blocks, or runs, of 16 rows; block: as SegmentWalk counts it.
   PAGODA_DEVICE JoinSlice(const PendingJoin& join, int rows, int across, int block) {
     const int count = (rows + 15) / 16 * across, size = (count + join.num_splits() - 1) / join.num_splits();
     begin = (block - join.first_block) * size, end = min(count, begin + size);

@@ -7,6 +7,7 @@
 #include "backends/cuda/tuned/common/ring.cuh"
 #include "backends/cuda/tuned/common/seen_tokens.cuh"
 #include "backends/cuda/tuned/wgmma/grouped/list_tuning.hpp"
+#include "backends/cuda/tuned/wgmma/join.cuh"
 #include "backends/cuda/tuned/wgmma/tiles.cuh"
 
 /// The two warps that load data: one copies tiles, the other one loads queries and assigns segments. Each waits only
@@ -302,14 +303,14 @@ class QueryLoader {
 
   /// Keeps what the block needs to join its slice of the segment's batch head. An owner has heads_at_once blocks.
   PAGODA_DEVICE void keep_for_join(const ListSegment& s, int rows, int heads_at_once) {
-    const int owner  = static_cast<int>(blockIdx.x) / heads_at_once;
-    const int splits = s.share.last_owner - s.share.first_owner + 1;
-    const int runs = (rows + 15) / 16 * (block16s_per_16_rows(D) / blocks_of_join), size = (runs + splits - 1) / splits;
-    const int begin       = (owner - s.share.first_owner) * size;
-    const int first_block = static_cast<int>(blockIdx.x) - (owner - s.share.first_owner) * heads_at_once;
+    constexpr int runs_per_16_rows = block16s_per_16_rows(D) / blocks_of_join;
+    const int owner                = static_cast<int>(blockIdx.x) / heads_at_once;
+    const PendingJoin join{s.index, s.head, s.share.first_owner, s.share.last_owner};
+    const JoinSlice slice(join, rows, runs_per_16_rows, owner);
+    const int first_block = static_cast<int>(blockIdx.x) - (owner - join.first_block) * heads_at_once;
     const int flags       = s.state >= 0 ? Assignment::to_states : 0;
-    const int fields[Memory::Join::num_fields] = {first_block, heads_at_once, splits, begin, min(begin + size, runs),
-                                                  s.head,      rows | flags};
+    const int fields[Memory::Join::num_fields] = {first_block, heads_at_once, join.num_splits(), slice.begin,
+                                                  slice.end,   s.head,        rows | flags};
 #pragma unroll
     for (int place = 0; place < 2; ++place) {
       if (s.share.has_first_tile != (place == 1)) continue;

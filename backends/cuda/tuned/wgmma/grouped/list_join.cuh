@@ -2,7 +2,6 @@
 #pragma once
 
 #include "backends/cuda/tuned/wgmma/grouped/list_copies.cuh"
-#include "backends/cuda/tuned/wgmma/join.cuh"
 
 #include <utility>
 

@@ -502,10 +502,8 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
   if (threadIdx.x == 0) prefetch_map(&args.k_map), prefetch_map(&args.v_map);
   // The ring of queries is still free.
   constexpr int capacity = Memory::layout.ring / 4 - start_memory(threads, 1);
-  const ListStart start  = find_start<OneRole<HeadWork>, threads, capacity>(
-      {}, args, reinterpret_cast<int*>(memory), warp, [&](const int (&)[1]) {
-        return RoleBlocks{0, 0, static_cast<int>(gridDim.x), 1, args.heads_at_once, min_block_units};
-      });
+  const ListStart start = find_start<threads, capacity>(OneRole<HeadWork>{1, args.heads_at_once, min_block_units}, args,
+                                                        reinterpret_cast<int*>(memory), warp);
   constexpr int registers = is_converted(T) ? byte_multiplier_registers(Warpgroups) : 0;
   carry_out_share<T, D, Warpgroups, registers>(args, start, shared, warp, lane);
 }

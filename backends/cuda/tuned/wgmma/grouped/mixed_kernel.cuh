@@ -21,10 +21,8 @@ PAGODA_DEVICE void decode_mixed_list(const MixedArgs& args) {
     prefetch_map(&args.many.k_map), prefetch_map(&args.many.v_map);
     prefetch_map(&args.few.k_map), prefetch_map(&args.few.v_map);
   }
-  const MixedRoles roles{args};
-  const ListStart start = find_start<MixedRoles, mixed_threads, capacity>(
-      roles, args.many, reinterpret_cast<int*>(memory), warp,
-      [&](const int (&totals)[MixedRoles::count]) { return roles.blocks_of(totals, static_cast<int>(gridDim.x)); });
+  const ListStart start =
+      find_start<mixed_threads, capacity>(MixedRoles{args}, args.many, reinterpret_cast<int*>(memory), warp);
   if (start.role == 0) {
     const Memory shared{memory, shared_address(memory)};
     if (warp == 0) shared.init(lane);

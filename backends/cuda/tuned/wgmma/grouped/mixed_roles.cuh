@@ -16,9 +16,9 @@ struct MixedRoles {
     if (takes(args.few, e)) return -heads_of(list, e) * units_of_head<warp::ListWork>(list, e, end);
     return counts(list, e) ? heads_of(list, e) * units_of_head<HeadWork>(list, e, end) : 0;
   }
-  /// The blocks of this block's role. blocks: of the launch.
-  PAGODA_DEVICE RoleBlocks blocks_of(const int (&totals)[count], int blocks) const {
-    const int many = blocks_of_many(blocks, args.many.heads_at_once, totals[0], totals[1]);
+  PAGODA_DEVICE RoleBlocks blocks_of(const int (&totals)[count]) const {
+    const int blocks = static_cast<int>(gridDim.x);
+    const int many   = blocks_of_many(blocks, args.many.heads_at_once, totals[0], totals[1]);
     if (static_cast<int>(blockIdx.x) < many) return {0, 0, many, 1, args.many.heads_at_once, min_block_units};
     return {1, many, blocks - many, mixed_few_warps, args.few.heads_at_once, warp::min_share_units};
   }
