@@ -125,6 +125,43 @@ TYPED_TEST(ListDivisionOf, OneLongEntryTakesAllOwners) {
   EXPECT_EQ(this->divide({Work::of(short_tiles * Work::tile_tokens, 1)}, owners)[0].size(), 1u);
 }
 
+// Batch heads of one size are carried out whole, or in about as many parts each.
+TYPED_TEST(ListDivisionOf, BatchHeadsOfOneSizeAreDividedAlike) {
+  using Work           = typename TypeParam::Work;
+  constexpr int owners = TypeParam::owners;
+  const Work head      = Work::of(20 * owners * Work::tile_tokens, 8);
+  int fewer            = 0;  // counts with fewer owners
+  for (int count = 1; count <= 5 * owners; ++count) {
+    const int even = even_owners(count, 1, count * head.units, head.units, owners);
+    ASSERT_LE(even, owners) << count;
+    ASSERT_GE(16 * even, 15 * owners) << count;
+    if (even == owners) continue;
+    ++fewer;
+    // Shares of parts differ by a unit, which moves some ends behind the next batch head's beginning.
+    const std::size_t parts = std::max(even / count, 1), most = count < even ? parts + 1 : 1;
+    for (const auto& of_head : this->divide(std::vector<Work>(static_cast<std::size_t>(count), head), even))
+      ASSERT_TRUE(of_head.size() == parts || of_head.size() == most) << count << " batch heads, " << even << " owners";
+  }
+  EXPECT_GT(fewer, 40);
+}
+
+TEST(ListDivision, EvenOwners) {
+  const auto of = [](int entries, int heads) { return even_owners(entries, heads, 100 * entries, 100, 264); };
+  EXPECT_EQ(of(16, 32), 256);  // two batch heads each
+  EXPECT_EQ(of(8, 32), 256);   // one
+  EXPECT_EQ(of(4, 32), 256);   // two parts of each
+  EXPECT_EQ(of(1, 8), 264);    // 33 parts
+  EXPECT_EQ(of(264, 1), 264);
+  EXPECT_EQ(of(250, 3), 250);
+  EXPECT_EQ(of(12, 32), 264) << "two batch heads each would leave 72 owners without work";
+  EXPECT_EQ(of(5, 32), 264) << "one part of each would leave 104";
+  EXPECT_EQ(of(40, 32), 264) << "five batch heads each";
+  EXPECT_EQ(of(521, 1), 264) << "one owner would have one batch head";
+  EXPECT_EQ(of(0, 32), 264);
+  EXPECT_EQ(even_owners(16, 32, 1600, 125, 264), 256);
+  EXPECT_EQ(even_owners(16, 32, 1600, 126, 264), 264) << "an entry is larger than the others";
+}
+
 // No owner has much more than its share, however the batch heads' lengths are mixed.
 TYPED_TEST(ListDivisionOf, SharesAreEven) {
   using Work           = typename TypeParam::Work;

@@ -69,12 +69,14 @@ struct UnitsWindow {
   /// Of each role: units of the window before the thread's entries, of these, and of the window, for one kv head at a
   /// time.
   int before[Roles::count] = {}, units[Roles::count] = {}, total[Roles::count] = {};
+  /// Of each role: entries with work, a chain counted as one, and units of the largest, for all of its kv heads.
+  int entries[Roles::count] = {}, largest[Roles::count] = {};
   bool single_heads = false;  ///< the window has an entry of one kv head
 
   UnitsWindow() = default;
-  /// units_of: [Capacity]; sums: [Threads / 32][roles]. Both may be read by the block until it calls this again.
+  /// units_of: [Capacity]; sums: int4 [Threads / 32][roles]. Both may be read by the block until it calls this again.
   template <class Args>
-  PAGODA_DEVICE UnitsWindow(const Roles& roles, const Args& args, int first, int* units_of, int* sums) {
+  PAGODA_DEVICE UnitsWindow(const Roles& roles, const Args& args, int first, int* units_of, int4* sums) {
     constexpr int loads = 5;
     bool single         = false;
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -120,21 +122,25 @@ struct UnitsWindow {
 #pragma unroll 1
     for (int i = begin; i < end; ++i) {
 #pragma unroll
-      for (int r = 0; r < Roles::count; ++r) units[r] += of_role(units_of[i], r);
+      for (int r = 0; r < Roles::count; ++r) {
+        const int of = of_role(units_of[i], r);
+        units[r] += of, entries[r] += of > 0, largest[r] = max(largest[r], of);
+      }
     }
 #pragma unroll
     for (int r = 0; r < Roles::count; ++r) {
-      before[r] = inclusive_sum(units[r], lane);
-      if (lane == 31) sums[warp * Roles::count + r] = before[r];
+      before[r]  = inclusive_sum(units[r], lane);
+      entries[r] = __reduce_add_sync(~0u, entries[r]), largest[r] = __reduce_max_sync(~0u, largest[r]);
+      if (lane == 31) sums[warp * Roles::count + r] = make_int4(before[r], entries[r], largest[r], 0);
     }
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < Roles::count; ++r) {
-      before[r] -= units[r];
+      before[r] -= units[r], entries[r] = 0;
       for (int w = 0; w < Threads / 32; ++w) {
-        const int sum = sums[w * Roles::count + r];
-        if (w < warp) before[r] += sum;
-        total[r] += sum;
+        const int4 of_warp = sums[w * Roles::count + r];
+        if (w < warp) before[r] += of_warp.x;
+        total[r] += of_warp.x, entries[r] += of_warp.y, largest[r] = max(largest[r], of_warp.z);
       }
     }
   }
@@ -146,20 +152,21 @@ struct UnitsWindow {
 
 /// Ints of shared memory that find_start needs besides `Capacity`.
 PAGODA_HOST_DEVICE constexpr int start_memory(int threads, int most_owners, int roles = 1) {
-  return threads / 32 * roles + 2 * most_owners;
+  return threads / 32 * roles * 4 + 2 * most_owners;
 }
 
 /// Where the share of a warp begins; warps that are no workers get that of the last worker. All threads of the block
 /// call it. A single worker is an owner if an entry of the list has one kv head.
-/// memory: [Capacity + start_memory].
+/// memory: [Capacity + start_memory], a multiple of 16 bytes.
 template <int Threads, int Capacity, class Roles, class Args>
 PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* memory, int warp) {
-  using Window     = UnitsWindow<Roles, Threads, Capacity>;
-  int* const sums  = memory + Capacity;
-  int* const found = sums + Threads / 32 * Roles::count;
-  const int thread = static_cast<int>(threadIdx.x);
+  using Window        = UnitsWindow<Roles, Threads, Capacity>;
+  int4* const sums    = reinterpret_cast<int4*>(memory);
+  int* const units_of = memory + Threads / 32 * Roles::count * 4;
+  int* const found    = units_of + Capacity;
+  const int thread    = static_cast<int>(threadIdx.x);
   Window window;
-  int totals[Roles::count] = {}, earlier = 0;
+  int totals[Roles::count] = {}, entries[Roles::count] = {}, largest[Roles::count] = {}, earlier = 0;
   bool single = false;
   RoleBlocks blocks{};
   WorkDivision division{};
@@ -170,11 +177,14 @@ PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* me
   for (int pass = 0; pass < 2; ++pass) {
 #pragma unroll 1
     for (int first = 0; first < args.batch; first += Capacity) {
-      if (pass == 0 || args.batch > Capacity) window = Window(roles, args, first, memory, sums);
+      if (pass == 0 || args.batch > Capacity) window = Window(roles, args, first, units_of, sums);
       if (pass == 0) {
         single |= window.single_heads;
 #pragma unroll
-        for (int r = 0; r < Roles::count; ++r) totals[r] += window.total[r];
+        for (int r = 0; r < Roles::count; ++r) {
+          totals[r] += window.total[r], entries[r] += window.entries[r];
+          largest[r] = max(largest[r], window.largest[r]);
+        }
         continue;
       }
       int before       = earlier + of_block(window.before);
@@ -184,7 +194,7 @@ PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* me
       for (int owner = 0; owner < owners; ++owner) {  // in ascending order of their beginnings
         const int begin = division.begin(first_owner + owner) << shift;
         if (begin < before || begin >= behind) continue;
-        const auto units = [&] { return Window::of_role(memory[at], blocks.role); };
+        const auto units = [&] { return Window::of_role(units_of[at], blocks.role); };
         while (begin >= before + units()) before += units(), ++at;
         found[2 * owner] = first + at, found[2 * owner + 1] = before;
       }
@@ -197,7 +207,9 @@ PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* me
     first_worker    = (static_cast<int>(blockIdx.x) - blocks.first) * blocks.workers;
     first_owner     = first_worker >> shift;
     owners          = max(blocks.workers >> shift, 1);  // of this block
-    division        = WorkDivision::of(total >> shift, (blocks.count * blocks.workers) >> shift, blocks.min_units);
+    const int most  = (blocks.count * blocks.workers) >> shift;
+    const int even  = even_owners(of_block(entries), args.num_kv_heads.value >> shift, total, of_block(largest), most);
+    division        = WorkDivision::of(total >> shift, single ? most : even, blocks.min_units);
     if (thread < owners && division.begin(first_owner + thread) << shift >= total)
       found[2 * thread] = args.batch, found[2 * thread + 1] = total;  // no thread finds it
   }
