@@ -74,7 +74,8 @@ struct UnitsWindow {
   bool single_heads = false;  ///< the window has an entry of one kv head
 
   UnitsWindow() = default;
-  /// units_of: [Capacity]; sums: int4 [Threads / 32][roles]. Both may be read by the block until it calls this again.
+  /// units_of: [Capacity]; sums: [Threads / 32][roles], each warp's units, entries and units of the largest one. Both
+  /// may be read by the block until it calls this again.
   template <class Args>
   PAGODA_DEVICE UnitsWindow(const Roles& roles, const Args& args, int first, int* units_of, int4* sums) {
     constexpr int loads = 5;
@@ -157,7 +158,7 @@ PAGODA_HOST_DEVICE constexpr int start_memory(int threads, int most_owners, int 
 
 /// Where the share of a warp begins; warps that are no workers get that of the last worker. All threads of the block
 /// call it. A single worker is an owner if an entry of the list has one kv head.
-/// memory: [Capacity + start_memory], a multiple of 16 bytes.
+/// memory: [Capacity + start_memory], aligned to 16 bytes.
 template <int Threads, int Capacity, class Roles, class Args>
 PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* memory, int warp) {
   using Window        = UnitsWindow<Roles, Threads, Capacity>;

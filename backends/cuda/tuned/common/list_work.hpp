@@ -84,4 +84,20 @@ struct HeadShare {
   }
 };
 
+/// The number of owners, at most `most`, for `entries` entries of `heads` batch heads each. If the entries are of about
+/// one size (the largest at most 5/4 of the mean), owners get whole batch heads, up to four, or equal parts of one. If
+/// they are not, or if that left more than a sixteenth of the owners without work, the number is `most`. Otherwise most
+/// shares would reach into one more batch head, and loading its queries and joining its partial results costs more than
+/// the further owners save. total, largest: units of all entries and of the largest entry.
+PAGODA_HOST_DEVICE constexpr int even_owners(int entries, int heads, int total, int largest, int most) {
+  constexpr int most_each = 4;
+  const int all           = entries * heads;
+  const bool equal = 4 * static_cast<float>(largest) * static_cast<float>(entries) <= 5 * static_cast<float>(total);
+  if (all == 0 || all > most_each * most || !equal) return most;
+  int each = 1;  // batch heads of an owner, if there are enough
+  while (all > each * most) ++each;
+  const int owners = all < most ? all * (most / all) : all / each;
+  return (all < most || owners * each == all) && 16 * owners >= 15 * most ? owners : most;
+}
+
 }  // namespace pagoda::tuned

@@ -5,22 +5,6 @@
 
 namespace pagoda::tuned {
 
-/// How many owners, of at most `most`, carry out `entries` entries with `heads` batch heads each. Where entries are of
-/// about one size, owners get whole batch heads, or equal parts of one, if that leaves few owners without work. With
-/// any other number most owners have parts of one more batch head: its queries, partial results and joins cost more
-/// than shares of the same size save. That pays for a few batch heads to an owner. total, largest: units of all entries
-/// and of the largest.
-PAGODA_HOST_DEVICE constexpr int even_owners(int entries, int heads, int total, int largest, int most) {
-  constexpr int most_each = 4;
-  const int all           = entries * heads;
-  const bool equal = 4 * static_cast<float>(largest) * static_cast<float>(entries) <= 5 * static_cast<float>(total);
-  if (all == 0 || all > most_each * most || !equal) return most;
-  int each = 1;  // batch heads of an owner, if there are enough
-  while (all > each * most) ++each;
-  const int owners = all < most ? all * (most / all) : all / each;
-  return (all < most || owners * each == all) && 16 * owners >= 15 * most ? owners : most;
-}
-
 /// Divides `total` units of work, fewer than 2^31, evenly among owners. A share has at least min_units; owners from
 /// `owners` on have none. In a list min_units is at least the units of two tiles, so that two owners never split a
 /// batch head at the same tile.
