@@ -252,9 +252,10 @@ typedef struct pagoda_decode_options {
   int32_t max_listed_queries; /**< bound on the sum of the query tokens of all entries, for tuning; default:
                                  max_entries * max_entry_queries */
   int32_t exactness;          /**< a pagoda_exactness; default: PAGODA_FAST */
-  int32_t checked;   /**< nonzero: each decode examines lengths, ids and tables on the device first; see checked of
-                        pagoda::DecodeOptions, and pagoda_plan_read_faults */
-  int32_t reserved2; /**< 0 */
+  int32_t checked;      /**< nonzero: each decode examines lengths, ids and tables on the device first; see checked of
+                           pagoda::DecodeOptions, and pagoda_plan_read_faults */
+  int32_t entry_chains; /**< nonzero: lists may have chains (pagoda_lists.h). Only the hand-tuned kernels of sm_90 for
+                           caches of fp16 and bf16 carry these out; other plans are refused */
 } pagoda_decode_options;
 
 /** Made once for a shape, used by every decode of that shape. */

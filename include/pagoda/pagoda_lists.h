@@ -36,7 +36,8 @@ typedef struct pagoda_entry {
   int32_t state;   /**< index of the partial state that it writes for each of its query tokens: 0, 1, ... in the order
                       of `first`. Negative: its query tokens have no other entry, so the result goes to out */
   int32_t kv_head; /**< the only kv head that is read, for its query heads; negative: all kv heads */
-  int32_t chain; /**< 0: plans that are made by pagoda_plan_create carry out no chains (pagoda::EntryBounds::chains) */
+  int32_t chain; /**< 0: the entry stands alone. n > 0: it begins a chain of this entry and the next n (pagoda::Entry),
+                    which plans with entry_chains in their options carry out. -k: the k-th entry behind the first */
 } pagoda_entry;
 
 /** A query token: pagoda::EntryQuery. Aligned to 16 bytes. Zero in mask selects a mask: use pagoda_make_entry_query.

@@ -40,8 +40,7 @@ typedef struct pagoda_row_tile {
 } pagoda_row_tile;
 
 /** Rates of a machine, from which planning predicts times: pagoda::DeviceRates (device_rates.hpp). All are required:
-    start from those of pagoda_prefix_get_rates. They do not have those of chains (pagoda::Entry::chain): with rates
-   that are given here lists have none, which makes them slower on sm_90. */
+    start from those of pagoda_prefix_get_rates. */
 typedef struct pagoda_device_rates {
   size_t struct_size;                                /**< sizeof(pagoda_device_rates) */
   double memory_bytes_per_us;                        /**< bandwidth of memory */
@@ -56,6 +55,10 @@ typedef struct pagoda_device_rates {
   int32_t reserved;                                  /**< 0 */
   pagoda_row_tile tiles[PAGODA_MAX_ROW_TILES];       /**< of kernels that decode lists, rows ascending */
   pagoda_row_tile plain_tiles[PAGODA_MAX_ROW_TILES]; /**< of plain decodes, which may run in another kernel */
+  double chain_entry_us; /**< overhead, in a team, of each further entry of a chain (pagoda::Entry::chain) */
+  int32_t chain_rows;    /**< most query rows of a chain, up to what the kernels carry out; 0: lists have no chains */
+  int32_t chain_tokens;  /**< most tokens of its own, on average for each query head of a kv head, of a sequence in a
+                            chain */
 } pagoda_device_rates;
 
 /** Bounds of a decoder: pagoda::PrefixOptions. Zero selects the default that stands beside a field. */

@@ -44,7 +44,10 @@ DeviceRates rates_of(const char* who, const pagoda_device_rates* given) {
           tiles_of(who, "plain_tiles", r.plain_tiles, r.num_plain_tiles),
           r.teams,
           r.item_us,
-          r.list_us};
+          r.list_us,
+          r.chain_rows,
+          r.chain_entry_us,
+          r.chain_tokens};
 }
 
 PrefixOptions prefix_options_of(const char* who, const pagoda_prefix_options* given) {
@@ -70,6 +73,7 @@ void write_rates(const char* who, const DeviceRates& from, pagoda_device_rates* 
   to.memory_bytes_per_us = from.memory_bytes_per_us, to.cache_bytes_per_us = from.cache_bytes_per_us;
   to.cache_bytes = from.cache_bytes, to.state_bytes_per_us = from.state_bytes_per_us;
   to.item_us = from.item_us, to.list_us = from.list_us, to.teams = from.teams;
+  to.chain_rows = from.chain_rows, to.chain_tokens = from.chain_tokens, to.chain_entry_us = from.chain_entry_us;
   to.num_tiles       = copy_tiles(from.tiles, to.tiles);
   to.num_plain_tiles = copy_tiles(from.plain_tiles, to.plain_tiles);
   std::memcpy(rates, &to, bytes);

@@ -240,7 +240,6 @@ pagoda_decode_options read_options(const char* who, const pagoda_decode_options*
           "; allowed: 0 (one) or more");
   require(o.exactness >= 0 && o.exactness <= PAGODA_REPRODUCIBLE, who, ": options.exactness is ", o.exactness,
           "; allowed: PAGODA_FAST (0), PAGODA_BATCH_INVARIANT (1) or PAGODA_REPRODUCIBLE (2)");
-  require(o.reserved2 == 0, who, ": options.reserved2 is ", o.reserved2, "; allowed: 0");
   require(!o.cu_seqlens_q || o.num_cu_seqlens_q >= 1, who, ": options.num_cu_seqlens_q is ", o.num_cu_seqlens_q,
           "; allowed: the entries of cu_seqlens_q, 1 or more");
   return o;

@@ -94,7 +94,8 @@ Options<Space> decode_options(const pagoda_decode_options& o) {
   to.programmatic_launch = o.programmatic_launch != 0;
   to.exactness           = Exactness(o.exactness);
   to.checked             = o.checked != 0;
-  to.entries             = {o.max_entries, o.max_entry_queries == 0 ? 1 : o.max_entry_queries, o.max_listed_queries};
+  to.entries             = {o.max_entries, o.max_entry_queries == 0 ? 1 : o.max_entry_queries, o.max_listed_queries,
+                            o.entry_chains != 0};
   return to;
 }
 

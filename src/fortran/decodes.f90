@@ -32,7 +32,7 @@ module pagoda_decodes
     integer(c_int32_t) :: max_listed_queries = 0
     integer(c_int32_t) :: exactness = 0
     integer(c_int32_t) :: checked = 0
-    integer(c_int32_t) :: reserved2 = 0
+    integer(c_int32_t) :: entry_chains = 0
   end type
 
   !> pagoda_table_fault. Initialize it with pagoda_init. pagoda_fault_message returns the message.

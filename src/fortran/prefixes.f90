@@ -32,6 +32,9 @@ module pagoda_prefixes
     integer(c_int32_t) :: reserved = 0
     type(pagoda_row_tile) :: tiles(PAGODA_MAX_ROW_TILES)
     type(pagoda_row_tile) :: plain_tiles(PAGODA_MAX_ROW_TILES)
+    real(c_double) :: chain_entry_us = 0
+    integer(c_int32_t) :: chain_rows = 0
+    integer(c_int32_t) :: chain_tokens = 0
   end type
 
   !> pagoda_prefix_options. Initialize it with pagoda_init.

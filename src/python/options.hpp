@@ -36,6 +36,12 @@ class Options {
     if (name == "max_entries") return read(name, value, o_.max_entries);
     if (name == "max_entry_queries") return read(name, value, o_.max_entry_queries);
     if (name == "max_listed_queries") return read(name, value, o_.max_listed_queries);
+    if (name == "entry_chains") {
+      bool on = false;
+      read(name, value, on);
+      o_.entry_chains = on ? 1 : 0;
+      return;
+    }
     if (name == "num_initial_tokens") return read(name, value, o_.num_initial_tokens);
     if (name == "logit_soft_cap") return read(name, value, o_.logit_soft_cap);
     if (name == "softmax_scale") {

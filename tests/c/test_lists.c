@@ -97,6 +97,36 @@ static void test_ranges(void) {
   scene_free(&s);
 }
 
+/* The same cuts as chains, which write out. Only kernels of some GPUs carry these out. */
+static void test_chains(void) {
+  Scene s = scene(1);
+  scene_make(&s);
+  List l = cut_list();
+  for (int b = 0; b < batch; ++b) {
+    l.entries[2 * b].state = l.entries[2 * b + 1].state = -1;
+    l.entries[2 * b].chain = 1, l.entries[2 * b + 1].chain = -1;
+  }
+  l.num_state_begin         = 0;
+  const pagoda_entries list = upload(&s, &l);
+  pagoda_plan* plan         = NULL;
+  bounds(&s, &l, 1);
+  CHECK_OK(pagoda_plan_create(NULL, &s.kv, &s.options, &plan));
+  CHECK_INVALID(pagoda_check_entries(NULL, plan, &s.q, &s.kv, &list, 0), "has chain 1; allowed: 0 (entries.chains");
+  pagoda_plan_destroy(plan), plan = NULL;
+  s.options.entry_chains = 1;
+  if (pagoda_plan_create(NULL, &s.kv, &s.options, &plan) == PAGODA_SUCCESS) {
+    CHECK_OK(pagoda_check_entries(NULL, plan, &s.q, &s.kv, &list, 0));
+    CHECK_OK(pagoda_decode_entries(NULL, plan, &s.q, &s.kv, &list, &s.out, &s.lse, NULL, NULL));
+    CHECK_OK(pagoda_exec_fence(NULL));
+    CHECK(scene_wrong_rows(&s) == 0);
+    pagoda_plan_destroy(plan);
+  } else {
+    CHECK(strstr(pagoda_last_error(), "only hand-tuned kernels carry out chains") != NULL);
+    CHECK(plan == NULL);
+  }
+  scene_free(&s);
+}
+
 /* Query token i of a sequence is a draft whose parent is (i - 1) / 2, or the context. */
 static int draft_lengths[batch], num_drafts;
 static int is_ancestor(int i, int j) {
@@ -269,6 +299,7 @@ int main(void) {
   for (type = PAGODA_FP64; type < PAGODA_BF16 && !pagoda_type_is_enabled(type);) ++type;
   CHECK_OK(pagoda_initialize());
   test_ranges();
+  test_chains();
   test_drafts(5, pages_each);
   test_drafts(drafts, 12);
   test_chosen_pages();

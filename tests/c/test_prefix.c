@@ -115,6 +115,17 @@ static void test_options(void) {
   CHECK_INVALID(CREATE(), "prefix.reserved is 1");
   o.reserved = 0, rates.num_tiles = PAGODA_MAX_ROW_TILES + 1;
   CHECK_INVALID(CREATE(), "rates.num_tiles is 17; allowed: 0 to 16");
+  rates.num_tiles = 1, rates.chain_rows = -1;
+  CHECK_INVALID(CREATE(), "chain_rows is -1; allowed: 0 or more");
+  rates.chain_rows = 1 << 20;
+  CHECK_INVALID(CREATE(), "chain_rows of the rates is 1048576; allowed: 0 (no chains) to ");
+  /* An older struct has no rates of chains: its lists have none. */
+  rates.struct_size = offsetof(pagoda_device_rates, chain_entry_us);
+  CHECK_OK(CREATE());
+  rates.struct_size = sizeof rates;
+  CHECK_OK(pagoda_prefix_get_rates(made, &rates));
+  CHECK(rates.chain_rows == 0);
+  pagoda_prefix_destroy(made), made = NULL;
   o.rates = NULL, o.struct_size = 4;
   CHECK_INVALID(CREATE(), "prefix.struct_size is 4");
   o.struct_size                 = sizeof o;

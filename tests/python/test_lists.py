@@ -129,6 +129,12 @@ def test_list_errors():
         pagoda.check(cache, entries=entries)
     with refused("options.max_entry_queries is -1"):
         pagoda.plan(cache, num_q_heads=8, max_entries=3, max_entry_queries=-1)
+    with refused("only hand-tuned kernels carry out chains"):
+        pagoda.plan(cache, num_q_heads=8, max_entries=3, entry_chains=True)
+    with refused(r"entry 0 of the list has chain 1; allowed: 0 \(entries.chains of the plan is false\)"):
+        chained = [pagoda.entry(0, 0, 8, query_begin=0, num_queries=1, chain=1)]
+        chained.append(pagoda.entry(0, 8, query_begin=0, num_queries=1, chain=-1))
+        pagoda.check(cache, plan, scene.q, entries=pagoda.Entries(int32(chained), queries))
 
 
 # Rates with which reading a page twice is expensive.
@@ -168,6 +174,8 @@ def test_prefix_decoder():
     assert not decoder.update(scene.seq_lens) and decoder.report()["plain_because"]
     close(decoder.decode(scene.q, cache), right_out, TOLERANCE["fp32"])
     decoder.set_rates(teams=7, tiles=[(8, 1e3), (16, 2e3, 0.5)])
+    with pytest.raises(ValueError, match="chain_rows of the rates is 64; allowed: 0"):
+        decoder.set_rates(chain_rows=64)
     assert decoder.rates["teams"] == 7 and decoder.rates["tiles"] == [(8, 1e3, 0), (16, 2e3, 0.5)]
 
 

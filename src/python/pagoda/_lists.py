@@ -19,6 +19,7 @@ def entry(
     num_queries: int,
     state: int = -1,
     kv_head: int = -1,
+    chain: int = 0,
 ) -> Tuple[int, ...]:
     """A row of the entries of a list: tokens first to last - 1 of a sequence, for a run of the list's query tokens.
 
@@ -26,8 +27,11 @@ def entry(
         any token.
     state: index of the partial state that the entry writes for each of its query tokens. Negative: it writes the output.
     kv_head: the only KV head that is read. Negative: all.
+    chain: n > 0: the entry begins a chain of this entry and the next n, which write one partial state, or the output, for
+        each query token (`Entry` in pagoda/entry.hpp). -k: it is the k-th entry behind the first one of its chain. 0: it
+        stands alone. For plans with entry_chains.
     """
-    return (sequence, first, last, query_begin, num_queries, state, kv_head, 0)
+    return (sequence, first, last, query_begin, num_queries, state, kv_head, chain)
 
 
 def entry_query(token: int, sequence: int, behind: int = 1, *, mask: int = -1) -> Tuple[int, ...]:

@@ -138,6 +138,7 @@ def plan(
     max_entries: int = 0,
     max_entry_queries: int = 1,
     max_listed_queries: int = 0,
+    entry_chains: bool = False,
     checked: bool = False,
     stream: Any = None,
 ) -> Plan:
@@ -165,6 +166,8 @@ def plan(
     max_entry_queries: bound on the query tokens of an entry, for tuning.
     max_listed_queries: bound on the sum of the query tokens of all entries, for tuning. Default: max_entries *
         max_entry_queries.
+    entry_chains: lists may have chains (`pagoda.entry`). Only the hand-tuned kernels of sm_90 for caches of fp16 and bf16
+        carry these out; other plans are refused.
     checked: each decode examines lengths, ids, tables and cu_seqlens_q on the device first. A sequence with a fault gets
         NaN in its rows, the others are right, and `Plan.faults` reports them.
     """
