@@ -29,6 +29,11 @@ inline bool has_mixed_kernel(const Schedule& lists, int page_size) {
   return is_tuned(lists) && page_size % tuned::warp::tile_tokens == 0 &&
          tuned::wgmma::grouped::has_mixed_kernel(tuned_shape(lists));
 }
+/// The most query tokens of the entries of few rows that this kernel carries out beside the others; 0: lists take
+/// another kernel.
+inline int mixed_few_queries(const Schedule& lists, int page_size) {
+  return has_mixed_kernel(lists, page_size) ? tuned::wgmma::grouped::mixed_few_queries(tuned_shape(lists)) : 0;
+}
 /// Whether decodes of lists can have chains of entries of up to 64 query rows: those of the hand-tuned kernel that has
 /// two blocks on a multiprocessor, for 16 bits.
 inline bool has_chains(const Schedule& lists, int page_size) {
@@ -46,11 +51,10 @@ inline bool is_faster_part(const Schedule& fewer, const Schedule& more, int page
          (rows(fewer) <= 64 && rows(more) > 64);  // two blocks on a multiprocessor instead of one
 }
 
-/// Whether `entries` entries of few query rows, with `queries` query tokens, are worth a launch of their own kernel
-/// beside one for the other entries, which takes some 10 us. mixed: that one carries out both kinds at the same time.
-/// It is slower only where many of the entries have several query tokens (bench/NOTES.md, "One launch with two roles").
-inline bool are_worth_a_launch(int entries, std::int64_t queries, int num_kv_heads, bool mixed) {
-  return entries >= std::max(2048 / num_kv_heads, 1) && (!mixed || 2 * queries > 3 * std::int64_t(entries));
+/// Whether `entries` entries of few query rows are worth a launch of their own kernel beside one for the other entries,
+/// which takes some 10 us. mixed: that one carries out both kinds at the same time (bench/NOTES.md, "Late shares").
+inline bool are_worth_a_launch(int entries, int num_kv_heads, bool mixed) {
+  return !mixed && entries >= std::max(2048 / num_kv_heads, 1);
 }
 
 /// Whether an element of keys and values is a byte.

@@ -139,7 +139,7 @@ void PrefixState<ExecutionSpace>::make_list_plans(const ExecutionSpace& exec, co
       const bool fits     = s.workspace.bytes <= shared.extent(0);
       const bool few_rows = !parts.empty() && has_few_rows_kernel(s, page_size);
       const bool mixed    = few_rows && has_mixed_kernel(parts.back().plan.schedule(), page_size);
-      parts.push_back({queries, few_rows, mixed, o.entries.chains,
+      parts.push_back({queries, few_rows, mixed, o.entries.chains, mixed_few_queries(s, page_size),
                        make_plan(exec, kv, o, fits ? shared : typename Plan<ExecutionSpace>::Workspace{})});
     } catch (const InvalidArgument& refused) {  // the plain plan was accepted: lists are what is refused
       if (parts.empty()) always_plain = refused.what();
@@ -153,12 +153,10 @@ template <class ExecutionSpace>
 std::array<bool, max_list_parts> PrefixState<ExecutionSpace>::parts_in_use(const std::vector<Entry>& entries) const {
   std::array<bool, max_list_parts> in_use{true};
   for (std::size_t part = 1; part < parts.size(); ++part) {
-    int count            = 0;
-    std::int64_t queries = 0;
-    for (const Entry& e : entries)
-      if (e.chain == 0 && e.num_queries <= parts[part].max_queries) ++count, queries += e.num_queries;
+    int count = 0;
+    for (const Entry& e : entries) count += e.chain == 0 && e.num_queries <= parts[part].max_queries ? 1 : 0;
     in_use[part] = !parts[part].few_rows || count == static_cast<int>(entries.size()) ||
-                   are_worth_a_launch(count, queries, heads.num_kv_heads, parts[part].mixed);
+                   are_worth_a_launch(count, heads.num_kv_heads, parts[part].mixed);
   }
   return in_use;
 }
@@ -213,7 +211,9 @@ const char* PrefixState<ExecutionSpace>::stage() {
     Entry* const first = end;
     for (const Entry& e : l.entries) {
       const bool here = e.num_queries > fewer && e.num_queries <= parts[part].max_queries;
-      if (e.chain == 0 ? here : parts[part].chains) *end++ = e;
+      if (e.chain == 0 ? !here : !parts[part].chains) continue;
+      *end++ = e;
+      next.has_few_rows[part] |= e.chain == 0 && e.num_queries <= parts[part].few_queries;
     }
     const int padded = end == first ? 0 : padded_length(static_cast<int>(end - first));
     std::fill(end, first + padded, empty);
@@ -312,7 +312,8 @@ void PrefixState<ExecutionSpace>::decode(const ExecutionSpace& exec, const Cache
   int first   = 0;
   for (std::size_t part = 0; part < parts.size(); ++part) {
     if (now.entries[part] == 0) continue;
-    p.entries = entries(first, now.entries[part]);
+    p.entries              = entries(first, now.entries[part]);
+    p.entries.has_few_rows = now.has_few_rows[part];
     if (!parts[part].chains) {
       decode_entries(exec, parts[part].plan, p);
     } else if (!try_decode_entries(exec, parts[part].plan, p)) {
@@ -374,6 +375,7 @@ std::uint64_t PrefixDecoder<ExecutionSpace>::graph_key() const {
     const int shift = std::max(static_cast<int>(std::bit_width(static_cast<unsigned>(entries))) - 5, 0);
     key             = key << 10 | std::uint64_t(shift << 5 | entries >> shift);
   }
+  for (const bool few : now.has_few_rows) key = key << 1 | std::uint64_t(few);  // lists without take another kernel
   return key;
 }
 

@@ -65,7 +65,8 @@ struct StateLayout {
 /// The shape of what decodes launch.
 struct ListShape {
   bool packed = false;
-  std::array<int, max_list_parts> entries{};  ///< padded entries of each part
+  std::array<int, max_list_parts> entries{};        ///< padded entries of each part
+  std::array<bool, max_list_parts> has_few_rows{};  ///< whether the part has entries of PartPlan::few_queries
   int queries = 0, states = 0;
 
   int all_entries() const { return std::accumulate(entries.begin(), entries.end(), 0); }
@@ -78,6 +79,8 @@ struct PartPlan {
   bool few_rows;    ///< entries may join the part before, and do so where they are not worth a launch of their own
   bool mixed;       ///< only if few_rows: the part before carries them out at the same time as its other entries
   bool chains;      ///< whether the kernel carries out chains
+  int few_queries;  ///< most query tokens of entries that the kernel carries out as those of few rows; 0: it has no
+                    ///< such
   Plan<ExecutionSpace> plan;
 };
 

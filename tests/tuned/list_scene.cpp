@@ -343,7 +343,8 @@ Problem ListScene::problem() const {
             c.sinks ? sinks_d_.data() : nullptr,
                      c.chains,
                      {state_d_.data(), c.state_type, heads * c.head_dim, c.head_dim},
-                     {state_lse_d_.data(), c.lse_double, heads, 1}};
+                     {state_lse_d_.data(), c.lse_double, heads, 1},
+                     c.few_rows};
   return p;
 }
 

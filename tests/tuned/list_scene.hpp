@@ -44,6 +44,7 @@ struct ListCase {
   bool sinks       = false;    ///< the query heads have attention sinks
   bool masks       = false;    ///< most query tokens have random masks of up to 128 tokens
   bool chains      = false;    ///< most entries begin chains
+  bool few_rows    = true;     ///< List::has_few_rows
   bool rising      = false;    ///< keys grow along a sequence, so that later scores exceed earlier maxima by far
   int capacity     = 0;        ///< tokens that a sequence may grow to; at least its length
   unsigned seed    = 1;

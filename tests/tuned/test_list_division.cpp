@@ -37,15 +37,28 @@ class ListDivisionOf : public ::testing::Test {
     HeadShare share;
   };
 
+  /// The kernels for few rows have late shares.
+  static auto division_of(const std::vector<Work>& heads, int total, int max_owners) {
+    if constexpr (Work::late) {
+      int largest = 0;
+      for (const Work& h : heads) largest = std::max(largest, h.units);
+      return LateDivision::of(total, largest, max_owners, Kernel::min_units);
+    } else {
+      return WorkDivision::of(total, max_owners, Kernel::min_units);
+    }
+  }
+
   /// Every owner goes through its share as the kernel does. parts[i]: of batch head i.
   static std::vector<std::vector<Part>> divide(const std::vector<Work>& heads, int max_owners) {
     std::vector<int> position;
     int total = 0;
     for (const Work& h : heads) position.push_back(total), total += h.units;
-    const WorkDivision division = WorkDivision::of(total, max_owners, Kernel::min_units);
+    const auto division = division_of(heads, total, max_owners);
     std::vector<std::vector<Part>> parts(heads.size());
-    for (int owner = 0; owner < max_owners; ++owner) {
-      const int begin = division.begin(owner);
+    int shares = max_owners;
+    if constexpr (Work::late) shares += division.late_count;
+    for (int owner = 0; owner < shares; ++owner) {
+      const int begin = owner < division.owners ? division.begin(owner) : division.begin_of(owner);
       if (begin >= total) continue;
       auto i =
           static_cast<std::size_t>(std::upper_bound(position.begin(), position.end(), begin) - position.begin()) - 1;

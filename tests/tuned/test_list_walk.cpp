@@ -98,12 +98,38 @@ void find_halves(const Args& args, ChainEntries<HeadWork> chain, const ListSegme
   }
 }
 
-/// Goes through the share of a warp.
+/// The board of late shares. Between launches all of its words are empty_sentinel.
+class Board {
+ public:
+  explicit Board(int workers) : words_(late_board_bytes(workers) / 4, -1) {}
+  LateBoard on_device() { return {reinterpret_cast<int2*>(words_.data())}; }
+  bool is_clear() const {
+    return std::ranges::all_of(words_, [](int word) { return word == -1; });
+  }
+
+ private:
+  std::vector<int> words_;
+};
+int late_segments = 0;  ///< that are in late shares, of all walks
+
+/// Goes through the share of a warp, and through late shares.
 template <class Work, class Args>
-void walk_share(const Args& args, const ListStart& start, int lane, std::vector<Part>& parts) {
+void walk_share(const Args& args, const ListStart& start, const LateBoard& board, int lane, std::vector<Part>& parts) {
   ListWalk<Work> walk(start);
   ListSegment s;
-  while (walk.next(args, lane, s)) {
+  bool late       = false;
+  const auto next = [&] {
+    while (!walk.next(args, lane, s)) {
+      if constexpr (!Work::late)
+        return false;
+      else if (!walk.take_late(board, start.workers, lane))
+        return false;
+      late = true;
+    }
+    return true;
+  };
+  while (next()) {
+    late_segments += late && lane == 0 ? 1 : 0;
     static std::map<unsigned, std::vector<Half>> of_segments;  // by warp: its lanes add to it
     const unsigned warp = blockIdx.x << 16 | threadIdx.x / 32;
     if (lane == 0) of_segments[warp].clear();
@@ -195,12 +221,15 @@ void walk_list(std::mt19937& random, bool chains) {
   const int all = Workers > 1 ? blocks : blocks * heads_of_block;  // a multiple, as of a launch
   std::vector<Part> parts;
   std::vector<std::vector<int>> memory(all, std::vector<int>(Capacity + start_memory(Threads, Workers), -1));
+  Board board(all * Workers);
   simt::Grid(all, Threads).run([&] {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const ListStart start = find_start<Threads, Capacity>(
-        OneRole<Work>{Workers, heads_of_block, 2 * Work::tile_units + 4}, args, memory[blockIdx.x].data(), warp);
-    if (warp < Workers) walk_share<Work>(args, start, lane, parts);
+        OneRole<Work>{Workers, heads_of_block, 2 * Work::tile_units + 4, Work::late ? board.on_device() : LateBoard{}},
+        args, memory[blockIdx.x].data(), warp);
+    if (warp < Workers) walk_share<Work>(args, start, board.on_device(), lane, parts);
   });
+  EXPECT_TRUE(board.is_clear());
   expect_all<Work>(list, kv_heads, group, sorted(parts), [](const Entry&) { return true; });
 }
 
@@ -211,6 +240,7 @@ TEST(ListWalk, EveryTileOnce) {
     walk_list<HeadWork, 64, 64, 1>(random, false);
     walk_list<warp::ListWork, 128, 48, 4>(random, false);
   }
+  EXPECT_GT(late_segments, 100);
 }
 
 TEST(ListWalk, Chains) {
@@ -239,16 +269,19 @@ TEST(ListWalk, TwoRoles) {
     args.many.heads_at_once = 1 << below(3), args.few.heads_at_once = 4;
     std::vector<Part> parts_of_many, parts_of_few;
     std::vector<std::vector<int>> memory(blocks, std::vector<int>(capacity + start_memory(threads, few_warps, 2), -1));
+    Board board(blocks * few_warps);
+    args.few.late = board.on_device().at;
     simt::Grid(blocks, threads).run([&] {
       const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
       const ListStart start =
           find_start<threads, capacity>(wgmma::grouped::MixedRoles{args}, args.many, memory[blockIdx.x].data(), warp);
       if (start.role == 1) {
-        walk_share<warp::ListWork>(args.few, start, lane, parts_of_few);
+        if (warp < few_warps) walk_share<warp::ListWork>(args.few, start, board.on_device(), lane, parts_of_few);
       } else if (warp == 0) {
-        walk_share<HeadWork>(args.many, start, lane, parts_of_many);
+        walk_share<HeadWork>(args.many, start, board.on_device(), lane, parts_of_many);
       }
     });
+    EXPECT_TRUE(board.is_clear());
     expect_all<HeadWork>(list, kv_heads, group, sorted(parts_of_many),
                          [&](const Entry& e) { return e.chain > 0 ? chains : e.num_queries >= args.many.min_queries; });
     expect_all<warp::ListWork>(list, kv_heads, group, sorted(parts_of_few),

@@ -94,6 +94,9 @@ struct List {
   bool chains;      ///< entries may form chains
   Heads state_out;  ///< partial states, indexed [state][head]; data is null: no entry writes any
   LogSumExps state_lse;
+  /// Whether entries of up to 8 query rows may stand alone, without a chain. If not, a kernel without a role for them
+  /// carries out the list, which takes 1 to 4% less time. Results are right in either case.
+  bool has_few_rows = true;
 };
 
 struct Problem {

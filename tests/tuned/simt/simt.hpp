@@ -304,6 +304,7 @@ inline int atomicAdd(int* p, int x) {
   *p += x;
   return before;
 }
+inline int atomicExch(int* p, int x) { return std::exchange(*p, x); }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
 /// Byte i of the result is the byte of x (0 to 3) or y (4 to 7) that nibble i of `which` names.
@@ -316,6 +317,8 @@ inline std::uint32_t __byte_perm(std::uint32_t x, std::uint32_t y, std::uint32_t
 inline float __log2f(float x) { return std::log2(x); }
 inline std::uint32_t __float_as_uint(float x) { return std::bit_cast<std::uint32_t>(x); }
 inline float __uint_as_float(std::uint32_t x) { return std::bit_cast<float>(x); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 using std::isfinite;
 using std::max;
 using std::min;

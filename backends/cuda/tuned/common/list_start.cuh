@@ -4,6 +4,9 @@
 #include "backends/cuda/tuned/common/lanes.cuh"
 #include "backends/cuda/tuned/common/list_entries.cuh"
 #include "backends/cuda/tuned/common/list_work.hpp"
+#include "backends/cuda/tuned/common/partials.cuh"
+
+#include <cstddef>
 
 /// Finds where the shares of a list begin: all threads of a block together. `Work` is a ListHeadWork. An owner takes
 /// heads_at_once kv heads of an entry at a time, and counts them as one. Only the entries of the owner's role (`takes`)
@@ -23,12 +26,40 @@ PAGODA_DEVICE int units_of_head(const Args& args, const Entry& e, int end) {
 
 /// Where a share begins.
 struct ListStart {
-  WorkDivision division;
+  LateDivision division;
   int role;                 ///< of the block
   int entry;                ///< the entry in which it begins; the number of entries if the share is empty
   int before;               ///< units before this entry
   int owner;                ///< among all owners
   int heads_at_once, head;  ///< the worker takes each heads_at_once-th kv head, from `head` on
+  int workers;              ///< of the role
+};
+
+/// Where late shares begin. Each worker that is a part of an owner has a ticket of its own for a late share: `head` is
+/// the rest of the ticket over heads_at_once. In device memory; each word that is not in use is empty_sentinel.
+struct LateBoard {
+  int2* at;  ///< the number of tickets that have been taken, less one; then, of each ticket, the entry and the units
+             ///< before it
+
+  PAGODA_DEVICE void set(int ticket, int entry, int before) const {
+    store_relaxed_gpu2(reinterpret_cast<float2*>(at + 1 + ticket),
+                       make_float2(__int_as_float(entry), __int_as_float(before)));
+  }
+  /// The next ticket, for one lane. Those from `tickets` on are for no share. The last of all workers clears the count.
+  PAGODA_DEVICE int take(int tickets, int workers) const {
+    const int ticket = atomicAdd(&at->x, 1) + 1;
+    if (ticket == tickets + workers - 1) atomicExch(&at->x, -1);
+    return ticket;
+  }
+  /// Waits until the ticket's share has been found, and clears it.
+  PAGODA_DEVICE int2 get(int ticket) const {
+    float2* const from = reinterpret_cast<float2*>(at + 1 + ticket);
+    float2 found;
+    do found = load_relaxed_gpu2(from);
+    while (!(is_written(found.x) && is_written(found.y)));
+    store_sentinels(from);
+    return make_int2(__float_as_int(found.x), __float_as_int(found.y));
+  }
 };
 
 /// The blocks of a role, and how their workers share its entries.
@@ -39,6 +70,7 @@ struct RoleBlocks {
   int heads_at_once;  ///< workers that are one owner: a power of two that divides the number of kv heads, and `workers`
                       ///< or `count`
   int min_units;      ///< of a share
+  LateBoard late;     ///< null: no late shares
 };
 
 /// What a `Roles` says: the units of entries, and which blocks have this block's role. Blocks of a launch may have
@@ -46,16 +78,19 @@ struct RoleBlocks {
 template <class Work>
 struct OneRole {
   static constexpr int count = 1;
+  static constexpr bool late = Work::late;
   int workers, heads_at_once, min_units;  ///< see RoleBlocks
+  LateBoard board{};
 
   /// Of an entry, for all of its kv heads. Entries behind the first one of a chain count as parts of it.
   template <class Base>
   PAGODA_DEVICE int units_of(const ListArgsOf<Base>& args, const Entry& e, int end) const {
     return counts(args, e) ? heads_of(args, e) * units_of_head<Work>(args, e, end) : 0;
   }
-  /// totals: units of each role.
-  PAGODA_DEVICE RoleBlocks blocks_of(const int (& /*totals*/)[count]) const {
-    return {0, 0, static_cast<int>(gridDim.x), workers, heads_at_once, min_units};
+  /// totals: units of each role. entries, largest: see UnitsWindow.
+  PAGODA_DEVICE RoleBlocks blocks_of(const int (& /*totals*/)[count], const int (& /*entries*/)[count],
+                                     const int (& /*largest*/)[count]) const {
+    return {0, 0, static_cast<int>(gridDim.x), workers, heads_at_once, min_units, board};
   }
 };
 
@@ -170,7 +205,7 @@ PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* me
   int totals[Roles::count] = {}, entries[Roles::count] = {}, largest[Roles::count] = {}, earlier = 0;
   bool single = false;
   RoleBlocks blocks{};
-  WorkDivision division{};
+  LateDivision division{};
   int shift = 0, first_worker = 0, first_owner = 0, owners = 0;  // an owner has 1 << shift workers
   const auto of_block = [&](const int (&x)[Roles::count]) { return blocks.role == 0 ? x[0] : x[Roles::count - 1]; };
   // Counts the units of all windows, then finds the owners of the block.
@@ -199,18 +234,33 @@ PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* me
         while (begin >= before + units()) before += units(), ++at;
         found[2 * owner] = first + at, found[2 * owner + 1] = before;
       }
+      if (Roles::late && division.late_count > 0) [[unlikely]] {  // so that others do not load these instructions
+        const int end = min((first_owner + owners) * LateDivision::most_each, division.late_count);
+#pragma unroll 1
+        for (int late = first_owner * LateDivision::most_each; late < end; ++late) {
+          const int begin = division.begin_of(division.owners + late) << shift;
+          if (begin < before || begin >= behind) continue;
+          const auto units = [&] { return Window::of_role(units_of[at], blocks.role); };
+          while (begin >= before + units()) before += units(), ++at;
+          for (int i = 0; i < 1 << shift; ++i) blocks.late.set((late << shift) + i, first + at, before >> shift);
+        }
+      }
       earlier += of_block(window.total);
     }
     if (pass == 1) break;
-    blocks          = roles.blocks_of(totals);
+    blocks          = roles.blocks_of(totals, entries, largest);
     const int total = of_block(totals);
     shift           = single ? 0 : __ffs(blocks.heads_at_once) - 1;
     first_worker    = (static_cast<int>(blockIdx.x) - blocks.first) * blocks.workers;
     first_owner     = first_worker >> shift;
     owners          = max(blocks.workers >> shift, 1);  // of this block
     const int most  = (blocks.count * blocks.workers) >> shift;
-    const int even  = even_owners(of_block(entries), args.num_kv_heads.value >> shift, total, of_block(largest), most);
-    division        = WorkDivision::of(total >> shift, single ? most : even, blocks.min_units);
+    if (Roles::late && !single && blocks.late.at && total > 0) [[unlikely]]
+      division = LateDivision::of(total >> shift, of_block(largest) / args.num_kv_heads.value, most, blocks.min_units);
+    if (division.late_count == 0) {
+      const int even = even_owners(of_block(entries), args.num_kv_heads.value >> shift, total, of_block(largest), most);
+      division       = LateDivision(WorkDivision::of(total >> shift, single ? most : even, blocks.min_units));
+    }
     if (thread < owners && division.begin(first_owner + thread) << shift >= total)
       found[2 * thread] = args.batch, found[2 * thread + 1] = total;  // no thread finds it
   }
@@ -222,7 +272,8 @@ PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* me
                         found[2 * mine + 1] >> shift,
                         owner,
                         1 << shift,
-                        first_worker + worker - (owner << shift)};
+                        first_worker + worker - (owner << shift),
+                        blocks.count * blocks.workers};
   __syncthreads();
   return start;
 }

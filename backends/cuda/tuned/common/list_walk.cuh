@@ -3,6 +3,8 @@
 
 #include "backends/cuda/tuned/common/list_start.cuh"
 
+#include <type_traits>
+
 /// Goes through the share of an owner: one warp by itself.
 namespace pagoda::tuned {
 
@@ -96,7 +98,6 @@ class ListWalk {
         position_(start.before) {}
 
   PAGODA_DEVICE int heads_at_once() const { return heads_at_once_; }
-
   /// Finds the next segment. Returns false if there is none. All lanes call it.
   template <class Args>
   PAGODA_DEVICE bool next(const Args& args, int lane, ListSegment& s) {
@@ -119,6 +120,25 @@ class ListWalk {
       return true;
     }
     return false;
+  }
+  /// Goes on with the next late share, or the worker's part of it, once next() has returned false. Returns false if
+  /// there is none; the worker does not ask again. workers: of the role. All lanes call it.
+  PAGODA_DEVICE bool take_late(const LateBoard& board, int workers, int lane) {
+    const int tickets = division_.late_count * heads_at_once_;
+    if (tickets == 0) return false;
+    int ticket = 0;
+    int2 begin = make_int2(0, 0);
+    if (lane == 0) {
+      ticket = board.take(tickets, workers);
+      if (ticket < tickets) begin = board.get(ticket);
+    }
+    const auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); };
+    ticket             = uniform(ticket);
+    if (ticket >= tickets) return false;
+    const int share = ticket / heads_at_once_;
+    owner_ = division_.owners + share, first_head_ = ticket - share * heads_at_once_, heads_left_ = 0;
+    index_ = uniform(begin.x) - 1, position_ = uniform(begin.y), first_ = index_ - 31;  // see the constructor
+    return true;
   }
   /// The entries of the last segment, which is one of a chain.
   PAGODA_DEVICE ChainEntries<Work> chain(const ListSegment& s, int lane) const {
@@ -221,7 +241,7 @@ class ListWalk {
     head_ += earlier * heads_at_once_, heads_left_ -= earlier, position_ += earlier * work_.units;
   }
 
-  WorkDivision division_;
+  std::conditional_t<Work::late, LateDivision, WorkDivision> division_;
   int owner_, heads_at_once_, first_head_;
   int first_;         ///< entry of lane 0
   Entry lane_raw_{};  ///< the lane's entry, without query tokens if it does not count

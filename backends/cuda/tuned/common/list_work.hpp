@@ -3,6 +3,8 @@
 
 #include "backends/cuda/tuned/common/work_division.hpp"
 
+#include <cstddef>
+
 /// The work of a list of entries, and its shares. A *batch head* is an entry and one of its kv heads. A *share* is a
 /// run of batch heads, of which the first and the last may be split (WorkDivision). Each *owner* of a share carries it
 /// out alone: a block of the wgmma kernels, a warp of the warp kernels.
@@ -13,9 +15,11 @@ namespace pagoda::tuned {
 /// and stored. It may be split at tiles, at least MinSplitTiles from its first and its last one, because fewer are not
 /// worth a join. An offset (in units, from the batch head's beginning) at which a share ends becomes the nearest
 /// allowed split.
-template <int TileTokens, int UnitTokens, int SegmentUnits, int RowsOfUnit, int MinSplitTiles, bool Chains = false>
+template <int TileTokens, int UnitTokens, int SegmentUnits, int RowsOfUnit, int MinSplitTiles, bool Chains = false,
+          bool Late = false>
 struct ListHeadWork {
   static constexpr bool chains     = Chains;  ///< whether kernels with this work carry out chains
+  static constexpr bool late       = Late;    ///< whether they have late shares (LateDivision)
   static constexpr int tile_tokens = TileTokens, tile_units = TileTokens / UnitTokens;
   static constexpr int min_split_tiles = MinSplitTiles, half_tokens = TileTokens / 2;
   int tiles, start;  ///< start: units before the first tile
@@ -57,6 +61,52 @@ struct ListHeadWork {
   }
 };
 
+/// A division of which the last part of the work is in late shares, behind those of the owners. Multiprocessors read
+/// at rates that differ by up to a quarter (bench/NOTES.md, "Late shares"), so that equal shares end at different
+/// times. Workers that have done their own shares take late ones, one after the other, until there are no more. A late
+/// share has the batch heads that begin within it, whole, and a number behind those of the owners.
+struct LateDivision : WorkDivision {
+  static constexpr int most_each = 4;  ///< late shares for each owner
+  int late_units = 0, late_count = 0;  ///< units of a late share, and how many there are
+
+  LateDivision() = default;
+  /// Without late shares.
+  PAGODA_HOST_DEVICE constexpr explicit LateDivision(const WorkDivision& division) : WorkDivision(division) {}
+  /// With late shares if an owner has three or more batch heads. Owners get four fifths of the work, in multiples of
+  /// `largest` units: those of the largest batch head.
+  PAGODA_HOST_DEVICE static constexpr LateDivision of(int total, int largest, int max_owners, int min_units) {
+    LateDivision d(WorkDivision::of(total, max_owners, min_units));
+    const int each = total / d.owners;
+    if (each < 3 * largest || each < 3 * min_units) return d;
+    const int before = d.owners * max((each - each / 5) / largest * largest, min_units), late = total - before;
+    const int least               = (late + most_each * d.owners - 1) / (most_each * d.owners);
+    static_cast<WorkDivision&>(d) = WorkDivision::of(before, d.owners, min_units);
+    d.late_units                  = (least + largest - 1) / largest * largest;
+    d.late_count                  = (late + d.late_units - 1) / d.late_units;
+    return d;
+  }
+  /// Of an owner's share, or a late one.
+  PAGODA_HOST_DEVICE constexpr int begin_of(int share) const {
+    return WorkDivision::begin_of(share < owners ? share : owners) +
+           (share > owners ? (share - owners) * late_units : 0);
+  }
+  PAGODA_HOST_DEVICE constexpr int end_of(int share) const {
+    return late_count > 0 && share == owners - 1 ? no_end : begin_of(share + 1);
+  }
+  PAGODA_HOST_DEVICE constexpr bool is_late(int share) const { return share >= owners; }
+  PAGODA_HOST_DEVICE constexpr int owner_of(int unit) const {
+    return late_count > 0 && unit >= WorkDivision::begin_of(owners) ? owners - 1 : WorkDivision::owner_of(unit);
+  }
+
+ private:
+  /// The last owner does all of the batch head that reaches into the late shares.
+  static constexpr int no_end = 0x7fffffff;
+  PAGODA_HOST_DEVICE static constexpr int max(int a, int b) { return a < b ? b : a; }
+};
+
+/// Bytes of the board of late shares (LateBoard), for this many workers: a count, and the beginning of each share.
+constexpr std::size_t late_board_bytes(int workers) { return 8 * (1 + std::size_t(LateDivision::most_each) * workers); }
+
 /// What an owner does of a batch head.
 struct HeadShare {
   bool any, last;            ///< last: the owner has no later batch heads
@@ -64,14 +114,21 @@ struct HeadShare {
   bool has_first_tile, whole;
   int first_owner, last_owner;  ///< owners that have a split; only if not whole
 
-  /// position: units before the batch head. owner: one with a share.
-  template <class Work>
-  PAGODA_HOST_DEVICE static constexpr HeadShare of(const Work& work, int position, const WorkDivision& division,
+  /// position: units before the batch head. owner: one with a share. division: WorkDivision or LateDivision.
+  template <class Work, class Division>
+  PAGODA_HOST_DEVICE static constexpr HeadShare of(const Work& work, int position, const Division& division,
                                                    int owner) {
-    const int begin = division.begin_of(owner) - position, end = division.begin_of(owner + 1) - position;
+    const int begin = division.begin_of(owner) - position, end = division.end_of(owner) - position;
     const int first_split = work.first_split(), end_splits = work.end_splits();
     HeadShare s{};
-    s.last           = end < first_split;
+    if constexpr (Work::late) {
+      if (division.is_late(owner)) {
+        s.last = end <= 0, s.any = begin <= 0 && !s.last;
+        s.end_tile = work.tiles, s.has_first_tile = s.whole = true;
+        return s;
+      }
+    }
+    s.last           = end < first_split || (Work::late && division.begin_of(owner + 1) <= position);
     s.any            = !s.last && begin < end_splits;
     s.has_first_tile = begin < first_split;
     s.whole          = s.has_first_tile && end >= end_splits;
@@ -84,16 +141,20 @@ struct HeadShare {
   }
 };
 
+/// Whether entries are of about one size: the largest has at most 5/4 of the mean. total, largest: units.
+PAGODA_HOST_DEVICE constexpr bool are_of_one_size(int entries, int total, int largest) {
+  return 4 * static_cast<float>(largest) * static_cast<float>(entries) <= 5 * static_cast<float>(total);
+}
+
 /// The number of owners, at most `most`, for `entries` entries of `heads` batch heads each. If the entries are of about
-/// one size (the largest at most 5/4 of the mean), owners get whole batch heads, up to four, or equal parts of one. If
+/// one size, owners get whole batch heads, up to four, or equal parts of one. If
 /// they are not, or if that left more than a sixteenth of the owners without work, the number is `most`. Otherwise most
 /// shares would reach into one more batch head, and loading its queries and joining its partial results costs more than
 /// the further owners save. total, largest: units of all entries and of the largest entry.
 PAGODA_HOST_DEVICE constexpr int even_owners(int entries, int heads, int total, int largest, int most) {
   constexpr int most_each = 4;
   const int all           = entries * heads;
-  const bool equal = 4 * static_cast<float>(largest) * static_cast<float>(entries) <= 5 * static_cast<float>(total);
-  if (all == 0 || all > most_each * most || !equal) return most;
+  if (all == 0 || all > most_each * most || !are_of_one_size(entries, total, largest)) return most;
   int each = 1;  // batch heads of an owner, if there are enough
   while (all > each * most) ++each;
   const int owners = all < most ? all * (most / all) : all / each;

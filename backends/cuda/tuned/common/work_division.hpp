@@ -22,6 +22,7 @@ struct WorkDivision {
   PAGODA_HOST_DEVICE constexpr int begin_of(int owner) const {
     return units_per_owner * owner + (owner < longer_shares ? owner : longer_shares);
   }
+  PAGODA_HOST_DEVICE constexpr int end_of(int owner) const { return begin_of(owner + 1); }
   /// The owner of the unit, which must be less than `total`.
   PAGODA_HOST_DEVICE constexpr int owner_of(int unit) const {
     const int in_longer = (units_per_owner + 1) * longer_shares;

@@ -88,12 +88,12 @@ void set_maps(const Problem& p, auto& args) {
   args.k_map = make_tensor_map(p, p.k, tile_tokens), args.v_map = make_tensor_map(p, p.v, tile_tokens);
 }
 
-bool decode_list(const LaunchShape& shape, const Problem& p, void* workspace, CUstream_st* stream) {
+bool decode_list(const LaunchShape& shape, const Problem& p, const Device& d, void* workspace, CUstream_st* stream) {
   if (p.list.num_entries == 0) return true;
   ListArgs a{};
   set_list_args(p, shape, tile_tokens, a);
   set_maps(p, a);
-  a.partials      = static_cast<QuadPartial*>(workspace);
+  set_list_workspace(workspace, d.num_sms, p.head_dim, a);
   a.heads_at_once = list_heads_at_once(p.num_kv_heads, list_warps);
   return launch(find_list_kernel(p), &a, {shape.blocks}, shape.warps * 32, list_layout_of(p).bytes, false, stream);
 }
@@ -149,7 +149,7 @@ const char* why_not(const Problem& p) {
 bool fits(const Problem& p, const Device& d) { return block_for(p, 1, device_for(p, d)).per_sm > 0; }
 
 std::size_t workspace_bytes(const Problem& p, const Device& d) {
-  if (is_list(p)) return list_partial_bytes(d.num_sms, p.head_dim);
+  if (is_list(p)) return list_workspace_bytes(d.num_sms, p.head_dim);
   if (p.fixed_splits)
     return std::size_t(fixed_quad_bytes) * p.max_batch * p.num_kv_heads * fixed_split_slots_of(p) *
            quads_of_batch_head(p);
@@ -186,7 +186,7 @@ LaunchShape choose_shape(const Problem& p, const Device& actual) {
 bool decode_with(const LaunchShape& shape, const Problem& p, const Device& actual, void* workspace,
                  CUstream_st* stream) {
   const Device d = device_for(p, actual);
-  if (is_list(p)) return decode_list(shape, p, workspace, stream);
+  if (is_list(p)) return decode_list(shape, p, d, workspace, stream);
   if (p.fixed_splits) return decode_fixed(shape, p, d, workspace, stream);
   const bool maps = uses_maps(d);
   const int heads = heads_at_once(p);

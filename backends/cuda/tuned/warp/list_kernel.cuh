@@ -61,7 +61,7 @@ PAGODA_DEVICE void carry_out_share(const ListArgs& args, const ListStart& start,
   const std::uint32_t at = shared_address(memory);
   const WarpMemory<D> own{memory + layout.queues + warp * queue_bytes(D), at + warp * Stages * 2 * TileShape::bytes,
                           at + layout.barriers + warp * 8 * Stages};
-  Producer producer(args, ListWalk<ListWork>(start), own, lane);
+  Producer producer(args, start, own, lane);
   float* const values  = reinterpret_cast<float*>(memory + layout.values) + warp * max_list_rows * stride;
   float2* const states = reinterpret_cast<float2*>(memory + layout.states) + warp * max_list_rows;
   // The warps of an owner have places side by side.
@@ -165,8 +165,8 @@ PAGODA_DEVICE void decode_list(const ListArgs& args) {
   const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, threadIdx.x >> 5, 0);
   TensorCopies<Tile<T, D>, Stages>::prefetch(args);
   const ListStart start =
-      find_start<threads, capacity>(OneRole<ListWork>{list_warps, args.heads_at_once, min_share_units}, args,
-                                    reinterpret_cast<int*>(memory + layout.values), warp);
+      find_start<threads, capacity>(OneRole<ListWork>{list_warps, args.heads_at_once, min_share_units, {args.late}},
+                                    args, reinterpret_cast<int*>(memory + layout.values), warp);
   carry_out_share<T, D, Stages, list_warps>(args, start, memory, warp, lane);
 }
 

@@ -42,9 +42,12 @@ class ListProducer {
  public:
   using Copies = TensorCopies<TileShape, Stages>;
 
-  PAGODA_DEVICE ListProducer(const ListArgs& args, const ListWalk<ListWork>& walk, const WarpMemory<D>& memory,
-                             int lane)
-      : walk_(walk), copies_(args, memory.ring, memory.barriers, lane), memory_(memory), lane_(lane) {}
+  PAGODA_DEVICE ListProducer(const ListArgs& args, const ListStart& start, const WarpMemory<D>& memory, int lane)
+      : walk_(start),
+        copies_(args, memory.ring, memory.barriers, lane),
+        memory_(memory),
+        lane_(lane),
+        workers_(start.workers) {}
 
   /// Copies until the ring of tiles or the queue is full, or there is no more.
   PAGODA_DEVICE void fill(const ListArgs& args) {
@@ -92,8 +95,8 @@ class ListProducer {
   PAGODA_DEVICE bool begin_next(const ListArgs& args) {
     ListSegment s;
     if (!walk_.next(args, lane_, s)) {
-      no_more_ = true;
-      return false;
+      no_more_ = !walk_.take_late({args.late}, workers_, lane_);
+      return !no_more_;
     }
     if (s.index != loaded_) load_entry(args, s);
     const int rows = s.entry.queries * args.heads.value, place = (first_ + queued_) % queued_segments;
@@ -185,6 +188,7 @@ class ListProducer {
   int loaded_ = -1, next_index_ = -1;  ///< entries of now_ and next_
   EntryLookup now_, next_;
   bool no_more_ = false;
+  int workers_;
 };
 
 }  // namespace pagoda::tuned::warp

@@ -14,7 +14,7 @@ inline constexpr int queued_segments = 3;             ///< segments that a warp 
 
 /// The work of a batch head. A unit is the reading of eight tokens. Starting and ending a batch head costs a tile and a
 /// half, and four query rows half a tile more. A split is worth 128 tokens.
-using ListWork                       = ListHeadWork<tile_tokens, 8, 3, 4, 8>;
+using ListWork                       = ListHeadWork<tile_tokens, 8, 3, 4, 8, false, true>;
 inline constexpr int min_share_units = 8 * ListWork::tile_units;  ///< shorter lists occupy fewer warps
 
 /// Warps of a block of `warps` that share an owner's work: each takes one of as many neighboring kv heads. Their rows

@@ -172,7 +172,7 @@ std::size_t workspace_bytes(const Problem& p, const Device& d) {
   const auto of = [&](int limit) { return partial_bytes(p, d, kernel_for(p, d, limit), limit); };
   // Which of the two passes a decode has, follows from its query tokens.
   const std::size_t bytes = is_list(p) ? of(max_rows) : std::max(of(max_rows), of(tile_rows));
-  return grouped::has_mixed_kernel(p) ? bytes + warp::list_partial_bytes(d.num_sms, p.head_dim) : bytes;
+  return grouped::has_mixed_kernel(p) ? bytes + warp::list_workspace_bytes(d.num_sms, p.head_dim) : bytes;
 }
 
 void prepare(const Problem& p, const Device& d) {
@@ -200,7 +200,7 @@ namespace {
 
 /// Whether a list runs in the kernel for entries of many query rows and of few.
 bool is_mixed(const Problem& p) {
-  return grouped::has_mixed_kernel(p) && p.block_table && p.page_size % warp::tile_tokens == 0;
+  return p.list.has_few_rows && grouped::has_mixed_kernel(p) && p.block_table && p.page_size % warp::tile_tokens == 0;
 }
 
 void set_list_args(const Problem& p, const LaunchShape& shape, const Kernel& kernel, void* workspace, ListArgs& a) {
@@ -229,9 +229,9 @@ bool decode_mixed_list(const LaunchShape& shape, const Problem& p, const Device&
   grouped::MixedArgs a{};
   set_list_args(p, shape, kernel, workspace, a.many);
   tuned::set_list_args(p, shape, warp::tile_tokens, a.few);
-  a.few.k_map         = make_tensor_map(p, p.k, warp::tile_tokens);
-  a.few.v_map         = make_tensor_map(p, p.v, warp::tile_tokens);
-  a.few.partials      = reinterpret_cast<QuadPartial*>(static_cast<char*>(workspace) + partial_bytes(p, d, kernel));
+  a.few.k_map = make_tensor_map(p, p.k, warp::tile_tokens);
+  a.few.v_map = make_tensor_map(p, p.v, warp::tile_tokens);
+  warp::set_list_workspace(static_cast<char*>(workspace) + partial_bytes(p, d, kernel), d.num_sms, p.head_dim, a.few);
   a.few.heads_at_once = warp::list_heads_at_once(p.num_kv_heads, grouped::mixed_few_warps);
   a.few.max_queries   = grouped::mixed_few_queries(p);
   a.many.chains       = p.list.chains;

@@ -44,6 +44,24 @@ PAGODA_HOST_DEVICE constexpr int blocks_of_many(int blocks, int step, int many_u
   return step * (nearest < 1 ? 1 : nearest >= steps ? steps - 1 : nearest);
 }
 
+/// A number of blocks near `blocks` that have whole batch heads, up to four each, or equal parts of one; `blocks` if
+/// none within a sixth of it is a multiple of `step`. More blocks are tried first: entries of few rows have late
+/// shares, so that they end together whatever blocks they have, but those of many rows do not. most: the most blocks.
+/// all: batch heads of about one size.
+PAGODA_HOST_DEVICE constexpr int whole_heads_each(int blocks, int most, int step, int all) {
+  constexpr int most_each = 4;
+  if (blocks < 1 || all < 1 || all > most_each * blocks) return blocks;
+  const auto serves = [&](int n) { return n % step == 0 && n <= most && 6 * n <= 7 * blocks && 6 * n >= 5 * blocks; };
+  if (all <= blocks) {
+    const int parts = blocks / all;
+    return serves(all * (parts + 1)) ? all * (parts + 1) : serves(all * parts) ? all * parts : blocks;
+  }
+  const int each = all / blocks;
+  for (int i = each; i <= each + 1; ++i)
+    if (all % i == 0 && serves(all / i)) return all / i;
+  return blocks;
+}
+
 /// Whether lists of this shape run in this kernel. A list has entries of few rows only where these have a role: all
 /// query rows of such an entry see the same tokens.
 constexpr bool has_mixed_kernel(const Problem& p) {
