@@ -217,6 +217,49 @@ TEST(ListBlocks, RolesHaveBlocksByTheirUnits) {
   }
 }
 
+TEST(ListBlocks, RoleOfManyRowsHasWholeBatchHeads) {
+  const auto of = [](int blocks, int all) { return wgmma::grouped::whole_heads_each(blocks, 260, 4, all); };
+  EXPECT_EQ(of(76, 128), 64);    // two batch heads each, in 5/6 of the blocks
+  EXPECT_EQ(of(28, 64), 32);     // two each, in 7/6 of them
+  EXPECT_EQ(of(44, 192), 44);    // more than four each
+  EXPECT_EQ(of(44, 176), 44);    // four each
+  EXPECT_EQ(of(60, 32), 64);     // two parts of each
+  EXPECT_EQ(of(100, 32), 96);    // three parts of each: four would take more than 7/6
+  EXPECT_EQ(of(50, 32), 50);     // two parts would take more than 7/6, one less than 5/6
+  EXPECT_EQ(of(12, 22), 12);     // 11 blocks are no multiple of four
+  EXPECT_EQ(of(256, 280), 256);  // 280 blocks are too many
+  EXPECT_EQ(of(0, 5), 0);
+  EXPECT_EQ(of(8, 0), 8);
+}
+
+// Late shares have about a fifth or more of the work, in multiples of the largest batch head, and at most four for each
+// owner.
+TEST(ListDivision, LateShares) {
+  std::mt19937 random(1);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  int with         = 0;
+  for (int turn = 0; turn < 20000; ++turn) {
+    const int total = 1 + below(1 << (3 + below(28))), largest = 1 + below(1 << below(20)), owners = 1 + below(300);
+    const LateDivision d = LateDivision::of(total, largest, owners, 16);
+    const std::string in =
+        std::to_string(total) + " units, " + std::to_string(largest) + ", " + std::to_string(owners) + " owners";
+    const int before = d.WorkDivision::begin_of(d.owners);
+    if (d.late_count == 0) {
+      ASSERT_EQ(before, total) << in;
+      ASSERT_TRUE(total > 1 << 30 || total / d.owners / 3 < std::max(largest, 16)) << in;
+      continue;
+    }
+    ++with;
+    ASSERT_EQ(d.owners, owners) << in;
+    ASSERT_LE(d.late_count, LateDivision::most_each * owners) << in;
+    ASSERT_EQ(d.late_units % largest, 0) << in;
+    ASSERT_LE(before, total - total / 5 + owners) << in;
+    ASSERT_LT(d.begin_of(owners + d.late_count - 1), total) << in;
+    ASSERT_GE(d.begin_of(owners + d.late_count), total) << in;
+  }
+  EXPECT_GT(with, 1000);
+}
+
 // With one register too many, setmaxnreg waits for ever, which only a GPU shows.
 TEST(ListBlocks, RegistersOfAllThreadsExist) {
   using namespace wgmma::grouped;

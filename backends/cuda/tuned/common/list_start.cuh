@@ -35,11 +35,13 @@ struct ListStart {
   int workers;              ///< of the role
 };
 
-/// Where late shares begin. Each worker that is a part of an owner has a ticket of its own for a late share: `head` is
-/// the rest of the ticket over heads_at_once. In device memory; each word that is not in use is empty_sentinel.
+/// Where late shares begin, in device memory. A late share has heads_at_once tickets, one for each worker that takes a
+/// part of it: ticket t is for share t / heads_at_once and, of the kv heads that are read at once, for t %
+/// heads_at_once. Words that are not in use are empty_sentinel.
 struct LateBoard {
-  int2* at;  ///< the number of tickets that have been taken, less one; then, of each ticket, the entry and the units
-             ///< before it
+  /// at[0].x: tickets that have been taken, less one. at[1 + t]: of ticket t, the share's first entry and the units
+  /// before this entry.
+  int2* at;
 
   PAGODA_DEVICE void set(int ticket, int entry, int before) const {
     store_relaxed_gpu2(reinterpret_cast<float2*>(at + 1 + ticket),

@@ -72,12 +72,12 @@ struct LateDivision : WorkDivision {
   LateDivision() = default;
   /// Without late shares.
   PAGODA_HOST_DEVICE constexpr explicit LateDivision(const WorkDivision& division) : WorkDivision(division) {}
-  /// With late shares if an owner has three or more batch heads. Owners get four fifths of the work, in multiples of
-  /// `largest` units: those of the largest batch head.
+  /// With late shares if an owner has three or more batch heads, and sums of units fit an int. Owners get four fifths
+  /// of the work, in multiples of `largest` units: those of the largest batch head.
   PAGODA_HOST_DEVICE static constexpr LateDivision of(int total, int largest, int max_owners, int min_units) {
     LateDivision d(WorkDivision::of(total, max_owners, min_units));
     const int each = total / d.owners;
-    if (each < 3 * largest || each < 3 * min_units) return d;
+    if (each / 3 < largest || each / 3 < min_units || total > 1 << 30) return d;
     const int before = d.owners * max((each - each / 5) / largest * largest, min_units), late = total - before;
     const int least               = (late + most_each * d.owners - 1) / (most_each * d.owners);
     static_cast<WorkDivision&>(d) = WorkDivision::of(before, d.owners, min_units);
@@ -147,10 +147,10 @@ PAGODA_HOST_DEVICE constexpr bool are_of_one_size(int entries, int total, int la
 }
 
 /// The number of owners, at most `most`, for `entries` entries of `heads` batch heads each. If the entries are of about
-/// one size, owners get whole batch heads, up to four, or equal parts of one. If
-/// they are not, or if that left more than a sixteenth of the owners without work, the number is `most`. Otherwise most
-/// shares would reach into one more batch head, and loading its queries and joining its partial results costs more than
-/// the further owners save. total, largest: units of all entries and of the largest entry.
+/// one size, owners get whole batch heads, up to four, or equal parts of one. If they are not, or if that left more
+/// than a sixteenth of the owners without work, the number is `most`. Otherwise most shares would reach into one more
+/// batch head, and loading its queries and joining its partial results costs more than the further owners save. total,
+/// largest: units of all entries and of the largest entry.
 PAGODA_HOST_DEVICE constexpr int even_owners(int entries, int heads, int total, int largest, int most) {
   constexpr int most_each = 4;
   const int all           = entries * heads;

@@ -13,7 +13,7 @@ inline constexpr int list_warps      = warps_per_sm;  ///< of a block that is th
 inline constexpr int queued_segments = 3;             ///< segments that a warp has begun to copy and not to multiply
 
 /// The work of a batch head. A unit is the reading of eight tokens. Starting and ending a batch head costs a tile and a
-/// half, and four query rows half a tile more. A split is worth 128 tokens.
+/// half, and four query rows half a tile more. A split is worth 128 tokens. There are no chains, but late shares.
 using ListWork                       = ListHeadWork<tile_tokens, 8, 3, 4, 8, false, true>;
 inline constexpr int min_share_units = 8 * ListWork::tile_units;  ///< shorter lists occupy fewer warps
 
