@@ -94,15 +94,19 @@ TEST(ListRates, PartsHaveFasterKernels) {
   EXPECT_TRUE(is_faster_part(generic, generic_schedule(16, DType::fp16), 16));
 }
 
-// Beside a kernel that carries out entries of few rows and of many at the same time, those of few rows have a launch of
-// their own only if they have several query tokens.
+// Beside a kernel that carries out entries of few rows and of many at the same time, those of few rows have no launch
+// of their own.
 TEST(ListRates, FewRowsMayHaveALaunchOfTheirOwn) {
-  EXPECT_TRUE(are_worth_a_launch(64, 64, 32, false));
-  EXPECT_FALSE(are_worth_a_launch(63, 200, 32, false));
-  EXPECT_FALSE(are_worth_a_launch(64, 64, 32, true));
-  EXPECT_FALSE(are_worth_a_launch(64, 96, 32, true));
-  EXPECT_TRUE(are_worth_a_launch(64, 97, 32, true));
-  EXPECT_FALSE(are_worth_a_launch(63, 200, 32, true));
+  EXPECT_TRUE(are_worth_a_launch(64, 32, false));
+  EXPECT_FALSE(are_worth_a_launch(63, 32, false));
+  EXPECT_FALSE(are_worth_a_launch(1 << 20, 32, true));
+  Schedule mixed       = tuned_schedule(64, 8);
+  mixed.options.causal = false;
+  EXPECT_EQ(mixed_few_queries(mixed, 16), 2);  // of four query heads each
+  mixed.options.causal = true;
+  EXPECT_EQ(mixed_few_queries(mixed, 16), 1);
+  EXPECT_EQ(mixed_few_queries(mixed, 8), 0);
+  EXPECT_EQ(mixed_few_queries(tuned_schedule(128, 8), 16), 0);
   EXPECT_TRUE(has_mixed_kernel(tuned_schedule(64, 32), 32));
   EXPECT_TRUE(has_mixed_kernel(tuned_schedule(64, 8), 16));
   EXPECT_FALSE(has_mixed_kernel(tuned_schedule(64, 8), 8));

@@ -94,12 +94,10 @@ struct LateDivision : WorkDivision {
     return late_count > 0 && share == owners - 1 ? no_end : begin_of(share + 1);
   }
   PAGODA_HOST_DEVICE constexpr bool is_late(int share) const { return share >= owners; }
-  PAGODA_HOST_DEVICE constexpr int owner_of(int unit) const {
-    return late_count > 0 && unit >= WorkDivision::begin_of(owners) ? owners - 1 : WorkDivision::owner_of(unit);
-  }
 
  private:
-  /// The last owner does all of the batch head that reaches into the late shares.
+  /// The last owner does all of the batch head that reaches into the late shares. It begins in the owner's own share,
+  /// which has two batch heads or more.
   static constexpr int no_end = 0x7fffffff;
   PAGODA_HOST_DEVICE static constexpr int max(int a, int b) { return a < b ? b : a; }
 };
