@@ -55,10 +55,16 @@ class ListDivisionOf : public ::testing::Test {
     for (const Work& h : heads) position.push_back(total), total += h.units;
     const auto division = division_of(heads, total, max_owners);
     std::vector<std::vector<Part>> parts(heads.size());
-    int shares = max_owners;
+    int shares           = max_owners;
+    const auto begins_at = [&](int share) {
+      if constexpr (Work::late)
+        return division.begin_of(share);
+      else
+        return division.begin(share);
+    };
     if constexpr (Work::late) shares += division.late_count;
     for (int owner = 0; owner < shares; ++owner) {
-      const int begin = owner < division.owners ? division.begin(owner) : division.begin_of(owner);
+      const int begin = begins_at(owner);
       if (begin >= total) continue;
       auto i =
           static_cast<std::size_t>(std::upper_bound(position.begin(), position.end(), begin) - position.begin()) - 1;
@@ -243,14 +249,14 @@ TEST(ListDivision, LateShares) {
     const LateDivision d = LateDivision::of(total, largest, owners, 16);
     const std::string in =
         std::to_string(total) + " units, " + std::to_string(largest) + ", " + std::to_string(owners) + " owners";
-    const int before = d.WorkDivision::begin_of(d.owners);
+    const int before = d.own.begin_of(d.own.owners);
     if (d.late_count == 0) {
       ASSERT_EQ(before, total) << in;
-      ASSERT_TRUE(total > 1 << 30 || total / d.owners / 3 < std::max(largest, 16)) << in;
+      ASSERT_TRUE(total > 1 << 30 || total / d.own.owners / 3 < std::max(largest, 16)) << in;
       continue;
     }
     ++with;
-    ASSERT_EQ(d.owners, owners) << in;
+    ASSERT_EQ(d.own.owners, owners) << in;
     ASSERT_LE(d.late_count, LateDivision::most_each * owners) << in;
     ASSERT_EQ(d.late_units % largest, 0) << in;
     ASSERT_LE(before, total - total / 5 + owners) << in;

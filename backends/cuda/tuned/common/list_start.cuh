@@ -230,7 +230,7 @@ PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* me
       int at           = window.begin;
 #pragma unroll 1
       for (int owner = 0; owner < owners; ++owner) {  // in ascending order of their beginnings
-        const int begin = division.begin(first_owner + owner) << shift;
+        const int begin = division.own.begin(first_owner + owner) << shift;
         if (begin < before || begin >= behind) continue;
         const auto units = [&] { return Window::of_role(units_of[at], blocks.role); };
         while (begin >= before + units()) before += units(), ++at;
@@ -240,7 +240,7 @@ PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* me
         const int end = min((first_owner + owners) * LateDivision::most_each, division.late_count);
 #pragma unroll 1
         for (int late = first_owner * LateDivision::most_each; late < end; ++late) {
-          const int begin = division.begin_of(division.owners + late) << shift;
+          const int begin = division.begin_of(division.own.owners + late) << shift;
           if (begin < before || begin >= behind) continue;
           const auto units = [&] { return Window::of_role(units_of[at], blocks.role); };
           while (begin >= before + units()) before += units(), ++at;
@@ -263,7 +263,7 @@ PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* me
       const int even = even_owners(of_block(entries), args.num_kv_heads.value >> shift, total, of_block(largest), most);
       division       = LateDivision(WorkDivision::of(total >> shift, single ? most : even, blocks.min_units));
     }
-    if (thread < owners && division.begin(first_owner + thread) << shift >= total)
+    if (thread < owners && division.own.begin(first_owner + thread) << shift >= total)
       found[2 * thread] = args.batch, found[2 * thread + 1] = total;  // no thread finds it
   }
   __syncthreads();

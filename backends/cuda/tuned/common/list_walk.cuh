@@ -89,7 +89,7 @@ template <class Work>
 class ListWalk {
  public:
   PAGODA_DEVICE explicit ListWalk(const ListStart& start)
-      : division_(start.division),
+      : division_(division_of(start)),
         owner_(start.owner),
         heads_at_once_(start.heads_at_once),
         first_head_(start.head),
@@ -136,7 +136,7 @@ class ListWalk {
     ticket             = uniform(ticket);
     if (ticket >= tickets) return false;
     const int share = ticket / heads_at_once_;
-    owner_ = division_.owners + share, first_head_ = ticket - share * heads_at_once_, heads_left_ = 0;
+    owner_ = division_.own.owners + share, first_head_ = ticket - share * heads_at_once_, heads_left_ = 0;
     index_ = uniform(begin.x) - 1, position_ = uniform(begin.y), first_ = index_ - 31;  // see the constructor
     return true;
   }
@@ -154,6 +154,12 @@ class ListWalk {
   }
 
  private:
+  PAGODA_DEVICE static auto division_of(const ListStart& start) {
+    if constexpr (Work::late)
+      return start.division;
+    else
+      return start.division.own;
+  }
   PAGODA_DEVICE EntryView view_in(int lane) const {
     const auto of = [&](int x) { return __shfl_sync(~0u, x, lane); };
     return {of(lane_raw_.sequence), of(lane_raw_.first), of(lane_tokens_), of(lane_raw_.query_begin),

@@ -65,35 +65,36 @@ struct ListHeadWork {
 /// at rates that differ by up to a quarter (bench/NOTES.md, "Late shares"), so that equal shares end at different
 /// times. Workers that have done their own shares take late ones, one after the other, until there are no more. A late
 /// share has the batch heads that begin within it, whole, and a number behind those of the owners.
-struct LateDivision : WorkDivision {
+struct LateDivision {
   static constexpr int most_each = 4;  ///< late shares for each owner
+  WorkDivision own;                    ///< of the work before the late shares
   int late_units = 0, late_count = 0;  ///< units of a late share, and how many there are
 
   LateDivision() = default;
   /// Without late shares.
-  PAGODA_HOST_DEVICE constexpr explicit LateDivision(const WorkDivision& division) : WorkDivision(division) {}
+  PAGODA_HOST_DEVICE constexpr explicit LateDivision(const WorkDivision& division) : own(division) {}
   /// With late shares if an owner has three or more batch heads, and sums of units fit an int. Owners get four fifths
   /// of the work, in multiples of `largest` units: those of the largest batch head.
   PAGODA_HOST_DEVICE static constexpr LateDivision of(int total, int largest, int max_owners, int min_units) {
     LateDivision d(WorkDivision::of(total, max_owners, min_units));
-    const int each = total / d.owners;
+    const int owners = d.own.owners, each = total / owners;
     if (each / 3 < largest || each / 3 < min_units || total > 1 << 30) return d;
-    const int before = d.owners * max((each - each / 5) / largest * largest, min_units), late = total - before;
-    const int least               = (late + most_each * d.owners - 1) / (most_each * d.owners);
-    static_cast<WorkDivision&>(d) = WorkDivision::of(before, d.owners, min_units);
-    d.late_units                  = (least + largest - 1) / largest * largest;
-    d.late_count                  = (late + d.late_units - 1) / d.late_units;
+    const int before = owners * max((each - each / 5) / largest * largest, min_units), late = total - before;
+    const int least = (late + most_each * owners - 1) / (most_each * owners);
+    d.own           = WorkDivision::of(before, owners, min_units);
+    d.late_units    = (least + largest - 1) / largest * largest;
+    d.late_count    = (late + d.late_units - 1) / d.late_units;
     return d;
   }
   /// Of an owner's share, or a late one.
   PAGODA_HOST_DEVICE constexpr int begin_of(int share) const {
-    return WorkDivision::begin_of(share < owners ? share : owners) +
-           (share > owners ? (share - owners) * late_units : 0);
+    return own.begin(share) + (share > own.owners ? (share - own.owners) * late_units : 0);
   }
   PAGODA_HOST_DEVICE constexpr int end_of(int share) const {
-    return late_count > 0 && share == owners - 1 ? no_end : begin_of(share + 1);
+    return late_count > 0 && share == own.owners - 1 ? no_end : begin_of(share + 1);
   }
-  PAGODA_HOST_DEVICE constexpr bool is_late(int share) const { return share >= owners; }
+  PAGODA_HOST_DEVICE constexpr bool is_late(int share) const { return share >= own.owners; }
+  PAGODA_HOST_DEVICE constexpr int owner_of(int unit) const { return own.owner_of(unit); }
 
  private:
   /// The last owner does all of the batch head that reaches into the late shares. It begins in the owner's own share,
