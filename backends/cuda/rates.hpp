@@ -9,7 +9,6 @@
 #include "backends/cuda/tuned_problem.hpp"
 
 #include <algorithm>
-#include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>

@@ -15,7 +15,7 @@ struct EntriesRef {
   const int* state_begin     = nullptr;  ///< [num_state_begin], or null
   const std::uint64_t* masks = nullptr;  ///< [num_mask_words], or null
   int num_entries = 0, num_queries = 0, num_state_begin = 0, num_mask_words = 0;
-  bool has_few_rows = true;  ///< false: no entry that stands alone has few query rows. Some lists are faster then
+  bool has_few_rows = true;  ///< false: entries of few query rows are all in chains, so a faster kernel may serve
 };
 
 /// One call of decode, without types. decode checks it, a backend runs it.

@@ -6,8 +6,6 @@
 #include "backends/cuda/tuned/common/list_work.hpp"
 #include "backends/cuda/tuned/common/partials.cuh"
 
-#include <cstddef>
-
 /// Finds where the shares of a list begin: all threads of a block together. `Work` is a ListHeadWork. An owner takes
 /// heads_at_once kv heads of an entry at a time, and counts them as one. Only the entries of the owner's role (`takes`)
 /// have work.
@@ -228,22 +226,22 @@ PAGODA_DEVICE ListStart find_start(const Roles& roles, const Args& args, int* me
       int before       = earlier + of_block(window.before);
       const int behind = before + of_block(window.units);
       int at           = window.begin;
-#pragma unroll 1
-      for (int owner = 0; owner < owners; ++owner) {  // in ascending order of their beginnings
-        const int begin = division.own.begin(first_owner + owner) << shift;
-        if (begin < before || begin >= behind) continue;
+      // Goes to the entry that has the unit, if it is one of the thread's. Units ascend from call to call.
+      const auto find = [&](int unit) {
+        if (unit < before || unit >= behind) return false;
         const auto units = [&] { return Window::of_role(units_of[at], blocks.role); };
-        while (begin >= before + units()) before += units(), ++at;
-        found[2 * owner] = first + at, found[2 * owner + 1] = before;
-      }
-      if (Roles::late && division.late_count > 0) [[unlikely]] {  // so that others do not load these instructions
+        while (unit >= before + units()) before += units(), ++at;
+        return true;
+      };
+#pragma unroll 1
+      for (int owner = 0; owner < owners; ++owner)
+        if (find(division.own.begin(first_owner + owner) << shift))
+          found[2 * owner] = first + at, found[2 * owner + 1] = before;
+      if (Roles::late && division.late_count > 0) [[unlikely]] {
         const int end = min((first_owner + owners) * LateDivision::most_each, division.late_count);
 #pragma unroll 1
         for (int late = first_owner * LateDivision::most_each; late < end; ++late) {
-          const int begin = division.begin_of(division.own.owners + late) << shift;
-          if (begin < before || begin >= behind) continue;
-          const auto units = [&] { return Window::of_role(units_of[at], blocks.role); };
-          while (begin >= before + units()) before += units(), ++at;
+          if (!find(division.begin_of(division.own.owners + late) << shift)) continue;
           for (int i = 0; i < 1 << shift; ++i) blocks.late.set((late << shift) + i, first + at, before >> shift);
         }
       }

@@ -79,7 +79,7 @@ struct LateDivision {
     LateDivision d(WorkDivision::of(total, max_owners, min_units));
     const int owners = d.own.owners, each = total / owners;
     if (each / 3 < largest || each / 3 < min_units || total > 1 << 30) return d;
-    const int before = owners * max((each - each / 5) / largest * largest, min_units), late = total - before;
+    const int before = owners * ((each - each / 5) / largest * largest), late = total - before;
     const int least = (late + most_each * owners - 1) / (most_each * owners);
     d.own           = WorkDivision::of(before, owners, min_units);
     d.late_units    = (least + largest - 1) / largest * largest;
@@ -100,7 +100,6 @@ struct LateDivision {
   /// The last owner does all of the batch head that reaches into the late shares. It begins in the owner's own share,
   /// which has two batch heads or more.
   static constexpr int no_end = 0x7fffffff;
-  PAGODA_HOST_DEVICE static constexpr int max(int a, int b) { return a < b ? b : a; }
 };
 
 /// Bytes of the board of late shares (LateBoard), for this many workers: a count, and the beginning of each share.
