@@ -37,6 +37,7 @@ run_ctest() {
   shift
   rm -f "$build/ctest.xml"
   "${in_env[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=error --output-junit "$build/ctest.xml" \
+    --parallel "$CMAKE_BUILD_PARALLEL_LEVEL" \
     "$@" || status=$?
   [ -z "${PAGODA_PART:-}" ] || cp "$build/ctest.xml" "$PAGODA_PART.xml"
   return $status

@@ -21,13 +21,16 @@ builds=$sid_build/$key
 sources() { find include src backends tests bench -name '*.[hc]' -o -name '*.[hc]pp' -o -name '*.cu' -o -name '*.cuh'; }
 
 # configure PRESET [option...]: with the instruction sets that this processor runs: what would be skipped is not compiled.
+# A unity build compiles the sources of a target together, in half the time. tsan compiles each by itself, so that each
+# includes what it needs.
 configure() {
   local isas="" isa flag
   for isa in avx2:avx2 avx512:avx512vl avx512_bf16:avx512_bf16 amx:amx_int8; do
     flag=${isa#*:} isa=${isa%:*}
     ! grep -qw "$flag" /proc/cpuinfo || isas+="$isa;"
   done
-  "${in_root[@]}" cmake --preset "$1" -B "$builds/$1" -DPAGODA_WERROR=ON "-DPAGODA_HOST_ISAS=${isas%;}" "${@:2}"
+  "${in_root[@]}" cmake --preset "$1" -B "$builds/$1" -DCMAKE_UNITY_BUILD=ON -DPAGODA_WERROR=ON "-DPAGODA_HOST_ISAS=${isas%;}" \
+    "${@:2}"
 }
 
 build_and_test() { # build_and_test PRESET [option...]
@@ -47,11 +50,11 @@ check_host-debug() { build_and_test host-debug; }
 asan_options=("-DCMAKE_CXX_COMPILER=clang++-$llvm" "-DCMAKE_C_COMPILER=clang-$llvm" -DPAGODA_FUZZ=ON -DPAGODA_BOUNDS_CHECK=ON
   "-DPAGODA_TYPES=fp16;int4;nvfp4;fp8_ds_mla")
 check_asan-ubsan() { need_proc && build_and_test asan-ubsan "${asan_options[@]}"; }
-check_tsan() { need_proc && build_and_test tsan -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_TYPES=fp16; }
+check_tsan() { need_proc && build_and_test tsan -DCMAKE_CXX_COMPILER=clang++-$llvm -DCMAKE_UNITY_BUILD=OFF -DPAGODA_TYPES=fp16; }
 # The parts tests, install and mpi use one build, with Pagoda::mpi where there is an MPI. Installation scripts have not run
 # in the root, so MPI's programs have their full names only.
 test_host() { # test_host [arguments of ctest]
-  local options=-DPAGODA_WERROR=ON
+  local options="-DPAGODA_WERROR=ON -DCMAKE_UNITY_BUILD=ON"
   choose_env -DPAGODA_PROBE_DEMO=OFF
   [ ${#in_env[@]} = 0 ] || in_env=("${in_root[@]}")
   if "${in_env[@]}" bash -c 'command -v mpicxx.openmpi && command -v mpirun.openmpi' >/dev/null; then
@@ -90,7 +93,8 @@ check_python() {
   local made=$builds/python offline=(--use-deprecated=legacy-certs) # the root has no file of certificates
   rm -rf "${made:?}/wheel" "$made/env" # CMake's build folder stays
   "${in_root[@]}" python3 -m pip "${offline[@]}" wheel . --no-deps --no-build-isolation --no-index -w "$made/wheel" \
-    -C build-dir="$made/build" -C "cmake.define.PAGODA_TYPES=fp32;fp16;fp8_ds_mla" -C cmake.define.PAGODA_WERROR=ON
+    -C build-dir="$made/build" -C "cmake.define.PAGODA_TYPES=fp32;fp16;fp8_ds_mla" -C cmake.define.PAGODA_WERROR=ON \
+    -C cmake.define.CMAKE_UNITY_BUILD=ON
   "${in_root[@]}" python3 -m venv --without-pip --system-site-packages "$made/env"
   "${in_root[@]}" bash -c "python3 -m pip ${offline[*]} --python '$made/env/bin/python' install --no-deps --no-index '$made'/wheel/*.whl"
   # Installation scripts have not run in the root, so NumPy does not find BLAS by itself.
@@ -207,7 +211,7 @@ check_hip() {
       *) arch=gfx1100 ;;
     esac
     "${in_root[@]}" cmake --preset "$preset" -B "$builds/$preset" -DKokkos_DIR="$top/ci/hip-kokkos" \
-      -DPAGODA_WERROR=ON "-DPAGODA_TYPES=fp16;mxfp4" -DPAGODA_BUILD_TESTS=OFF -DPAGODA_BUILD_BENCH=OFF
+      -DCMAKE_UNITY_BUILD=ON -DPAGODA_WERROR=ON "-DPAGODA_TYPES=fp16;mxfp4" -DPAGODA_BUILD_TESTS=OFF -DPAGODA_BUILD_BENCH=OFF
     "${in_root[@]}" cmake --build "$builds/$preset"
     for type in fp16 mxfp4; do
       [ "$type $arch" != "mxfp4 gfx1100" ] || continue # has no matrix instructions there

@@ -4,9 +4,14 @@ add_library(pagoda_flags INTERFACE)
 # Only flags that g++, clang, hipcc and nvcc's host compiler accept. The host code that nvcc generates triggers
 # -Wpedantic (line markers), so nvcc does not get this flag.
 target_compile_options(pagoda_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-qual -Woverloaded-virtual>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wnon-virtual-dtor -Wcast-qual -Woverloaded-virtual>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:${PAGODA_HAS_CUDA}>>>:-Wpedantic>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${PAGODA_WERROR}>>:-Werror>)
+
+# In a unity build a local name may be that of another source's global.
+if(NOT CMAKE_UNITY_BUILD)
+  target_compile_options(pagoda_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wshadow>)
+endif()
 
 # Kernels call constexpr functions of our own and of std::array; clang allows that by default.
 if(PAGODA_HAS_CUDA AND NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)

@@ -28,7 +28,7 @@ Case uniform(DType type, Heads heads, int batch, int length, int page_size, Bar 
   Case c;
   c.type = type, c.num_q_heads = heads.q, c.num_kv_heads = heads.kv;
   c.lengths.assign(static_cast<std::size_t>(batch), length);
-  c.length_name = detail::concat("S", length);
+  c.length_name = pagoda::detail::concat("S", length);
   c.page_size   = page_size;
   c.bar         = bar;
   return c;

@@ -16,7 +16,7 @@
 namespace pagoda::bench {
 namespace {
 
-using namespace detail;
+using namespace pagoda::detail;
 using test::PrefixBatch;
 
 constexpr DecodeHeads heads{32, 8, 128, 128, 512};

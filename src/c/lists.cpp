@@ -41,7 +41,7 @@ Kokkos::View<const To*, Memory> optional_of(const char* who, const char* name, c
 }
 
 template <class Memory>
-pagoda::DeviceEntries<Memory> list_of(const char* who, const pagoda_entries* given) {
+pagoda::DeviceEntries<Memory> device_entries(const char* who, const pagoda_entries* given) {
   const auto l = read_struct(who, "list", given, offsetof(pagoda_entries, num_mask_words) + sizeof(std::int32_t));
   return {entries_of<pagoda::Entry, Memory>(who, "entries", l.entries, l.num_entries),
           entries_of<pagoda::EntryQuery, Memory>(who, "queries", l.queries, l.num_queries),
@@ -69,7 +69,7 @@ pagoda_status pagoda_decode_entries(const pagoda_exec* exec, const pagoda_plan* 
     const char* const who = "pagoda_decode_entries";
     with_plan(who, exec, plan, [&]<class Space>(const PlanOf<Space>& with, const Space& instance) {
       const Reach reach    = Reach::of<Space>();
-      const auto described = list_of<typename Space::memory_space>(who, list);
+      const auto described = device_entries<typename Space::memory_space>(who, list);
       pagoda::decode_entries(instance, with, array<3>(who, "q", q, reach), cache(who, kv, reach), described,
                              array<3>(who, "out", out, reach), optional_lse<2>(who, "lse", lse, reach),
                              states_of(who, described, state_out, state_lse, reach));
@@ -86,7 +86,7 @@ pagoda_status pagoda_merge_entries(const pagoda_exec* exec, const pagoda_plan* p
       const Reach reach = Reach::of<Space>();
       const pagoda::EntryStates<Array<3>, Array<2>> states{array<3>(who, "state_out", state_out, reach),
                                                            lse_array<2>(who, "state_lse", state_lse, reach)};
-      pagoda::merge_entries(instance, with, list_of<typename Space::memory_space>(who, list), states,
+      pagoda::merge_entries(instance, with, device_entries<typename Space::memory_space>(who, list), states,
                             array<3>(who, "out", out, reach), optional_lse<2>(who, "lse", lse, reach));
     });
   });
@@ -99,7 +99,7 @@ pagoda_status pagoda_check_entries(const pagoda_exec* exec, const pagoda_plan* p
     require(num_states >= 0, who, ": num_states is ", num_states, "; allowed: 0 or more");
     with_plan(who, exec, plan, [&]<class Space>(const PlanOf<Space>& with, const Space& instance) {
       const Reach reach    = Reach::of<Space>();
-      const auto described = list_of<typename Space::memory_space>(who, list);
+      const auto described = device_entries<typename Space::memory_space>(who, list);
       require(described.entries.data() || described.entries.extent(0) == 0, who,
               ": list.entries is NULL; allowed: memory for ", described.entries.extent(0), " entries");
       require(described.queries.data() || described.queries.extent(0) == 0, who,

@@ -69,21 +69,21 @@ template <class Param>
 struct RealModel : testing::Test {};
 TYPED_TEST_SUITE(RealModel, SpacesAndTypes, Names);
 
-const std::vector<Placement> layouts = {{.layout = Layout::contiguous},
-                                        {.layout = Layout::paged},
-                                        {.layout = Layout::csr, .page_size = 7, .order = KVOrder::HND}};
+const std::vector<Placement> layouts_of_model = {{.layout = Layout::contiguous},
+                                                 {.layout = Layout::paged},
+                                                 {.layout = Layout::csr, .page_size = 7, .order = KVOrder::HND}};
 
 TYPED_TEST(RealModel, FourTokensAtOnce) {
   using T = typename TypeParam::type;
   for (const Layer& layer : read_layers())
-    expect_right<typename TypeParam::space>(sample_of<T>(layer, tokens, query_tokens), layouts);
+    expect_right<typename TypeParam::space>(sample_of<T>(layer, tokens, query_tokens), layouts_of_model);
 }
 
 TYPED_TEST(RealModel, OneTokenAfterTheOther) {
   using T = typename TypeParam::type;
   for (const Layer& layer : read_layers())
     for (int length = tokens - query_tokens + 1; length <= tokens; ++length)
-      expect_right<typename TypeParam::space>(sample_of<T>(layer, length, 1), layouts);
+      expect_right<typename TypeParam::space>(sample_of<T>(layer, length, 1), layouts_of_model);
 }
 
 // The reference of all tests agrees with results from another program.

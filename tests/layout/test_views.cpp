@@ -10,8 +10,8 @@
 namespace pagoda::test {
 namespace {
 
-using Memory   = Device::memory_space;
-using IntsView = Kokkos::View<int*, Memory>;
+using Memory = Device::memory_space;
+using Ints   = Kokkos::View<int*, Memory>;
 
 static_assert(KVLayout<ContiguousKV<float, Memory>> && KVLayout<PagedKV<half_t, Memory>>);
 static_assert(!KVLayout<int> && !KVLayout<Kokkos::View<float****, Memory>>);
@@ -31,7 +31,7 @@ constexpr std::array<int, 4> nhd{0, 1, 2, 3}, hnd{0, 2, 1, 3};
 
 template <class View>
 void expect_contiguous(const View& k, const View& v, DType type) {
-  const IntsView lengths("lengths", k.extent(0));
+  const Ints lengths("lengths", k.extent(0));
   const ContiguousKV kv{k, v, lengths};
   static_assert(std::is_same_v<typename decltype(kv)::value_type, std::remove_const_t<typename View::value_type>>);
   expect_describes(kv.ref().k, k, type, nhd);
@@ -63,7 +63,7 @@ TEST(Views, OfPartsOfALargerOne) {
   const auto k = Kokkos::subview(both, Kokkos::ALL, 0, Kokkos::ALL, Kokkos::ALL, Kokkos::ALL);
   const auto v = Kokkos::subview(both, Kokkos::ALL, 1, Kokkos::ALL, Kokkos::ALL, Kokkos::ALL);
   const Kokkos::View<int**, Memory> table("table", 2, 3);
-  const IntsView lengths("lengths", 2);
+  const Ints lengths("lengths", 2);
   const CacheRef ref = PagedKV{k, v, table, lengths}.ref();
   expect_describes(ref.k, k, DType::fp32, nhd);
   expect_describes(ref.v, v, DType::fp32, nhd);
@@ -72,7 +72,7 @@ TEST(Views, OfPartsOfALargerOne) {
 
 TEST(Views, WhatAContiguousCacheSaysOfItself) {
   const Kokkos::View<float****, Memory> k("k", 3, 10, 2, 16), v("v", 3, 10, 2, 8);
-  const IntsView lengths("lengths", 3), ids("ids", 2);
+  const Ints lengths("lengths", 3), ids("ids", 2);
   const CacheRef ref = ContiguousKV{k, v, lengths, KVOrder::NHD, Kokkos::View<const int*, Memory>(ids)}.ref();
   EXPECT_FALSE(ref.paged);
   EXPECT_EQ(ref.batch, 2);
@@ -89,7 +89,7 @@ TEST(Views, WhatAContiguousCacheSaysOfItself) {
 TEST(Views, OfTwoDimsToAnElement) {
   const Kokkos::View<int4x2_t****, Memory> k(Kokkos::view_alloc("k", Kokkos::WithoutInitializing), 3, 10, 2, 16),
       v(Kokkos::view_alloc("v", Kokkos::WithoutInitializing), 3, 10, 2, 8);
-  const CacheRef ref = ContiguousKV{k, v, IntsView("lengths", 3)}.ref();
+  const CacheRef ref = ContiguousKV{k, v, Ints("lengths", 3)}.ref();
   EXPECT_EQ(ref.k.type, DType::int4);
   EXPECT_EQ(ref.head_dim(), 32);
   EXPECT_EQ(ref.head_dim_v(), 16);
@@ -99,7 +99,7 @@ TEST(Views, OfTwoDimsToAnElement) {
 TEST(Views, ScalesOfEveryKind) {
   using Cache = Kokkos::View<std::int8_t****, Memory>;
   const Cache k("k", 3, 10, 2, 16), v("v", 3, 10, 2, 8);
-  const ContiguousKV kv{k, v, IntsView("lengths", 3)};
+  const ContiguousKV kv{k, v, Ints("lengths", 3)};
   EXPECT_EQ(kv.ref().k_scale.data, nullptr);
   const auto strides = [](const ScaleRef& s) { return std::array{s.stride[0], s.stride[1], s.stride[2]}; };
   using Strides      = std::array<std::int64_t, 3>;
@@ -127,13 +127,13 @@ TEST(Views, ScalesOfEveryKind) {
 // An empty batch: a View of no ids differs from no View.
 TEST(Views, AnEmptyBatchOfALargerCache) {
   const Kokkos::View<float****, Memory> k("k", 3, 10, 2, 16);
-  const IntsView lengths("lengths", 3), ids("ids", 0);
+  const Ints lengths("lengths", 3), ids("ids", 0);
   EXPECT_EQ(ContiguousKV(k, k, lengths, KVOrder::NHD, Kokkos::View<const int*, Memory>(ids)).batch(), 0);
 }
 
 TEST(Views, WhatAPagedCacheSaysOfItself) {
   const Kokkos::View<float****, Memory> k("k", 7, 4, 2, 16);
-  const IntsView lengths("lengths", 3), indptr("indptr", 4), indices("indices", 7);
+  const Ints lengths("lengths", 3), indptr("indptr", 4), indices("indices", 7);
   const Kokkos::View<int**, Kokkos::LayoutLeft, Memory> table("table", 3, 5);
   const CacheRef dense = PagedKV{k, k, table, lengths}.ref();
   EXPECT_TRUE(dense.paged);
@@ -159,7 +159,7 @@ TEST(Views, WhatAPagedCacheSaysOfItself) {
 TEST(Views, LengthsOfHugeTablesAreBounded) {
   const Kokkos::View<float****, Memory> k("k", 1, 1000, 1, 1);
   const Kokkos::View<const int**, Kokkos::LayoutRight, Memory> table(static_cast<const int*>(nullptr), 0, 3'000'000);
-  const IntsView lengths("lengths", 0);
+  const Ints lengths("lengths", 0);
   EXPECT_EQ((PagedKV{k, k, table, lengths}.max_seq_len()), std::numeric_limits<int>::max());
 }
 

@@ -18,6 +18,8 @@
 
 namespace pagoda::test {
 
+inline const MPI_Comm world = MPI_COMM_WORLD;
+
 inline int rank_of(MPI_Comm comm) {
   int rank = 0;
   MPI_Comm_rank(comm, &rank);

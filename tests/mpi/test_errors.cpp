@@ -11,8 +11,6 @@ using Space  = Device;
 using T      = AnyType;
 using Memory = Space::memory_space;
 
-const MPI_Comm world = MPI_COMM_WORLD;
-
 /// A step of two sequences, and what a rank can do wrong in it.
 struct Errors : testing::Test {
   const int ranks = size_of_comm(world), rank = rank_of(world);

@@ -10,8 +10,6 @@
 namespace pagoda::test {
 namespace {
 
-const MPI_Comm world = MPI_COMM_WORLD;
-
 std::string deal_name(Deal deal) {
   return std::array{"runs", "pages", "last_rank", "single_tokens"}[static_cast<std::size_t>(deal)];
 }

@@ -18,7 +18,7 @@ namespace pagoda::test {
 namespace {
 
 /// Rates with which sharing of any page pays.
-DeviceRates eager() {
+DeviceRates any_page_pays() {
   DeviceRates d;
   d.list_us = d.item_us = 0;
   d.state_bytes_per_us *= 100;
@@ -85,7 +85,8 @@ TYPED_TEST(PrefixDecoderTest, RandomSteps) {
       options.cu_seqlens_q     = engine.device_cu_seqlens();
       options.max_query_tokens = Bench::max_tokens;
     }
-    PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), options, {.state_type = state_type, .rates = eager()});
+    PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), options,
+                                     {.state_type = state_type, .rates = any_page_pays()});
     for (int step = 0; step < 40; ++step) {
       if (step % 4 != 1) engine.step(engine.query_len);
       if (step % 4 == 1)  // growth alone, which rarely fills a page
@@ -118,7 +119,7 @@ TYPED_TEST(PrefixDecoderTest, RandomSteps) {
 TYPED_TEST(PrefixDecoderTest, GrowthKeepsThePlan) {
   typename TestFixture::Server engine(1);
   engine.two_branches();
-  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
+  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = any_page_pays()});
   this->expect_right_step(engine, decoder);
   ASSERT_TRUE(decoder.packed());
   EXPECT_TRUE(decoder.report().new_plan);
@@ -146,7 +147,7 @@ TYPED_TEST(PrefixDecoderTest, GrowthWithinASharedPage) {
   engine.admit(engine.batch[0], 6, 0);
   engine.admit(engine.batch[0], 4, engine.page_size);
   engine.shorten(engine.batch[1], 9);
-  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
+  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = any_page_pays()});
   for (int length = 6 * engine.page_size - 9; length <= 6 * engine.page_size + 2; ++length) {
     this->expect_right_step(engine, decoder);
     EXPECT_TRUE(decoder.packed());
@@ -159,7 +160,7 @@ TYPED_TEST(PrefixDecoderTest, LongPrefixes) {
   typename TestFixture::Server engine(10, 64, 300, 320);
   engine.admit(0, 0, 280 * engine.page_size);
   engine.admit(engine.batch[0], 280, 3), engine.admit(engine.batch[0], 279, engine.page_size + 1);
-  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
+  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = any_page_pays()});
   this->expect_right_step(engine, decoder);
   EXPECT_TRUE(decoder.packed());
 }
@@ -168,7 +169,8 @@ TYPED_TEST(PrefixDecoderOfAnyType, PageSizes) {
   for (const int page_size : {1, 5, 64}) {
     typename TestFixture::Server engine(static_cast<unsigned>(page_size), page_size, 60);
     engine.two_branches();
-    PrefixDecoder<typename TypeParam::space> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
+    PrefixDecoder<typename TypeParam::space> decoder(engine.exec(), engine.kv(), this->options(),
+                                                     {.rates = any_page_pays()});
     for (int step = 0; step < 8; ++step) {
       this->expect_right_step(engine, decoder);
       EXPECT_EQ(decoder.packed(), dtype_v<typename TypeParam::type> != DType::fp64) << "pages of " << page_size;
@@ -186,7 +188,7 @@ TYPED_TEST(PrefixDecoderOfAnyType, TypesOfStates) {
   if (dtype_v<typename TypeParam::type> == DType::fp64) return;  // decoded plainly
   Server engine(12);
   engine.two_branches();
-  DeviceRates rates        = eager();
+  DeviceRates rates        = any_page_pays();
   rates.state_bytes_per_us = 1e30;
   const auto decoded       = [&]<class Out>(Out, std::optional<DType> state_type) {
     PrefixDecoder<Space> decoder(engine.exec(), engine.kv(), this->options(),
@@ -228,7 +230,7 @@ TYPED_TEST(PrefixDecoderTest, ABatchThatBeginsToShare) {
   using Bench = typename TestFixture::Server;
   Bench engine(2);
   for (int i = 0; i < 4; ++i) engine.admit(0, 0, 6 * engine.page_size);
-  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
+  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = any_page_pays()});
   this->expect_right_step(engine, decoder);
   EXPECT_EQ(std::string(decoder.report().plain_because), "no page is shared");
   EXPECT_EQ(decoder.graph_key(), 0u);
@@ -238,7 +240,7 @@ TYPED_TEST(PrefixDecoderTest, ABatchThatBeginsToShare) {
   this->expect_right_step(engine, decoder);
   EXPECT_TRUE(decoder.packed());
   // Packing no longer pays.
-  DeviceRates slow = eager();
+  DeviceRates slow = any_page_pays();
   slow.list_us     = 1e9;
   decoder.set_rates(slow);
   this->expect_right_step(engine, decoder);
@@ -256,11 +258,12 @@ TYPED_TEST(PrefixDecoderTest, ListsBeyondTheBoundsAreDecodedPlainly) {
     EXPECT_FALSE(decoder.packed());
     return std::string(decoder.report().plain_because);
   };
-  EXPECT_EQ(because({.max_entries = 3, .rates = eager()}), "the list has more than max_entries entries");
-  EXPECT_EQ(because({.max_states = 3, .rates = eager()}), "the list has more than max_states partial states");
+  EXPECT_EQ(because({.max_entries = 3, .rates = any_page_pays()}), "the list has more than max_entries entries");
+  EXPECT_EQ(because({.max_states = 3, .rates = any_page_pays()}), "the list has more than max_states partial states");
 
   // A smaller list that fits takes over, and gives way again.
-  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.max_entries = 3, .rates = eager()});
+  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(),
+                                   {.max_entries = 3, .rates = any_page_pays()});
   std::vector<int> all = engine.batch;
   engine.batch         = {all[0], all[1]};
   for (int i = 0; i < 3; ++i) {
@@ -280,7 +283,7 @@ TYPED_TEST(PrefixDecoderTest, StagingIsReused) {
   constexpr int rounds = 12;
   Bench engine(4);
   engine.two_branches();
-  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
+  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = any_page_pays()});
   const std::vector<int> all = engine.batch;
   std::vector<std::vector<int>> batches;
   std::vector<typename Bench::Rows> outs;
@@ -314,7 +317,7 @@ TYPED_TEST(PrefixDecoderTest, PlansOnAnotherThread) {
   using Lse   = typename TestFixture::LseRows;
   Bench engine(5);
   engine.two_branches();
-  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
+  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = any_page_pays()});
   ASSERT_TRUE(decoder.update(engine.exec(), engine.tables()));
   for (int round = 0; round < 10; ++round) {
     const auto out = engine.outputs();
@@ -348,7 +351,7 @@ TYPED_TEST(PrefixDecoderTest, SomeDecodesAreAlwaysPlainAndRefuseListPlans) {
   engine.two_branches();
   auto options        = this->options();
   options.window_left = 20;
-  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), options, {.rates = eager()});
+  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), options, {.rates = any_page_pays()});
   EXPECT_FALSE(decoder.update(engine.exec(), engine.tables()));
   EXPECT_NE(std::string(decoder.report().plain_because).find("sliding window"), std::string::npos);
   expect_refusal([&] { decoder.list_plan(); }, {"pagoda::PrefixDecoder::list_plan", "sliding window"});
@@ -371,7 +374,7 @@ TYPED_TEST(PrefixDecoderTest, SomeDecodesAreAlwaysPlainAndRefuseListPlans) {
 TYPED_TEST(PrefixDecoderTest, GraphKeysAreFew) {
   typename TestFixture::Server engine(7);
   engine.two_branches();
-  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
+  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = any_page_pays()});
   std::set<std::uint64_t> keys;
   for (int i = 0; i < 5; ++i) {  // other lists for a batch of the same size
     std::rotate(engine.batch.begin(), engine.batch.begin() + 1, engine.batch.end());
@@ -407,7 +410,7 @@ TYPED_TEST(PrefixDecoderTest, Refusals) {
   chains.chain_rows = 1000;
   expect_refusal([&] { make({.rates = chains}); }, {"chain_rows of the rates is 1000", "allowed: 0 (no chains) to "});
 
-  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = eager()});
+  PrefixDecoder<TypeParam> decoder(engine.exec(), engine.kv(), this->options(), {.rates = any_page_pays()});
   this->expect_right_step(engine, decoder);
   const auto refused = [&](const auto& change, std::initializer_list<const char*> words) {
     BatchPages p = engine.tables();

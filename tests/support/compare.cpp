@@ -102,9 +102,11 @@ Comparison compare(const Sample<T>& sample, const Array<Space>& out, const Array
                                         double, bool);
 #define PAGODA_TEST_ON_DEVICE(name) PAGODA_TEST_COMPARE_ON(Device, pagoda::detail::type_##name)
 PAGODA_TEST_FOR_EACH_TYPE(PAGODA_TEST_ON_DEVICE)
+#undef PAGODA_TEST_ON_DEVICE
 #if defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_CUDA) || defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_HIP)
 #define PAGODA_TEST_ON_HOST(name) PAGODA_TEST_COMPARE_ON(Host, pagoda::detail::type_##name)
 PAGODA_TEST_FOR_EACH_TYPE(PAGODA_TEST_ON_HOST)
+#undef PAGODA_TEST_ON_HOST
 #endif
 
 }  // namespace pagoda::test

@@ -225,16 +225,35 @@ int Sample<T>::entry_of(int token) const {
 }
 
 template <class T>
-reference::Row Sample<T>::answer(int b, int token, int head, [[maybe_unused]] bool rounded) const {
-  constexpr bool in_blocks = block_dims_v<T> > 0;
-  const int kv_head        = head / group();
-  const auto read          = [&](const T* from, std::span<double> to, const auto& scale_of_dim) {
-    const double scale = in_blocks ? 0 : scale_of_dim(0);
-    for (int d = 0; d < static_cast<int>(to.size()); ++d) {
-      to[d] = (in_blocks ? scale_of_dim(d) : scale) * load_dim(from, d);
-      if constexpr (has_row_format_v<T>)
-        if (rounded) to[d] = DsMlaRow::load_rounded(from, d);
+typename Sample<T>::Numbers Sample<T>::numbers([[maybe_unused]] bool rounded) const {
+  Numbers all;
+  if constexpr (has_row_format_v<T>) {
+    all.resize(k_.size());
+    for (std::size_t b = 0; b < k_.size(); ++b) {
+      const int dims         = shape_.head_dim;
+      const std::size_t rows = k_[b].size() / elements(dims);
+      all[b].resize(rows * dims);
+      Kokkos::parallel_for("numbers", Kokkos::RangePolicy<Host>(Host(), 0, rows), [&](std::size_t i) {
+        const T* const row = k_[b].data() + i * elements(dims);
+        for (int d = 0; d < dims; ++d)
+          all[b][i * dims + d] = rounded ? DsMlaRow::load_rounded(row, d) : load_dim(row, d);
+      });
     }
+  }
+  return all;
+}
+
+template <class T>
+reference::Row Sample<T>::answer(int b, int token, int head, [[maybe_unused]] const Numbers& numbers) const {
+  const int kv_head = head / group();
+  const auto read   = [](const T* from, std::span<double> to, const auto& scale_of_dim) {
+    constexpr bool in_blocks = block_dims_v<T> > 0;
+    const double scale       = in_blocks ? 0 : scale_of_dim(0);
+    for (int d = 0; d < static_cast<int>(to.size()); ++d)
+      to[d] = (in_blocks ? scale_of_dim(d) : scale) * load_dim(from, d);
+  };
+  const auto copy = [&](const std::pair<int, int>& at, std::span<double> to) {
+    std::copy_n(numbers[source(at.first)].begin() + row(at.second, kv_head) * shape_.head_dim, to.size(), to.begin());
   };
   const int length = shape_.lengths[b], query_len = this->query_len(b);
   reference::RowOptions o;
@@ -263,11 +282,13 @@ reference::Row Sample<T>::answer(int b, int token, int head, [[maybe_unused]] bo
       sight ? sight->position : length - query_len + token - query_begin(b), head_dim_v(),
       [&](int i, std::span<double> to) {
         const std::pair<int, int> at = place(i);
+        if constexpr (has_row_format_v<T>) return copy(at, to);
         read(key(at.first, at.second, kv_head), to,
                      [&](int d) { return key_scale_of_dim(at.first, at.second, kv_head, d); });
       },
       [&](int i, std::span<double> to) {
         const std::pair<int, int> at = place(i);
+        if constexpr (has_row_format_v<T>) return copy(at, to);
         read(value(at.first, at.second, kv_head), to,
                      [&](int d) { return value_scale_of_dim(at.first, at.second, kv_head, d); });
       },
@@ -286,12 +307,13 @@ const std::vector<reference::Row>& Sample<T>::rows(bool rounded) const {
   std::vector<reference::Row>& rows = rounded ? rounded_rows_ : rows_;
   if (!rows.empty()) return rows;
   rows.resize(row_of(query_tokens(), 0));
+  const Numbers numbers = this->numbers(rounded);
   Kokkos::parallel_for(
       "reference",
       Kokkos::RangePolicy<Host, Kokkos::Schedule<Kokkos::Dynamic>>(Host(), 0, rows.size()).set_chunk_size(1),
       [&](std::size_t i) {
         const int token = static_cast<int>(i) / shape_.num_q_heads, head = static_cast<int>(i) % shape_.num_q_heads;
-        rows[i] = answer(entry_of(token), token, head, rounded);
+        rows[i] = answer(entry_of(token), token, head, numbers);
       });
   return rows;
 }

@@ -160,7 +160,11 @@ class Sample {
   }
   std::size_t row(int t, int head) const { return static_cast<std::size_t>(t) * shape_.num_kv_heads + head; }
   bool sees(int b, int t) const;
-  reference::Row answer(int b, int token, int head, bool rounded) const;
+  /// Numbers of the rows of each entry, (token, kv head, dim); empty unless T is a row format, whose numbers are slow
+  /// to read.
+  using Numbers = std::vector<std::vector<double>>;
+  Numbers numbers(bool rounded) const;
+  reference::Row answer(int b, int token, int head, const Numbers& numbers) const;
 
   Shape shape_;
   std::vector<int> query_begin_;

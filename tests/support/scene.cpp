@@ -409,9 +409,11 @@ testing::AssertionResult Scene<Space, T>::right(const Sample<T>& sample, double 
 
 #define PAGODA_TEST_ON_DEVICE(name) template class Scene<Device, pagoda::detail::type_##name>;
 PAGODA_TEST_FOR_EACH_TYPE(PAGODA_TEST_ON_DEVICE)
+#undef PAGODA_TEST_ON_DEVICE
 #if defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_CUDA) || defined(KOKKOS_ENABLE_DEFAULT_DEVICE_TYPE_HIP)
 #define PAGODA_TEST_ON_HOST(name) template class Scene<Host, pagoda::detail::type_##name>;
 PAGODA_TEST_FOR_EACH_TYPE(PAGODA_TEST_ON_HOST)
+#undef PAGODA_TEST_ON_HOST
 #endif
 
 }  // namespace pagoda::test

@@ -17,7 +17,7 @@
 #include <vector>
 
 /// The types of quantized caches against the definition of their formats, computed here in double.
-namespace pagoda::test {
+namespace pagoda::test::quantized {
 namespace {
 
 /// E4M3 or E5M2 of the OCP specification.
@@ -215,4 +215,4 @@ TYPED_TEST(VectorLoads, AreTheConversionsOfTheirElements) {
 #endif
 
 }  // namespace
-}  // namespace pagoda::test
+}  // namespace pagoda::test::quantized
