@@ -139,8 +139,7 @@ is_for_all_cards() {
 
 # compile_cuda FILE OBJECT
 compile_cuda() {
-  local flags=(-std=c++20 -O3 -Werror all-warnings -I. -Iinclude)
-  echo "nvcc $1"
+  local flags=(-std=c++20 -O3 -Werror all-warnings -I. -Iinclude) begin=$SECONDS
   case $1 in
     */wgmma/*kernels_*) flags+=("${sm90a[@]}") ;; # wgmma needs sm_90a
     bench/*) flags+=("${gencode[@]}" -Xptxas "-warn-spills,-Werror") ;;
@@ -150,6 +149,7 @@ compile_cuda() {
       ;;
   esac
   tests/tuned/keep_usage.sh "$nvcc" "${flags[@]}" -c -o "$2" "$1"
+  echo "nvcc $1: $((SECONDS - begin)) s"
 }
 
 check_cuda() {

@@ -53,8 +53,9 @@ TYPED_TEST(Latent, UnevenBatches) {
 
 // More rows than teams: rows stay whole, and each team processes several.
 TYPED_TEST(Latent, MoreRowsThanTeams) {
+  const int batch = more_than_teams<typename TestFixture::Space>;
   for (const int heads : {1, 20})
-    expect_right<typename TestFixture::Space, typename TestFixture::T>(latent_shape(heads, std::vector<int>(900, 18)),
+    expect_right<typename TestFixture::Space, typename TestFixture::T>(latent_shape(heads, std::vector<int>(batch, 18)),
                                                                        {{.layout = Layout::paged}});
 }
 

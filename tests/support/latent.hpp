@@ -2,7 +2,9 @@
 #pragma once
 
 #include "tests/support/sample.hpp"
+#include "tests/support/spaces.hpp"
 
+#include <type_traits>
 #include <vector>
 
 namespace pagoda::test {
@@ -16,5 +18,10 @@ inline Shape latent_shape(int heads, const std::vector<int>& lengths) {
           .head_dim_v     = 512,
           .values_in_keys = true};
 }
+
+/// Sequences of a batch that has more rows than the space has teams. The tests' hosts have two threads, with four teams
+/// each.
+template <class Space>
+inline constexpr int more_than_teams = std::is_same_v<Space, Host> ? 100 : 900;
 
 }  // namespace pagoda::test
