@@ -127,39 +127,38 @@ check_tidy() {
     "^$top/(src|backends|bench)/.*\.cpp$|_fp32\.cpp$"
 }
 
-# Whether a unit of warp kernels is compiled for A100 and A40 too: all kernels of fp16, and the plain ones of the types
-# whose products differ. The rest are instances of the same code. PAGODA_CUDA_ALL=1: all units.
-is_for_all_cards() {
-  case $1 in
-    *_fp16.cu) true ;;
-    *kernels_bf16.cu | *kernels_fp8_e5m2.cu | */option_kernels_* | */ragged_kernels_*) [ -n "${PAGODA_CUDA_ALL:-}" ] ;;
-    *) true ;;
+# archs_of FILE: the architectures that a file is compiled for. Of warp kernels, those of fp16 for A100 too, and the plain
+# ones of the types whose products differ; the rest are instances of the same code. Code for A100 and A40 differs little,
+# so only the plain kernels of fp16 are for both. PAGODA_CUDA_ALL=1: all files for all cards.
+archs_of() {
+  case ${PAGODA_CUDA_ALL:-}$1 in
+    */wgmma/*kernels_*) echo 90a ;; # wgmma needs sm_90a
+    backends/*/warp/kernels_fp16.cu) echo 80 86 90 ;;
+    backends/*/warp/*_fp16.cu) echo 80 90 ;;
+    backends/*kernels_bf16.cu | backends/*kernels_fp8_e5m2.cu | backends/*/option_kernels_* | backends/*/ragged_kernels_*) echo 90 ;;
+    backends/*/warp/kernels_*) echo 80 90 ;;
+    *) echo 80 86 90 ;;
   esac
 }
 
 # compile_cuda FILE OBJECT
 compile_cuda() {
   local flags=(-std=c++20 -O3 -Werror all-warnings -I. -Iinclude) begin=$SECONDS
+  local arch
+  for arch in $(archs_of "$1"); do flags+=(-gencode "arch=compute_$arch,code=sm_$arch"); done
   case $1 in
-    */wgmma/*kernels_*) flags+=("${sm90a[@]}") ;; # wgmma needs sm_90a
-    bench/*) flags+=("${gencode[@]}" -Xptxas "-warn-spills,-Werror") ;;
-    *)
-      flags+=(-DPAGODA_HAS_SM90A)
-      if is_for_all_cards "$1"; then flags+=("${gencode[@]}"); else flags+=("${sm90[@]}"); fi
-      ;;
+    bench/*) flags+=(-Xptxas "-warn-spills,-Werror") ;;
+    */wgmma/*kernels_*) ;;
+    *) flags+=(-DPAGODA_HAS_SM90A) ;;
   esac
   tests/tuned/keep_usage.sh "$nvcc" "${flags[@]}" -c -o "$2" "$1"
   echo "nvcc $1: $((SECONDS - begin)) s"
 }
 
 check_cuda() {
-  local need=(80 86 90) arch file object sm90_only=()
+  local need=(80 86 90) file object partial=()
   nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc) ||
     skip "there is no nvcc, neither in PATH nor in /usr/local/cuda/bin (any CUDA 13 toolkit will do, no GPU is needed)"
-  gencode=() sm90=(-gencode "arch=compute_90,code=sm_90") sm90a=(-gencode "arch=compute_90a,code=sm_90a")
-  for arch in "${need[@]}"; do
-    gencode+=(-gencode "arch=compute_$arch,code=sm_$arch")
-  done
   made=$(mktemp -d) # not local: removed at exit
   trap 'rm -rf "$made"' EXIT
   python3 -B tests/tuned/test_check_resources.py
@@ -170,7 +169,7 @@ check_cuda() {
       running=$((running - 1))
     fi
     object=$made/${file//\//_}.o
-    is_for_all_cards "$file" || sm90_only+=("$object")
+    [ "$(archs_of "$file")" = "${need[*]}" ] || partial+=("$object")
     compile_cuda "$file" "$object" &
     running=$((running + 1))
   done < <(find backends/cuda/tuned bench -name '*.cu' -o -path 'backends/cuda/tuned/*.cpp' -o -path 'bench/tune/*.cpp' ! -name rates.cpp |
@@ -182,10 +181,10 @@ check_cuda() {
   [ "$failed" = 0 ]
   # Checks the kernels' registers, spills and shared memory.
   local kernels=("$made"/backends_*.o)
-  "$nvcc" -std=c++20 -O3 -I. -Iinclude "${gencode[@]}" -DPAGODA_HAS_SM90A -o "$made/planned" tests/tuned/planned.cpp \
+  "$nvcc" -std=c++20 -O3 -I. -Iinclude -DPAGODA_HAS_SM90A -o "$made/planned" tests/tuned/planned.cpp \
     "${kernels[@]}"
   python3 -B tests/tuned/check_resources.py "$made/planned" --objects "${kernels[@]}" --need "${need[@]}" \
-    --sm90-only "${sm90_only[@]}"
+    --partial "${partial[@]}"
 }
 
 # Inspects the kernels of MatrixFragment, compiled without Kokkos, for MI250, MI300 and RX 7900. Then compiles all of the

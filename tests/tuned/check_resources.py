@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the resources that the tuning assumes with those of the compiled kernels, card by card, without a GPU.
 
-    check_resources.py PROGRAM --objects OBJECT... [--need SM...] [--sm90-only OBJECT...]
+    check_resources.py PROGRAM --objects OBJECT... [--need SM...] [--partial OBJECT...]
 
 PROGRAM is tests/tuned/planned.cpp, linked with the kernels. It prints how many blocks of each kernel must run on a
 multiprocessor at the same time. OBJECTs are the kernels' object files, each with an OBJECT.usage, in which
 keep_usage.sh stored the output of ptxas. Every kernel of a card must exist, have no stack, spill nothing, and fit the
 planned number of blocks. Cards whose architecture no OBJECT has are skipped, unless --need names it. Kernels of the objects
-that --sm90-only names are compiled for sm_90 alone, and skipped for other cards.
+that --partial names are compiled for some architectures only, and skipped for other cards.
 """
 
 from __future__ import annotations
@@ -140,9 +140,10 @@ def usages_of(objects: Iterable[str]) -> Usages:
     return parse_usage("".join(Path(f"{name}.usage").read_text() for name in objects))
 
 
-def compared(rows: Iterable[dict[str, Any]], sm90_only: Usages) -> list[dict[str, Any]]:
-    """The rows without those for other cards of kernels that are compiled for sm_90 alone."""
-    return [row for row in rows if row["sm"] == 90 or row["kernel"] not in sm90_only.get(90, {})]
+def compared(rows: Iterable[dict[str, Any]], partial: Usages) -> list[dict[str, Any]]:
+    """The rows without kernels that are compiled, but not for the row's card."""
+    names = {name for of_sm in partial.values() for name in of_sm}
+    return [row for row in rows if row["kernel"] not in names or row["kernel"] in partial.get(row["sm"], {})]
 
 
 def output_of(*command: str) -> str:
@@ -154,12 +155,12 @@ def main() -> int:
     parser.add_argument("program")
     parser.add_argument("--objects", nargs="+", required=True, metavar="OBJECT")
     parser.add_argument("--need", type=int, nargs="*", default=[], metavar="SM")
-    parser.add_argument("--sm90-only", nargs="*", default=[], metavar="OBJECT")
+    parser.add_argument("--partial", nargs="*", default=[], metavar="OBJECT")
     parser.add_argument("--nm", default="nm")
     args = parser.parse_args()
     usages = usages_of(args.objects)
     rows = parse_planned(output_of(args.program), parse_symbols(output_of(args.nm, args.program)))
-    rows = compared(rows, usages_of(args.sm90_only))
+    rows = compared(rows, usages_of(args.partial))
     found = [f"{args.program} has no code for sm_{sm}" for sm in args.need if sm not in usages]
     found += faults(rows, usages)
     for line in found or summary(rows, usages):

@@ -111,9 +111,11 @@ class Judging(unittest.TestCase):
         self.assertEqual(faults(row, usage()), [])
         self.assertEqual(list(c.summary([row], {90: {}})), ["A100: not compiled for sm_80"])
 
-    def test_kernels_that_were_compiled_for_sm_90_alone(self) -> None:
+    def test_kernels_that_were_compiled_for_some_cards(self) -> None:
         rows = [planned(), planned(card="A100", sm=80), planned(card="A100", sm=80, kernel="_Zother")]
         self.assertEqual(c.compared(rows, {90: {KERNEL: usage()}}), [rows[0], rows[2]])
+        self.assertEqual(c.compared(rows, {80: {KERNEL: usage()}}), rows[1:])
+        self.assertEqual(c.compared(rows, {80: {KERNEL: usage()}, 90: {KERNEL: usage()}}), rows)
         self.assertEqual(c.compared(rows, {}), rows)
 
 
