@@ -94,7 +94,7 @@ check_python() {
   rm -rf "${made:?}/wheel" "$made/env" # CMake's build folder stays
   "${in_root[@]}" python3 -m pip "${offline[@]}" wheel . --no-deps --no-build-isolation --no-index -w "$made/wheel" \
     -C build-dir="$made/build" -C "cmake.define.PAGODA_TYPES=fp32;fp16;fp8_ds_mla" -C cmake.define.PAGODA_WERROR=ON \
-    -C cmake.define.CMAKE_UNITY_BUILD=ON
+    -C cmake.define.CMAKE_UNITY_BUILD=ON -C cmake.define.PAGODA_HOST_ISAS=
   "${in_root[@]}" python3 -m venv --without-pip --system-site-packages "$made/env"
   "${in_root[@]}" bash -c "python3 -m pip ${offline[*]} --python '$made/env/bin/python' install --no-deps --no-index '$made'/wheel/*.whl"
   # Installation scripts have not run in the root, so NumPy does not find BLAS by itself.
@@ -135,7 +135,8 @@ archs_of() {
     */wgmma/*kernels_*) echo 90a ;; # wgmma needs sm_90a
     backends/*/warp/kernels_fp16.cu) echo 80 86 90 ;;
     backends/*/warp/*_fp16.cu) echo 80 90 ;;
-    backends/*kernels_bf16.cu | backends/*kernels_fp8_e5m2.cu | backends/*/option_kernels_* | backends/*/ragged_kernels_*) echo 90 ;;
+    backends/*kernels_bf16.cu | backends/*kernels_fp8_e5m2.cu) echo 90 ;;
+    backends/*/option_kernels_* | backends/*/ragged_kernels_*) echo 90 ;;
     backends/*/warp/kernels_*) echo 80 90 ;;
     *) echo 80 86 90 ;;
   esac
@@ -210,7 +211,8 @@ check_hip() {
       *) arch=gfx1100 ;;
     esac
     "${in_root[@]}" cmake --preset "$preset" -B "$builds/$preset" -DKokkos_DIR="$top/ci/hip-kokkos" \
-      -DCMAKE_UNITY_BUILD=ON -DPAGODA_WERROR=ON "-DPAGODA_TYPES=fp16;mxfp4" -DPAGODA_BUILD_TESTS=OFF -DPAGODA_BUILD_BENCH=OFF
+      -DCMAKE_UNITY_BUILD=ON -DPAGODA_WERROR=ON -DPAGODA_HOST_ISAS= "-DPAGODA_TYPES=fp16;mxfp4" \
+      -DPAGODA_BUILD_TESTS=OFF -DPAGODA_BUILD_BENCH=OFF
     "${in_root[@]}" cmake --build "$builds/$preset"
     for type in fp16 mxfp4; do
       [ "$type $arch" != "mxfp4 gfx1100" ] || continue # has no matrix instructions there
