@@ -34,10 +34,9 @@ inline int mixed_few_queries(const Schedule& lists, int page_size) {
   return has_mixed_kernel(lists, page_size) ? tuned::wgmma::grouped::mixed_few_queries(tuned_shape(lists)) : 0;
 }
 /// Whether decodes of lists can have chains of entries of up to 64 query rows: those of the hand-tuned kernel that has
-/// two blocks on a multiprocessor, for 16 bits.
+/// two blocks on a multiprocessor.
 inline bool has_chains(const Schedule& lists, int page_size) {
-  return is_tuned(lists) && size_of(lists.shape.kv_type) == 2 && page_size % tuned::wgmma::copy_tokens == 0 &&
-         !has_few_rows_kernel(lists, page_size) &&
+  return is_tuned(lists) && page_size % tuned::wgmma::copy_tokens == 0 && !has_few_rows_kernel(lists, page_size) &&
          lists.bounds.max_entry_queries * lists.shape.group() <= tuned::wgmma::tile_rows;
 }
 /// Whether entries that both plans can carry out run faster with the plan for fewer query rows. Schedule::kernel is the
@@ -90,8 +89,8 @@ inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* c
   for (const Schedule* lists : parts)
     if (has_chains(*lists, page_size)) r.chain_rows = lists->bounds.max_entry_queries * lists->shape.group();
   // With one query head to a kv head, chains are faster than entries that stand alone for sequences with 32 tokens of
-  // their own, and slower for those with 256 (bench/NOTES.md, "Chains").
-  r.chain_tokens = 64, r.chain_entry_us = 0.5;
+  // their own, and slower for those with 256; so they are with four in 8 bits, and not in 16 (bench/NOTES.md, "Chains").
+  r.chain_tokens = has_bytes(plain) ? 32 : 64, r.chain_entry_us = 0.5;
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {  // those of few rows first
     const Schedule& lists = **part;
     if (has_few_rows_kernel(lists, page_size)) {

@@ -67,7 +67,7 @@ inline const char* tuned_list(const Problem& p, tuned::List& list) {
   const EntriesRef& e = p.entries;
   list.num_entries = e.num_entries, list.entries = e.entries, list.queries = e.queries;
   list.state_begin = e.state_begin, list.masks = e.num_mask_words > 0 ? e.masks : nullptr;
-  list.has_few_rows = e.has_few_rows;
+  list.has_few_rows = e.has_few_rows, list.chains = list.chains && e.has_chains;
   if (!p.state_out.data) return nullptr;
   const auto type = tuned_type(p.state_out.type);
   if (!type) return "partial states are fp64";

@@ -254,8 +254,8 @@ typedef struct pagoda_decode_options {
   int32_t exactness;          /**< a pagoda_exactness; default: PAGODA_FAST */
   int32_t checked;      /**< nonzero: each decode examines lengths, ids and tables on the device first; see checked of
                            pagoda::DecodeOptions, and pagoda_plan_read_faults */
-  int32_t entry_chains; /**< nonzero: lists may have chains (pagoda_lists.h). Only the hand-tuned kernels of sm_90 for
-                           caches of fp16 and bf16 carry these out; other plans are refused */
+  int32_t entry_chains; /**< nonzero: lists may have chains (pagoda_lists.h). Only the hand-tuned kernels of sm_90
+                           carry these out; other plans are refused */
 } pagoda_decode_options;
 
 /** Made once for a shape, used by every decode of that shape. */

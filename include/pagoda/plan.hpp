@@ -23,8 +23,8 @@ struct EntryBounds {
   int max_queries = 1;  ///< query tokens of an entry, for tuning
   /// Sum of the query tokens of all entries, for tuning; default: max_entries * max_queries.
   int max_listed = 0;
-  /// Whether lists may have chains (Entry::chain). Only the hand-tuned kernels of sm_90 for caches of fp16 and bf16
-  /// carry these out, with at most 128 query rows; plans for other problems are refused.
+  /// Whether lists may have chains (Entry::chain). Only the hand-tuned kernels of sm_90 carry these out, with at most
+  /// 128 query rows; plans for other problems are refused.
   bool chains = false;
 };
 

@@ -214,6 +214,7 @@ const char* PrefixState<ExecutionSpace>::stage() {
       if (e.chain == 0 ? !here : !parts[part].chains) continue;
       *end++ = e;
       next.has_few_rows[part] |= e.chain == 0 && e.num_queries <= parts[part].few_queries;
+      next.has_chains |= e.chain != 0;
     }
     const int padded = end == first ? 0 : padded_length(static_cast<int>(end - first));
     std::fill(end, first + padded, empty);
@@ -313,7 +314,7 @@ void PrefixState<ExecutionSpace>::decode(const ExecutionSpace& exec, const Cache
   for (std::size_t part = 0; part < parts.size(); ++part) {
     if (now.entries[part] == 0) continue;
     p.entries              = entries(first, now.entries[part]);
-    p.entries.has_few_rows = now.has_few_rows[part];
+    p.entries.has_few_rows = now.has_few_rows[part], p.entries.has_chains = now.has_chains;
     if (!parts[part].chains) {
       decode_entries(exec, parts[part].plan, p);
     } else if (!try_decode_entries(exec, parts[part].plan, p)) {
@@ -376,7 +377,7 @@ std::uint64_t PrefixDecoder<ExecutionSpace>::graph_key() const {
     key             = key << 10 | std::uint64_t(shift << 5 | entries >> shift);
   }
   for (const bool few : now.has_few_rows) key = key << 1 | std::uint64_t(few);  // lists without take another kernel
-  return key;
+  return key << 1 | std::uint64_t(now.has_chains);
 }
 
 template <class ExecutionSpace>

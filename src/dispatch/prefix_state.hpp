@@ -67,6 +67,7 @@ struct ListShape {
   bool packed = false;
   std::array<int, max_list_parts> entries{};        ///< padded entries of each part
   std::array<bool, max_list_parts> has_few_rows{};  ///< whether the part has entries of PartPlan::few_queries
+  bool has_chains = false;
   int queries = 0, states = 0;
 
   int all_entries() const { return std::accumulate(entries.begin(), entries.end(), 0); }

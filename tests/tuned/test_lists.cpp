@@ -156,6 +156,18 @@ TEST_P(ByteLists, Sinks) {
   }
 }
 
+// In pages of more tokens than a half of a chain's tile, and of fewer.
+TEST_P(ByteLists, Chains) {
+  for (ListCase c : kinds()) {
+    c.lengths = {70, 1, 100, 133, 64, 3, 129, 40}, c.tokens = 60, c.levels = 1, c.chains = true;
+    c.page_size = std::array{8, 16, 24, 32, 64, 256}[c.seed % 6],
+    c.place     = c.seed % 5 == 0 ? Place::contiguous : Place::paged;
+    c.per_head = c.seed % 2 == 0, c.sinks = c.seed % 3 == 0, c.causal = c.seed % 4 < 2;
+    if (c.seed % 4 == 1) c.lengths[1] = 3000, c.entry_tokens = 200;
+    expect_right(c);
+  }
+}
+
 TEST_F(TunedLists, RandomForests) {
   unsigned seed = 0;
   for (ListCase c : kinds()) {
@@ -225,8 +237,11 @@ TEST_F(TunedLists, ThousandsOfChains) {
 }
 // Infinities and NaNs in values reach the query tokens that see their tokens, and no other ones of a chain.
 TEST_F(TunedLists, NonFiniteValuesInChains) {
-  for (const auto& [type, kv_heads, queries] :
-       {std::tuple{Type::fp16, 8, 64}, {Type::bf16, 2, 16}, {Type::fp16, 2, 32}}) {
+  for (const auto& [type, kv_heads, queries] : {std::tuple{Type::fp16, 8, 64},
+                                                {Type::bf16, 2, 16},
+                                                {Type::fp16, 2, 32},
+                                                {Type::fp8_e4m3, 2, 16},
+                                                {Type::fp8_e5m2, 8, 64}}) {
     ListCase c{.type        = type,
                .kv_heads    = kv_heads,
                .max_queries = queries,
@@ -234,6 +249,7 @@ TEST_F(TunedLists, NonFiniteValuesInChains) {
                .tokens      = 60,
                .levels      = 1,
                .chains      = true};
+    if (std::ranges::find(byte_types, type) != byte_types.end()) c.scales = Scales::of_heads;
     ListScene scene(c);
     for (int s = 0; s < 8; s += 2) {
       scene.set_value(s, c.lengths[static_cast<std::size_t>(s)] / 2, 3, std::numeric_limits<float>::infinity());
@@ -457,9 +473,6 @@ TEST_F(TunedLists, Refusals) {
   p          = good;
   p.head_dim = 576, p.head_dim_v = 512;
   EXPECT_EQ(reason(p), "a list of entries, with a latent cache");
-  p             = ListScene({.type = Type::fp8_e4m3, .lengths = {100}}).problem();
-  p.list.chains = true;
-  EXPECT_EQ(reason(p), "chains of entries, with a cache of 8 bits");
   p                           = good;
   alignas(16) float states[4] = {};  // nothing is written to them
   p.list.state_out            = {states, Type::fp32, 4 * 128 + 1, 128};

@@ -16,6 +16,7 @@ struct EntriesRef {
   const std::uint64_t* masks = nullptr;  ///< [num_mask_words], or null
   int num_entries = 0, num_queries = 0, num_state_begin = 0, num_mask_words = 0;
   bool has_few_rows = true;  ///< false: entries of few query rows are all in chains, so a faster kernel may serve
+  bool has_chains   = true;  ///< false: no entry is in a chain, so kernels need not look for chains
 };
 
 /// One call of decode, without types. decode checks it, a backend runs it.

@@ -166,8 +166,8 @@ def plan(
     max_entry_queries: bound on the query tokens of an entry, for tuning.
     max_listed_queries: bound on the sum of the query tokens of all entries, for tuning. Default: max_entries *
         max_entry_queries.
-    entry_chains: lists may have chains (`pagoda.entry`). Only the hand-tuned kernels of sm_90 for caches of fp16 and bf16
-        carry these out; other plans are refused.
+    entry_chains: lists may have chains (`pagoda.entry`). Only the hand-tuned kernels of sm_90 carry these out; other plans
+        are refused.
     checked: each decode examines lengths, ids, tables and cu_seqlens_q on the device first. A sequence with a fault gets
         NaN in its rows, the others are right, and `Plan.faults` reports them.
     """

@@ -141,7 +141,6 @@ const char* why_not(const Problem& p, const Device& d) {
            "of sm_90, and a build for it";
   if (is_list(p)) {
     if (is_latent(p)) return "a list of entries, with a latent cache";
-    if (p.list.chains && grouped::is_converted(p.type)) return "chains of entries, with a cache of 8 bits";
     if (has_token_scales(p.k) || has_token_scales(p.v)) return "scales of single tokens, with a list of entries";
   } else if (is_latent(p) && p.options.any()) {
     return "a score option, with a latent cache";
@@ -214,9 +213,10 @@ void set_list_args(const Problem& p, const LaunchShape& shape, const Kernel& ker
     a.k_map = make_eights_map(p, p.k, a.order, a.box_eights), a.v_map = make_eights_map(p, p.v, a.order, a.box_eights);
   } else {
     // Rows of 16 bits are two runs, so boxes of more than eight rows would lie differently.
+    const int most = p.list.chains ? grouped::half_tokens : tile_tokens;  // halves of a chain's tile lie apart
     a.box_eights   = !grouped::is_converted(p.type) ? 1
-                     : p.block_table                ? std::gcd(p.page_size, tile_tokens) / copy_tokens
-                                                    : tile_tokens / copy_tokens;
+                     : p.block_table                ? std::gcd(p.page_size, most) / copy_tokens
+                                                    : most / copy_tokens;
     const int rows = a.box_eights * copy_tokens;
     a.k_map = make_tensor_map(p, p.k, rows), a.v_map = make_tensor_map(p, p.v, rows);
   }

@@ -63,7 +63,7 @@ struct ListMemory {
   static constexpr ListLayout layout = list_layout(T, D, Warpgroups);
   static constexpr int slots = list_slots(T, D, Warpgroups), units = query_units(Warpgroups);
   static constexpr int byte_slots        = grouped::byte_slots(T, Warpgroups);
-  static constexpr int chain_tiles       = is_converted(T) ? 1 : grouped::chain_tiles(T, D, Warpgroups);
+  static constexpr int chain_tiles       = grouped::chain_tiles(T, D, Warpgroups);
   static constexpr int threads_that_load = 32;
   char* memory;
   std::uint32_t address;  ///< the same in shared memory
@@ -146,7 +146,7 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
   };
   constexpr int once_bit = 1 << 24, last_bit = 1 << 8;
   ListSegment s;
-  [[maybe_unused]] Chain chain;
+  Chain chain;
   int tile = 0, end = 0;
   const auto find = [&](int most) {  // the next tiles, up to four
     Copy c{};
@@ -159,8 +159,7 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
           break;
         }
         tile = s.share.first_tile, end = s.share.end_tile;
-        if constexpr (!bytes)
-          if (s.chain > 0) chain = walk.chain(s, lane);
+        if (s.chain > 0) chain = walk.chain(s, lane);
         continue;  // it may have no tiles
       }
       const int count = min(most - c.tiles, end - tile), mine = (lane >> 3) - c.tiles;
@@ -169,7 +168,7 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
       typename Chain::Half h{s.entry.sequence, s.entry.first + skip, min(max(s.entry.tokens - skip, 0), half_tokens), 0,
                              0};
       bool once = s.to_end;
-      if (!bytes && s.chain > 0) h = chain.find(args, half, wanted, lane), once = h.end - h.begin == 1;
+      if (s.chain > 0) h = chain.find(args, half, wanted, lane), once = h.end - h.begin == 1;
       if (wanted && h.tokens > 0) {
         sequence = h.sequence, copy = h.first / copy_tokens + (lane & 3), c.head = s.head;
         c.half =
@@ -186,7 +185,7 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
     return c;
   };
   Ring<Memory::copy_slots> to;
-  [[maybe_unused]] Ring<Memory::chain_tiles> descriptions;
+  Ring<Memory::chain_tiles> descriptions;
   [[maybe_unused]] int copied = 0;
   Copy now{};
 #pragma unroll 1
@@ -208,13 +207,12 @@ PAGODA_DEVICE void copy_list_tiles(const ListArgs& args, ListWalk<HeadWork>& wal
                       shared.copy_full(to.slot), (now.half & once_bit) != 0);
         to.next();
       };
-      if constexpr (!bytes) {
-        const int first = __shfl_sync(~0u, now.half, 8 * i), second = __shfl_sync(~0u, now.half, 8 * i + 4);
-        barrier_wait(shared.copy_empty(to.slot), to.parity ^ 1);
-        if (lane < 2) shared.chain_tile(descriptions.slot)[lane] = lane == 0 ? first : second;
-        __syncwarp();
-        descriptions.next();
-      }
+      // The slot is empty, so the tile whose description this one replaces has been multiplied.
+      const int first = __shfl_sync(~0u, now.half, 8 * i), second = __shfl_sync(~0u, now.half, 8 * i + 4);
+      barrier_wait(shared.copy_empty(to.slot), to.parity ^ 1);
+      if (lane < 2) shared.chain_tile(descriptions.slot)[lane] = lane == 0 ? first : second;
+      __syncwarp();
+      descriptions.next();
       copy_tile(&args.k_map), copy_tile(&args.v_map);
     }
     if (now.tiles & last_bit) break;

@@ -105,7 +105,7 @@ class ListMultiplier {
 #pragma unroll
       for (float& x : o[0]) x = 0;
     }
-    if (!converted && (s.rows & Assignment::chain)) {
+    if (s.rows & Assignment::chain) {
       add_chain(s, together, mine, q, row, max, sum, o[0]);
     } else {
       add_entry(s, together, mine, q, row, max, sum, o[0]);

@@ -56,9 +56,9 @@ PAGODA_HOST_DEVICE constexpr int unit_bytes(int head_dim) { return unit_rows / 8
 PAGODA_HOST_DEVICE constexpr int cleared_flags(int warpgroups) { return warpgroups == 1 ? 1 : warpgroups + 1; }
 /// A chain is read in halves of tiles, so that two short entries share a tile.
 inline constexpr int half_tokens = HeadWork::half_tokens;
-/// Tiles that can be in the ring at the same time, in whole or in part. Chains are not of types that are converted.
+/// Tiles that can be in the rings at the same time, in whole or in part.
 PAGODA_HOST_DEVICE constexpr int chain_tiles(Type type, int head_dim, int warpgroups) {
-  return is_converted(type) ? 0 : (list_slots(type, head_dim, warpgroups) + 1) / 2;
+  return (byte_slots(type, warpgroups) + list_slots(type, head_dim, warpgroups) + 1) / 2;
 }
 
 /// Offsets in a block's shared memory. The ring of queries is at 0; products may read beyond its last unit, in tiles.
