@@ -128,8 +128,8 @@ check_tidy() {
 }
 
 # archs_of FILE: the architectures that a file is compiled for. Of warp kernels, those of fp16 for A100 too, and the plain
-# ones of the types whose products differ; the rest are instances of the same code. Code for A100 and A40 differs little,
-# so only the plain kernels of fp16 are for both. PAGODA_CUDA_ALL=1: all files for all cards.
+# ones of the types whose products differ; the rest are instances of the same code. Only the plain kernels of fp16 are for
+# A40: it can run the code for A100, with which its other kernels are compared. PAGODA_CUDA_ALL=1: all files for all cards.
 archs_of() {
   case ${PAGODA_CUDA_ALL:-}$1 in
     */wgmma/*kernels_*) echo 90a ;; # wgmma needs sm_90a

@@ -7,7 +7,8 @@ PROGRAM is tests/tuned/planned.cpp, linked with the kernels. It prints how many 
 multiprocessor at the same time. OBJECTs are the kernels' object files, each with an OBJECT.usage, in which
 keep_usage.sh stored the output of ptxas. Every kernel of a card must exist, have no stack, spill nothing, and fit the
 planned number of blocks. Cards whose architecture no OBJECT has are skipped, unless --need names it. Kernels of the objects
-that --partial names are compiled for some architectures only, and skipped for other cards.
+that --partial names are compiled for some architectures only, and skipped for other cards; a card of sm_86 has those for
+sm_80, which it can run.
 """
 
 from __future__ import annotations
@@ -140,6 +141,11 @@ def usages_of(objects: Iterable[str]) -> Usages:
     return parse_usage("".join(Path(f"{name}.usage").read_text() for name in objects))
 
 
+def with_code_of_sm80(usages: Usages) -> Usages:
+    """Cards of sm_86 run code for sm_80 where they have none of their own."""
+    return {**usages, 86: {**usages.get(80, {}), **usages.get(86, {})}}
+
+
 def compared(rows: Iterable[dict[str, Any]], partial: Usages) -> list[dict[str, Any]]:
     """The rows without kernels that are compiled, but not for the row's card."""
     names = {name for of_sm in partial.values() for name in of_sm}
@@ -160,7 +166,10 @@ def main() -> int:
     args = parser.parse_args()
     usages = usages_of(args.objects)
     rows = parse_planned(output_of(args.program), parse_symbols(output_of(args.nm, args.program)))
-    rows = compared(rows, usages_of(args.partial))
+    partial = with_code_of_sm80(usages_of(args.partial))
+    rows = compared(rows, partial)
+    for sm in usages:
+        usages[sm] = {**partial.get(sm, {}), **usages[sm]}
     found = [f"{args.program} has no code for sm_{sm}" for sm in args.need if sm not in usages]
     found += faults(rows, usages)
     for line in found or summary(rows, usages):

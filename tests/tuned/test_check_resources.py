@@ -118,6 +118,13 @@ class Judging(unittest.TestCase):
         self.assertEqual(c.compared(rows, {80: {KERNEL: usage()}, 90: {KERNEL: usage()}}), rows)
         self.assertEqual(c.compared(rows, {}), rows)
 
+    def test_code_of_sm_80_is_for_sm_86_too(self) -> None:
+        own, other = usage(registers=100), usage(registers=90)
+        code = c.with_code_of_sm80({80: {KERNEL: own, "_Zother": own}, 86: {"_Zother": other}, 90: {}})
+        self.assertEqual(code[86], {KERNEL: own, "_Zother": other})
+        self.assertEqual(code[80], {KERNEL: own, "_Zother": own})
+        self.assertEqual(c.with_code_of_sm80({90: {}})[86], {})
+
 
 if __name__ == "__main__":
     unittest.main()
