@@ -160,7 +160,7 @@ TEST_P(ByteLists, Sinks) {
 TEST_P(ByteLists, Chains) {
   for (ListCase c : kinds()) {
     c.lengths = {70, 1, 100, 133, 64, 3, 129, 40}, c.tokens = 60, c.levels = 1, c.chains = true;
-    c.page_size = std::array{8, 16, 24, 32, 64, 256}[c.seed % 6],
+    c.page_size = std::array{8, 256, 64, 24, 32, 16}[c.seed % 6],
     c.place     = c.seed % 5 == 0 ? Place::contiguous : Place::paged;
     c.per_head = c.seed % 2 == 0, c.sinks = c.seed % 3 == 0, c.causal = c.seed % 4 < 2;
     if (c.seed % 4 == 1) c.lengths[1] = 3000, c.entry_tokens = 200;
