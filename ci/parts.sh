@@ -21,8 +21,8 @@ builds=$sid_build/$key
 sources() { find include src backends tests bench -name '*.[hc]' -o -name '*.[hc]pp' -o -name '*.cu' -o -name '*.cuh'; }
 
 # configure PRESET [option...]: with the instruction sets that this processor runs: what would be skipped is not compiled.
-# A unity build compiles the sources of a target together, in half the time. tsan compiles each by itself, so that each
-# includes what it needs.
+# A unity build compiles the sources of a target together, in half the time. tsan compiles each of its sources alone, and
+# tidy those of the library and the programs: these must include what they use.
 configure() {
   local isas="" isa flag
   for isa in avx2:avx2 avx512:avx512vl avx512_bf16:avx512_bf16 amx:amx_int8; do

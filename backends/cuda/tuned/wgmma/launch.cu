@@ -212,8 +212,9 @@ void set_list_args(const Problem& p, const LaunchShape& shape, const Kernel& ker
     a.box_eights = std::gcd(p.page_size, grouped::half_tokens) / copy_tokens;
     a.k_map = make_eights_map(p, p.k, a.order, a.box_eights), a.v_map = make_eights_map(p, p.v, a.order, a.box_eights);
   } else {
-    // Rows of 16 bits are two runs, so boxes of more than eight rows would lie differently.
-    const int most = p.list.chains ? grouped::half_tokens : tile_tokens;  // halves of a chain's tile lie apart
+    // Halves of a chain's tile may be of different pages. Rows of 16 bits are two runs, so boxes of more than eight
+    // rows would lie differently.
+    const int most = p.list.chains ? grouped::half_tokens : tile_tokens;
     a.box_eights   = !grouped::is_converted(p.type) ? 1
                      : p.block_table                ? std::gcd(p.page_size, most) / copy_tokens
                                                     : most / copy_tokens;
