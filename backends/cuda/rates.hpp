@@ -61,17 +61,18 @@ inline bool has_bytes(const Schedule& s) {
 }
 
 /// The tile of the generic kernel: every pass multiplies row_tile query rows, so more rows take several passes.
-inline std::vector<RowTile> generic_tiles(const KernelChoice& kernel) {
-  const int rows    = kernel.row_tile;
-  const bool matrix = size_of(kernel.probability_type) == 2;
+inline std::vector<RowTile> generic_tiles(const Schedule& s) {
+  const int rows    = s.kernel.row_tile;
+  const bool matrix = size_of(s.kernel.probability_type) == 2;
+  if (matrix && has_bytes(s)) return {{rows, std::min(rows * 1.25e7, 4e8)}};  // 6 TB/s of bytes, converted
   if (matrix) return {{rows, rows > 8 ? 4e8 : 3e8}};
   return {{rows, rows > 4 ? 4e7 : rows > 1 ? 3e7 : 1e7}};
 }
 
-/// Rates fitted to plain decodes of 18 trees with four kinds of heads, in 16 bits, and of 7 trees with two kinds in
-/// fp8. Those of lists are from the best of six sets: the planner's entries for these trees were fastest with them
-/// (bench/NOTES.md, "Rates after the faster merge" and "States of 16 bits"). plain, parts: the schedules of plain
-/// decodes and of the parts of a list, which may have different kernels. state_bytes: of a number of a partial state.
+/// Rates fitted to plain decodes and to lists of 18 trees with four kinds of heads, in fp16, fp8_e4m3 and int8
+/// (bench/NOTES.md, "Rates after the faster merge", "States of 16 bits" and "Lists of 8-bit caches"). plain, parts: the
+/// schedules of plain decodes and of the parts of a list, which may have different kernels. state_bytes: of a number of
+/// a partial state.
 inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* const> parts, int page_size,
                               int state_bytes) {
   DeviceRates r;
@@ -79,9 +80,10 @@ inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* c
   r.state_bytes_per_us = state_bytes == 2 ? 1.5e6 : 2.2e6;  // half of the bytes take 0.73 of the time
   r.list_us            = 18;
   if (!is_tuned(plain)) {
-    r.plain_tiles = generic_tiles(plain.kernel);
+    r.plain_tiles = generic_tiles(plain);
   } else if (has_bytes(plain)) {
-    r.plain_tiles = {{8, 9e7}};  // 5.6 TB/s of 8-bit keys and values, converted
+    // 6 TB/s of keys and values in fp8, converted; 9 TB/s in int8.
+    r.plain_tiles = {{8, plain.shape.kv_type == DType::int8 ? 1.4e8 : 1e8}};
   } else {
     r.plain_tiles = {{8, 2e9}, {64, 6e8}, {128, 6e8}};
   }
@@ -91,17 +93,16 @@ inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* c
   // With one query head to a kv head, chains are faster than entries that stand alone for sequences with 32 tokens of
   // their own, and slower for those with 256; so they are with four in 8 bits, and not in 16 (bench/NOTES.md,
   // "Chains").
-  r.chain_tokens = has_bytes(plain) ? 32 : 64, r.chain_entry_us = 0.5;
+  r.chain_tokens = has_bytes(plain) ? 32 : 64, r.chain_entry_us = 0.05;
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {  // those of few rows first
     const Schedule& lists = **part;
     if (has_few_rows_kernel(lists, page_size)) {
-      // Eight warps on a multiprocessor multiply 9 TB/s of 16-bit keys and values; those of 8 bits are limited by their
-      // bytes.
-      r.tiles.push_back({8, size_of(lists.shape.kv_type) == 1 ? 3e8 : 7.5e7, 0.4});
+      // Eight warps on a multiprocessor multiply 10 TB/s of 16-bit keys and values, 9 of those of 8 bits.
+      r.tiles.push_back({8, has_bytes(lists) ? 1.4e8 : 8e7, 0.4});
     } else if (is_tuned(lists)) {
-      if (r.tiles.empty() || r.tiles.back().rows < 64) r.tiles.push_back({64, 5e8, 1.0});
+      if (r.tiles.empty() || r.tiles.back().rows < 64) r.tiles.push_back({64, has_bytes(lists) ? 5e8 : 6e8, 1.0});
     } else {
-      for (RowTile tile : generic_tiles(lists.kernel)) {
+      for (RowTile tile : generic_tiles(lists)) {
         if (!r.tiles.empty() && tile.rows <= r.tiles.back().rows)
           tile.rows = 2 * r.tiles.back().rows;  // several passes
         r.tiles.push_back(tile);

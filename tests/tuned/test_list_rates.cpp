@@ -128,12 +128,23 @@ TEST(ListRates, BytesHaveTheirOwn) {
   EXPECT_EQ(rows_of(rates.plain_tiles), std::vector{8});
   const CostModel bytes(fp8_heads, rates), halves({32, 8, 128, 128, 512}, rates_of(tuned_schedule(), tuned_schedule()));
   EXPECT_GT(bytes.plain_pass(1), halves.plain_pass(1) / 2);  // not twice as fast for half of the bytes
+  plain.shape.kv_type = DType::int8;
+  EXPECT_LT(CostModel(fp8_heads, h200_rates(plain, parts, 32, 2)).plain_pass(1), bytes.plain_pass(1));
   for (Schedule* const s : {&wide, &narrow, &few}) s->shape.kv_type = DType::int8;  // no kernel for few rows
   EXPECT_EQ(rows_of(h200_rates(plain, parts, 32, 2).tiles), std::vector{64});
   // With eight query heads to a KV head the kernel for few rows is slower than the one for 64.
   wide = tuned_schedule(128, 4), narrow = tuned_schedule(64, 4), few = tuned_schedule(8, 4);
   for (Schedule* const s : {&wide, &narrow, &few}) s->shape.kv_type = DType::fp8_e4m3;
   EXPECT_EQ(rows_of(h200_rates(plain, parts, 32, 2).tiles), std::vector{64});
+}
+
+// The generic kernel converts bytes, which takes longer than to read them.
+TEST(ListRates, GenericPassesOverBytesAreLimitedByConversion) {
+  auto lists = generic_schedule(8, DType::fp16), bytes = lists;
+  bytes.shape.kv_type = DType::int8;
+  const CostModel halves(fp8_heads, rates_of(lists, lists)), converted(fp8_heads, rates_of(bytes, bytes));
+  EXPECT_GT(converted.pass(1), halves.pass(1));
+  EXPECT_EQ(converted.plain_pass(1), converted.pass(1));
 }
 
 // In the generic kernel 16 query rows take two passes of its 8 rows, and two items.
