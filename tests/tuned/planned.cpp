@@ -151,6 +151,7 @@ int main() {
     }
     say_list<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
     say_list<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
+    say_list<Type::int8>(card, "int8", 128);
     say_wgmma_list<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
     say_wgmma_list<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
     say_wgmma_list<Type::int8>(card, "int8", 128);

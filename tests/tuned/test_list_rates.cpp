@@ -130,12 +130,14 @@ TEST(ListRates, BytesHaveTheirOwn) {
   EXPECT_GT(bytes.plain_pass(1), halves.plain_pass(1) / 2);  // not twice as fast for half of the bytes
   plain.shape.kv_type = DType::int8;
   EXPECT_LT(CostModel(fp8_heads, h200_rates(plain, parts, 32, 2)).plain_pass(1), bytes.plain_pass(1));
-  for (Schedule* const s : {&wide, &narrow, &few}) s->shape.kv_type = DType::int8;  // no kernel for few rows
-  EXPECT_EQ(rows_of(h200_rates(plain, parts, 32, 2).tiles), std::vector{64});
+  for (Schedule* const s : {&wide, &narrow, &few}) s->shape.kv_type = DType::int8;
+  EXPECT_EQ(rows_of(h200_rates(plain, parts, 32, 2).tiles), (std::vector{8, 64}));
   // With eight query heads to a KV head the kernel for few rows is slower than the one for 64.
   wide = tuned_schedule(128, 4), narrow = tuned_schedule(64, 4), few = tuned_schedule(8, 4);
-  for (Schedule* const s : {&wide, &narrow, &few}) s->shape.kv_type = DType::fp8_e4m3;
-  EXPECT_EQ(rows_of(h200_rates(plain, parts, 32, 2).tiles), std::vector{64});
+  for (const DType type : {DType::fp8_e4m3, DType::int8}) {
+    for (Schedule* const s : {&wide, &narrow, &few}) s->shape.kv_type = type;
+    EXPECT_EQ(rows_of(h200_rates(plain, parts, 32, 2).tiles), std::vector{64});
+  }
 }
 
 // The generic kernel converts bytes, which takes longer than to read them.

@@ -80,8 +80,7 @@ class TunedLists : public ::testing::Test {
   static constexpr std::array byte_types{Type::fp8_e4m3, Type::fp8_e5m2, Type::int8};
 };
 
-/// Caches of 8 bits. Up to 8 rows run in the warp kernel with up to four query heads to a kv head, but not those of
-/// int8.
+/// Caches of 8 bits. Up to 8 rows run in the warp kernel with up to four query heads to a kv head.
 class ByteLists : public TunedLists, public ::testing::WithParamInterface<Type> {
  protected:
   static std::vector<ListCase> kinds() {

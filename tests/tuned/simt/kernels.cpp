@@ -97,7 +97,7 @@ const void* list_kernel_for() {
 }
 template <Type T>
 const void* list_kernel_of(int head_dim) {
-  if constexpr (T == Type::fp32 || is_integer(T))
+  if constexpr (T == Type::fp32 || T == Type::int4)
     return nullptr;
   else if constexpr (!is_quantized(T))
     return head_dim == 64 ? list_kernel_for<T, 64>() : list_kernel_for<T, 128>();

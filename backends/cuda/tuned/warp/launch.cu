@@ -84,7 +84,7 @@ ListLayout list_layout_of(const Problem& p) {
 }
 
 void set_maps(const Problem& p, auto& args) {
-  if (is_integer(p.type)) return;  // copied by lanes (ScaledCopies)
+  if (is_integer(p.type) && !is_list(p)) return;  // copied by lanes (ScaledCopies)
   args.k_map = make_tensor_map(p, p.k, tile_tokens), args.v_map = make_tensor_map(p, p.v, tile_tokens);
 }
 

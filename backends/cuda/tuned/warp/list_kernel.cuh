@@ -69,7 +69,8 @@ PAGODA_DEVICE void carry_out_share(const ListArgs& args, const ListStart& start,
     return args.partials + (2 * static_cast<std::int64_t>(place) + has_first_tile) * num_quads;
   };
 
-  RowAccumulator<T, D, max_list_rows> rows(lane);
+  MmaAccumulator<T, D> rows(lane);
+  static_assert(max_list_rows == 8);
   PendingJoin* const pending = reinterpret_cast<PendingJoin*>(memory + layout.pending) + 2 * warp;
   if (lane < 2) pending[lane] = no_pending_join;
   // The owner and the warp's place, for partial results and joins. They are kept in the padding of a row of values, as

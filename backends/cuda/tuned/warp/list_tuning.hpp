@@ -60,7 +60,7 @@ PAGODA_HOST_DEVICE constexpr ListLayout list_layout(int tile_bytes, int head_dim
 
 /// Whether there are instances for the type and dims of keys and values.
 constexpr bool has_list_elements(const Problem& p) {
-  return p.type != Type::fp32 && !is_integer(p.type) && p.head_dim == p.head_dim_v &&
+  return p.type != Type::fp32 && p.type != Type::int4 && p.head_dim == p.head_dim_v &&
          (p.head_dim == 128 || (p.head_dim == 64 && !is_quantized(p.type)));
 }
 

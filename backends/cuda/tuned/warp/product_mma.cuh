@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "backends/cuda/tuned/common/fp16_of_bytes.cuh"
 #include "backends/cuda/tuned/warp/scores.cuh"
 #include "backends/cuda/tuned/warp/tiles.cuh"
 #include "src/kernel/online_softmax.hpp"
@@ -16,19 +17,17 @@ using detail::rescale_threshold;
 /// exchanged between lanes. Values are operand A and are transposed by the load. 8-bit elements become 16-bit elements
 /// in registers.
 ///
-/// QueryRows: the maximum number of query rows. product_fma.cuh has the accumulator of 32-bit elements.
-template <Type T, int D, int QueryRows>
-class RowAccumulator {
+/// It has up to 8 query rows.
+template <Type T, int D>
+class MmaAccumulator {
  public:
-  static_assert(QueryRows == 8);
   using TileShape             = Tile<T, D>;
   using Query                 = std::uint16_t;
   static constexpr bool bf16  = T == Type::bf16;
   static constexpr bool bytes = TileShape::row_bytes == D;
-  static constexpr bool e5m2  = T == Type::fp8_e5m2;
   static constexpr int steps  = D / 16;  ///< steps of 16 dims
 
-  PAGODA_DEVICE explicit RowAccumulator(int lane) : lane_(lane), row_(lane >> 2), column_(lane & 3) {
+  PAGODA_DEVICE explicit MmaAccumulator(int lane) : lane_(lane), row_(lane >> 2), column_(lane & 3) {
     keys_   = TileShape::offset(lane & 7, lane >> 3);
     values_ = bytes ? TileShape::offset(lane & 15, lane >> 4)
                     : TileShape::offset((lane & 7) + (lane >> 4 << 3), lane >> 3 & 1);
@@ -93,8 +92,8 @@ class RowAccumulator {
         if constexpr (bytes) {
 #pragma unroll
           for (int j = 0; j < 4; ++j)
-            mma<bf16>(s[2 * half + (j & 1)], q_[2 * (4 * i + j)], 0, q_[2 * (4 * i + j) + 1], 0, widen<e5m2>(k[j]),
-                      widen<e5m2>(k[j] >> 16));
+            mma<bf16>(s[2 * half + (j & 1)], q_[2 * (4 * i + j)], 0, q_[2 * (4 * i + j) + 1], 0,
+                      fp16_of_bytes<T, 0>(k[j]), fp16_of_bytes<T, 1>(k[j]));
         } else {
           mma<bf16>(s[2 * half], q_[4 * i], 0, q_[4 * i + 1], 0, k[0], k[1]);
           mma<bf16>(s[2 * half + 1], q_[4 * i + 2], 0, q_[4 * i + 3], 0, k[2], k[3]);
@@ -125,8 +124,8 @@ class RowAccumulator {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const std::uint32_t low = __byte_perm(v[2 * j], 0, 0x3120), high = __byte_perm(v[2 * j + 1], 0, 0x3120);
-          mma<bf16>(out_[2 * i + j], widen<e5m2>(low), widen<e5m2>(low >> 16), widen<e5m2>(high),
-                    widen<e5m2>(high >> 16), p0, p1);
+          mma<bf16>(out_[2 * i + j], fp16_of_bytes<T, 0>(low), fp16_of_bytes<T, 1>(low), fp16_of_bytes<T, 0>(high),
+                    fp16_of_bytes<T, 1>(high), p0, p1);
         }
       } else {
         mma<bf16>(out_[i], v[0], v[1], v[2], v[3], p0, p1);
@@ -181,6 +180,15 @@ class RowAccumulator {
   std::uint32_t q_[2 * steps];
   float out_[steps][4];
   float max_, sum_;
+};
+
+/// The accumulator of decodes without a list. QueryRows: the maximum number of query rows. product_fma.cuh has that of
+/// 32-bit elements, product_imma.cuh that of integers.
+template <Type T, int D, int QueryRows>
+class RowAccumulator : public MmaAccumulator<T, D> {
+ public:
+  static_assert(QueryRows == 8);
+  using MmaAccumulator<T, D>::MmaAccumulator;
 };
 
 }  // namespace pagoda::tuned::warp

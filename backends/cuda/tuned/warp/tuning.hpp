@@ -163,9 +163,10 @@ constexpr LaunchShape choose_shape(std::int64_t batch_heads, std::int64_t tiles,
   return stream.us < best.us ? stream : best;
 }
 
-/// Whether the warps of an integer kernel may read two kv heads at once. More query rows would not fit the registers.
+/// Whether the warps of an integer kernel without a list may read two kv heads at once. More query rows would not fit
+/// the registers.
 constexpr bool may_read_two_heads(const Problem& p) {
-  return is_integer(p.type) && p.num_kv_heads % 2 == 0 && p.num_q_heads <= 4 * p.num_kv_heads;
+  return is_integer(p.type) && !is_list(p) && p.num_kv_heads % 2 == 0 && p.num_q_heads <= 4 * p.num_kv_heads;
 }
 /// They do so where the rows of a token are adjacent: short rows then come in whole lines of the second-level cache.
 /// Small problems start sooner with one (bench/NOTES.md).

@@ -2,30 +2,18 @@
 #pragma once
 
 #include "backends/cuda/ptx.cuh"
+#include "backends/cuda/tuned/common/fp16_of_bytes.cuh"
 #include "backends/cuda/tuned/wgmma/grouped/list_copies.cuh"
 #include "backends/cuda/tuned/wgmma/tiles.cuh"
 
-/// The warps that make tiles of fp16 of 8-bit keys and values. All of their numbers are exact in fp16.
+/// The warps that make tiles of fp16 of 8-bit keys and values.
 namespace pagoda::tuned::wgmma::grouped {
 
 using namespace ptx;
 
-/// The lower (Half 0) or upper two bytes of a word as two numbers of fp16.
-template <Type T, int Half>
-PAGODA_DEVICE std::uint32_t fp16_of_bytes(std::uint32_t word) {
-  if constexpr (T == Type::fp8_e5m2) {  // the upper byte of fp16
-    return __byte_perm(word, 0, Half ? 0x3424 : 0x1404);
-  } else if constexpr (T == Type::int8) {
-    // 0x6400 | b is 1024 + b, for b from 0 to 255.
-    const std::uint32_t sum = __byte_perm(word ^ 0x80808080u, 0x64646464u, Half ? 0x4342 : 0x4140);
-    const __half2 x = __hsub2(reinterpret_cast<const __half2&>(sum), __half2half2(__ushort_as_half(0x6480)));  // 1152
-    return reinterpret_cast<const std::uint32_t&>(x);
-  } else {
-    return widen<false>(Half ? word >> 16 : word);
-  }
-}
+/// Two words as eight numbers of fp16.
 template <Type T>
-PAGODA_DEVICE uint4 fp16_of_bytes(std::uint32_t low, std::uint32_t high) {
+PAGODA_DEVICE uint4 fp16_of_words(std::uint32_t low, std::uint32_t high) {
   return make_uint4(fp16_of_bytes<T, 0>(low), fp16_of_bytes<T, 1>(low), fp16_of_bytes<T, 0>(high),
                     fp16_of_bytes<T, 1>(high));
 }
@@ -47,8 +35,8 @@ PAGODA_DEVICE void convert_tile(std::uint32_t from, std::uint32_t to, int thread
 #pragma unroll
   for (int i = 0; i < eights; ++i) {
     const std::uint32_t at = to + i * to_8;
-    store_shared(at, fp16_of_bytes<T>(x[i].x, x[i].y));
-    store_shared(at ^ 16, fp16_of_bytes<T>(x[i].z, x[i].w));
+    store_shared(at, fp16_of_words<T>(x[i].x, x[i].y));
+    store_shared(at ^ 16, fp16_of_words<T>(x[i].z, x[i].w));
   }
 }
 
