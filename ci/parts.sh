@@ -20,17 +20,20 @@ builds=$sid_build/$key
 
 sources() { find include src backends tests bench -name '*.[hc]' -o -name '*.[hc]pp' -o -name '*.cu' -o -name '*.cuh'; }
 
-# configure PRESET [option...]: with the instruction sets that this processor runs: what would be skipped is not compiled.
-# A unity build compiles the sources of a target together, in half the time. tsan compiles each of its sources alone, and
-# tidy those of the library and the programs: these must include what they use.
-configure() {
+# A unity build compiles the sources of a target together, in half the time. tidy compiles each source of the library and
+# the programs alone, and tsan those of its tests: these must include what they use. Builds have the instruction sets that
+# this processor runs: tests of others would be skipped. tidy compiles the others, too.
+host_isas() {
   local isas="" isa flag
   for isa in avx2:avx2 avx512:avx512vl avx512_bf16:avx512_bf16 amx:amx_int8; do
     flag=${isa#*:} isa=${isa%:*}
     ! grep -qw "$flag" /proc/cpuinfo || isas+="$isa;"
   done
-  "${in_root[@]}" cmake --preset "$1" -B "$builds/$1" -DCMAKE_UNITY_BUILD=ON -DPAGODA_WERROR=ON "-DPAGODA_HOST_ISAS=${isas%;}" \
-    "${@:2}"
+  echo "${isas%;}"
+}
+configure() { # configure PRESET [option...]
+  "${in_root[@]}" cmake --preset "$1" -B "$builds/$1" -DCMAKE_UNITY_BUILD=ON -DPAGODA_WERROR=ON \
+    "-DPAGODA_HOST_ISAS=$(host_isas)" "${@:2}"
 }
 
 build_and_test() { # build_and_test PRESET [option...]
@@ -50,11 +53,12 @@ check_host-debug() { build_and_test host-debug; }
 asan_options=("-DCMAKE_CXX_COMPILER=clang++-$llvm" "-DCMAKE_C_COMPILER=clang-$llvm" -DPAGODA_FUZZ=ON -DPAGODA_BOUNDS_CHECK=ON
   "-DPAGODA_TYPES=fp16;int4;nvfp4;fp8_ds_mla")
 check_asan-ubsan() { need_proc && build_and_test asan-ubsan "${asan_options[@]}"; }
-check_tsan() { need_proc && build_and_test tsan -DCMAKE_CXX_COMPILER=clang++-$llvm -DCMAKE_UNITY_BUILD=OFF -DPAGODA_TYPES=fp16; }
+check_tsan() { need_proc && build_and_test tsan -DCMAKE_CXX_COMPILER=clang++-$llvm -DPAGODA_TYPES=fp16; }
 # The parts tests, install and mpi use one build, with Pagoda::mpi where there is an MPI. Installation scripts have not run
 # in the root, so MPI's programs have their full names only.
 test_host() { # test_host [arguments of ctest]
-  local options="-DPAGODA_WERROR=ON -DCMAKE_UNITY_BUILD=ON"
+  local options
+  options="-DPAGODA_WERROR=ON -DCMAKE_UNITY_BUILD=ON -DPAGODA_HOST_ISAS=$(host_isas)"
   choose_env -DPAGODA_PROBE_DEMO=OFF
   [ ${#in_env[@]} = 0 ] || in_env=("${in_root[@]}")
   if "${in_env[@]}" bash -c 'command -v mpicxx.openmpi && command -v mpirun.openmpi' >/dev/null; then
@@ -127,15 +131,16 @@ check_tidy() {
     "^$top/(src|backends|bench)/.*\.cpp$|_fp32\.cpp$"
 }
 
-# archs_of FILE: the architectures that a file is compiled for. Of warp kernels, those of fp16 for A100 too, and the plain
-# ones of the types whose products differ; the rest are instances of the same code. Only the plain kernels of fp16 are for
-# A40: it can run the code for A100, with which its other kernels are compared. PAGODA_CUDA_ALL=1: all files for all cards.
+# archs_of FILE: the architectures that a file is compiled for; none: it is left out, as its kernels are instances of code
+# that is compiled for another type, too (planned.cpp with PAGODA_SOME_TYPES). Of warp kernels, those of fp16 are for A100
+# too, and the plain ones of the types whose products differ. Only the plain kernels of fp16 are for A40: it can run the
+# code for A100, with which its other kernels are compared. PAGODA_CUDA_ALL=1: all files for all cards.
 archs_of() {
   case ${PAGODA_CUDA_ALL:-}$1 in
+    backends/*_bf16.cu | backends/*_fp8_e5m2.cu | backends/*/option_kernels_int4.cu | backends/*/ragged_kernels_fp32.cu) ;;
     */wgmma/*kernels_*) echo 90a ;; # wgmma needs sm_90a
     backends/*/warp/kernels_fp16.cu) echo 80 86 90 ;;
     backends/*/warp/*_fp16.cu) echo 80 90 ;;
-    backends/*kernels_bf16.cu | backends/*kernels_fp8_e5m2.cu) echo 90 ;;
     backends/*/option_kernels_* | backends/*/ragged_kernels_*) echo 90 ;;
     backends/*/warp/kernels_*) echo 80 90 ;;
     *) echo 80 86 90 ;;
@@ -163,8 +168,10 @@ check_cuda() {
   made=$(mktemp -d) # not local: removed at exit
   trap 'rm -rf "$made"' EXIT
   python3 -B tests/tuned/test_check_resources.py
-  local running=0 failed=0
+  local running=0 failed=0 planned=(-DPAGODA_HAS_SM90A)
+  [ -n "${PAGODA_CUDA_ALL:-}" ] || planned+=(-DPAGODA_SOME_TYPES)
   while read -r file; do # not rates.cpp: it needs Kokkos, and `tests` compiles it
+    [ -n "$(archs_of "$file")" ] || continue
     if [ "$running" -ge "$CMAKE_BUILD_PARALLEL_LEVEL" ]; then
       wait -n || failed=1
       running=$((running - 1))
@@ -181,9 +188,8 @@ check_cuda() {
   done
   [ "$failed" = 0 ]
   # Checks the kernels' registers, spills and shared memory.
-  local kernels=("$made"/backends_*.o)
-  "$nvcc" -std=c++20 -O3 -I. -Iinclude -DPAGODA_HAS_SM90A -o "$made/planned" tests/tuned/planned.cpp \
-    "${kernels[@]}"
+  local kernels=("$made"/backends_*kernels_*.o)
+  "$nvcc" -std=c++20 -O3 -I. -Iinclude "${planned[@]}" -o "$made/planned" tests/tuned/planned.cpp "${kernels[@]}"
   python3 -B tests/tuned/check_resources.py "$made/planned" --objects "${kernels[@]}" --need "${need[@]}" \
     --partial "${partial[@]}"
 }

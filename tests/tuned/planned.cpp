@@ -18,6 +18,19 @@ namespace {
 
 using namespace pagoda::tuned;
 
+/// Which kernels are linked: all of them, or with PAGODA_SOME_TYPES those that ci/parts.sh compiles by default.
+#if defined(PAGODA_SOME_TYPES)
+constexpr bool all_types = false;
+#else
+constexpr bool all_types = true;
+#endif
+template <Type T>
+constexpr bool is_linked = all_types || (T != Type::bf16 && T != Type::fp8_e5m2);
+template <Type T>
+constexpr bool has_option_kernels = all_types || T != Type::int4;
+template <Type T>
+constexpr bool has_ragged_kernels = !is_integer(T) && (all_types || T != Type::fp32);
+
 void say(const Card& card, const char* type, int head_dim, int group, int warps, int blocks, int shared,
          const void* kernel) {
   const Device& d = card.device;
@@ -41,15 +54,16 @@ void say_warp(const Card& card, const Device& d, const char* type, int head_dim,
       };
       const bool maps = warp::uses_maps(d);
       say_kernel(warp::kernel_of<T>(head_dim, group, warps, block.stages, maps, heads));
-      say_kernel(warp::option_kernel_of<T>(head_dim, group, warps, block.stages, maps, heads));
-      if constexpr (!is_integer(T))
+      if constexpr (has_option_kernels<T>)
+        say_kernel(warp::option_kernel_of<T>(head_dim, group, warps, block.stages, maps, heads));
+      if constexpr (has_ragged_kernels<T>)
         for (const bool options : {false, true})
           say_kernel(warp::ragged_kernel_of<T>(head_dim, group, warps, block.stages, maps, options));
     }
 }
 
 template <Type T>
-void say_warp(const Card& card, const char* type, int head_dim, int heads = 1) {
+void say_warp(const Card& card, const char* type, int head_dim, int heads) {
   say_warp<T>(card, card.device, type, head_dim, heads);
   if (warp::uses_maps(card.device) && !is_integer(T))
     say_warp<T>(card, warp::without_maps(card.device), type, head_dim, heads);
@@ -122,43 +136,38 @@ void say_wgmma([[maybe_unused]] const Card& card, [[maybe_unused]] const char* t
 #endif
 }
 
+/// All kernels of a type. Quantized elements, lists and warpgroups need sm_90.
+template <Type T>
+void say_type(const Card& card, const char* type) {
+  if constexpr (is_linked<T>) {
+    const bool has_maps = warp::uses_maps(card.device);
+    if (is_quantized(T) && !has_maps) return;
+    for (const int head_dim : {64, 128}) {
+      if (is_quantized(T) && head_dim == 64) continue;
+      for (int heads = 1; heads <= (is_integer(T) ? 2 : 1); ++heads) say_warp<T>(card, type, head_dim, heads);
+      if (!has_maps) continue;
+      if constexpr (!is_integer(T)) say_fixed<T>(card, type, head_dim);
+      if constexpr (T != Type::fp32 && T != Type::int4) say_list<T>(card, type, head_dim);
+      if constexpr (T != Type::fp32 && T != Type::int4) say_wgmma_list<T>(card, type, head_dim);
+    }
+    if constexpr (T == Type::fp16 || T == Type::bf16)
+      if (has_maps) say_wgmma<T>(card, type);
+  }
+}
+
 }  // namespace
 
 int main() {
   // Kernels have addresses here and names in the symbol table; the address of main relates the two.
   std::printf("{\"main\": %lld}\n", reinterpret_cast<long long>(&main));
   for (const Card& card : cards) {
-    for (const int head_dim : {64, 128}) {
-      say_warp<Type::fp32>(card, "fp32", head_dim);
-      say_warp<Type::fp16>(card, "fp16", head_dim);
-      say_warp<Type::bf16>(card, "bf16", head_dim);
-    }
-    if (!warp::uses_maps(card.device)) continue;  // quantized elements and warpgroups need sm_90
-    say_warp<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
-    say_warp<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
-    for (const int heads : {1, 2}) {
-      say_warp<Type::int8>(card, "int8", 128, heads);
-      say_warp<Type::int4>(card, "int4", 128, heads);
-    }
-    for (const int head_dim : {64, 128}) {
-      say_fixed<Type::fp32>(card, "fp32", head_dim);
-      say_fixed<Type::fp16>(card, "fp16", head_dim);
-      say_fixed<Type::bf16>(card, "bf16", head_dim);
-      say_list<Type::fp16>(card, "fp16", head_dim);
-      say_list<Type::bf16>(card, "bf16", head_dim);
-      say_wgmma_list<Type::fp16>(card, "fp16", head_dim);
-      say_wgmma_list<Type::bf16>(card, "bf16", head_dim);
-    }
-    say_list<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
-    say_list<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
-    say_list<Type::int8>(card, "int8", 128);
-    say_wgmma_list<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
-    say_wgmma_list<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
-    say_wgmma_list<Type::int8>(card, "int8", 128);
-    say_fixed<Type::fp8_e4m3>(card, "fp8_e4m3", 128);
-    say_fixed<Type::fp8_e5m2>(card, "fp8_e5m2", 128);
-    say_wgmma<Type::fp16>(card, "fp16");
-    say_wgmma<Type::bf16>(card, "bf16");
-    say_latent<Type::fp8_ds_mla>(card, "fp8_ds_mla");
+    say_type<Type::fp32>(card, "fp32");
+    say_type<Type::fp16>(card, "fp16");
+    say_type<Type::bf16>(card, "bf16");
+    say_type<Type::fp8_e4m3>(card, "fp8_e4m3");
+    say_type<Type::fp8_e5m2>(card, "fp8_e5m2");
+    say_type<Type::int8>(card, "int8");
+    say_type<Type::int4>(card, "int4");
+    if (warp::uses_maps(card.device)) say_latent<Type::fp8_ds_mla>(card, "fp8_ds_mla");
   }
 }

@@ -23,8 +23,7 @@ const void* ragged_kernel_of(int head_dim, int group_size, int warps, int stages
 template <Type T>
 const void* fixed_kernel_of(int head_dim, int group_size);
 
-/// The kernel for lists of entries with few query rows (list_kernel.cuh). Null for 32-bit elements and
-/// for integers.
+/// The kernel for lists of entries with few query rows (list_kernel.cuh). Null for 32-bit elements and int4.
 template <Type T>
 const void* list_kernel_of(int head_dim);
 
