@@ -7,8 +7,9 @@
 #   format tidy scripts          clang-format, clang-tidy and shellcheck report nothing; README's figures match
 #                                bench/results; pages name files that exist (ci/pages.py); the folders' includes form no
 #                                cycle (ci/folders.py); the API pages build
-#   cuda                         the CUDA sources and pagoda-tune compile for A100, A40 and H100 without spills, and the number of blocks
-#                                that the tuning of the hand-tuned kernels assumes fits (needs nvcc)
+#   cuda                         the CUDA sources of a type of each kind and pagoda-tune compile for A100, A40 and H100 without spills,
+#                                and the number of blocks that the tuning of the hand-tuned kernels assumes fits (needs nvcc;
+#                                PAGODA_CUDA_ALL=1: all types for all cards)
 #   hip                          the library compiles for MI300, and the kernels with matrix instructions for MI250, MI300
 #                                and RX 7900 have the registers, loads and products that the tuning plans
 #   demo                         ci/demo.sh runs
