@@ -213,16 +213,11 @@ PAGODA_DEVICE float2 unpack(std::uint32_t word) {
   }
 }
 
-/// Converts two 8-bit numbers (the lower bytes) to two fp16 numbers. sm_89 and newer.
-template <bool E5m2>
+/// Converts two e4m3 numbers (the lower bytes) to two fp16 numbers. sm_89 and newer.
 PAGODA_DEVICE std::uint32_t widen(std::uint32_t bytes) {
   std::uint32_t r = 0;
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
-  if constexpr (E5m2) {
-    asm("{.reg .b16 t; cvt.u16.u32 t, %1; cvt.rn.f16x2.e5m2x2 %0, t;}" : "=r"(r) : "r"(bytes));
-  } else {
-    asm("{.reg .b16 t; cvt.u16.u32 t, %1; cvt.rn.f16x2.e4m3x2 %0, t;}" : "=r"(r) : "r"(bytes));
-  }
+  asm("{.reg .b16 t; cvt.u16.u32 t, %1; cvt.rn.f16x2.e4m3x2 %0, t;}" : "=r"(r) : "r"(bytes));
 #endif
   return r;
 }

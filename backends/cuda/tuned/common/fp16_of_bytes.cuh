@@ -18,7 +18,7 @@ PAGODA_DEVICE std::uint32_t fp16_of_bytes(std::uint32_t word) {
     const __half2 x = __hsub2(reinterpret_cast<const __half2&>(sum), __half2half2(__ushort_as_half(0x6480)));  // 1152
     return reinterpret_cast<const std::uint32_t&>(x);
   } else {
-    return ptx::widen<false>(Half ? word >> 16 : word);
+    return ptx::widen(Half ? word >> 16 : word);
   }
 }
 
