@@ -98,7 +98,9 @@ class ByteLists : public TunedLists, public ::testing::WithParamInterface<Type> 
                                                      {8, 1, 1},
                                                      {12, 12, 3},
                                                      {20, 1, 3},
-                                                     {8, 2, 31}}) {
+                                                     {8, 2, 31},
+                                                     {6, 2, 1},
+                                                     {8, 4, 1}}) {  // a host runs it in the warp kernel
       ListCase c{.type = GetParam(), .q_heads = q_heads, .kv_heads = kv_heads, .max_queries = queries};
       c.scales = Scales{n % 3}, c.heads_first = n / 3 % 2 == 1;
       if (n % 4 == 3) c.out_type = Type::bf16, c.state_type = Type::fp16;
