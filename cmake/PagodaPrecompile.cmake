@@ -1,13 +1,10 @@
-# pagoda_precompile_headers(name [main]): compiles the headers that most tests include once for all tests instead of once
-# in each source. A call for a main (default: pagoda_test_main) compiles them; targets of later calls with this main must
-# have the same flags.
+# pagoda_precompile_headers(name main): compiles the headers that most tests include once for all tests instead of once in
+# each source. The call with main as name compiles them; the targets of later calls with this main must have its flags.
 # CMAKE_DISABLE_PRECOMPILE_HEADERS=ON turns this off.
-function(pagoda_precompile_headers name)
+function(pagoda_precompile_headers name main)
   if(PAGODA_HAS_CUDA OR PAGODA_HAS_HIP) # GPU compilers read a header once for each machine
     return()
   endif()
-  set(mains pagoda_test_main ${ARGN})
-  list(POP_BACK mains main)
   if(name STREQUAL main)
     target_precompile_headers(${name} PRIVATE <Kokkos_Core.hpp> <gtest/gtest.h> <pagoda/pagoda.hpp>
       ${PROJECT_SOURCE_DIR}/tests/support/refusal.hpp ${PROJECT_SOURCE_DIR}/tests/support/scene.hpp

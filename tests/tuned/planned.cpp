@@ -18,7 +18,8 @@ namespace {
 
 using namespace pagoda::tuned;
 
-/// Which kernels are linked: all of them, or with PAGODA_SOME_TYPES those that ci/parts.sh compiles by default.
+/// Which kernels are linked: all of them, or with PAGODA_SOME_TYPES those that archs_of in ci/parts.sh does not leave
+/// out.
 #if defined(PAGODA_SOME_TYPES)
 constexpr bool all_types = false;
 #else
@@ -147,8 +148,10 @@ void say_type(const Card& card, const char* type) {
       for (int heads = 1; heads <= (is_integer(T) ? 2 : 1); ++heads) say_warp<T>(card, type, head_dim, heads);
       if (!has_maps) continue;
       if constexpr (!is_integer(T)) say_fixed<T>(card, type, head_dim);
-      if constexpr (T != Type::fp32 && T != Type::int4) say_list<T>(card, type, head_dim);
-      if constexpr (T != Type::fp32 && T != Type::int4) say_wgmma_list<T>(card, type, head_dim);
+      if constexpr (T != Type::fp32 && T != Type::int4) {
+        say_list<T>(card, type, head_dim);
+        say_wgmma_list<T>(card, type, head_dim);
+      }
     }
     if constexpr (T == Type::fp16 || T == Type::bf16)
       if (has_maps) say_wgmma<T>(card, type);
