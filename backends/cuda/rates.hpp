@@ -92,8 +92,9 @@ inline DeviceRates h200_rates(const Schedule& plain, std::span<const Schedule* c
     if (has_chains(*lists, page_size)) r.chain_rows = lists->bounds.max_entry_queries * lists->shape.group();
   // With one query head to a kv head, chains are faster than entries that stand alone for sequences with 32 tokens of
   // their own, and slower for those with 256; so they are with four in 8 bits, and not in 16 (bench/NOTES.md,
-  // "Chains").
-  r.chain_tokens = has_bytes(plain) ? 32 : 64, r.chain_entry_us = 0.05;
+  // "Chains"). In 16 bits, where no chain is split, they are faster for those with 256, too ("Long chains").
+  r.chain_tokens = has_bytes(plain) ? 32 : 64, r.unsplit_chain_tokens = has_bytes(plain) ? 0 : 256;
+  r.chain_entry_us = 0.05;
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {  // those of few rows first
     const Schedule& lists = **part;
     if (has_few_rows_kernel(lists, page_size)) {

@@ -23,7 +23,7 @@ constexpr DecodeHeads heads{32, 8, 128, 128, 512};
 /// The default rates, with chains as the hand-tuned kernels of sm_90 have them.
 DeviceRates rates() {
   DeviceRates r;
-  r.chain_rows = 64, r.chain_tokens = 64;
+  r.chain_rows = 64, r.chain_tokens = 64, r.unsplit_chain_tokens = 256;
   return r;
 }
 

@@ -59,6 +59,9 @@ typedef struct pagoda_device_rates {
   int32_t chain_rows;    /**< most query rows of a chain, up to what the kernels carry out; 0: lists have no chains */
   int32_t chain_tokens;  /**< most tokens of its own, on average for each query head of a kv head, of a sequence in a
                             chain */
+  int32_t unsplit_chain_tokens; /**< the same for all query heads together, in batches whose full chains are at least
+                                   9/10 of teams; 0: chain_tokens alone */
+  int32_t reserved2;            /**< 0 */
 } pagoda_device_rates;
 
 /** Bounds of a decoder: pagoda::PrefixOptions. Zero selects the default that stands beside a field. */

@@ -47,7 +47,8 @@ DeviceRates rates_of(const char* who, const pagoda_device_rates* given) {
           r.list_us,
           r.chain_rows,
           r.chain_entry_us,
-          r.chain_tokens};
+          r.chain_tokens,
+          r.unsplit_chain_tokens};
 }
 
 PrefixOptions prefix_options_of(const char* who, const pagoda_prefix_options* given) {
@@ -74,8 +75,9 @@ void write_rates(const char* who, const DeviceRates& from, pagoda_device_rates* 
   to.cache_bytes = from.cache_bytes, to.state_bytes_per_us = from.state_bytes_per_us;
   to.item_us = from.item_us, to.list_us = from.list_us, to.teams = from.teams;
   to.chain_rows = from.chain_rows, to.chain_tokens = from.chain_tokens, to.chain_entry_us = from.chain_entry_us;
-  to.num_tiles       = copy_tiles(from.tiles, to.tiles);
-  to.num_plain_tiles = copy_tiles(from.plain_tiles, to.plain_tiles);
+  to.unsplit_chain_tokens = from.unsplit_chain_tokens;
+  to.num_tiles            = copy_tiles(from.tiles, to.tiles);
+  to.num_plain_tiles      = copy_tiles(from.plain_tiles, to.plain_tiles);
   std::memcpy(rates, &to, bytes);
 }
 

@@ -35,6 +35,8 @@ module pagoda_prefixes
     real(c_double) :: chain_entry_us = 0
     integer(c_int32_t) :: chain_rows = 0
     integer(c_int32_t) :: chain_tokens = 0
+    integer(c_int32_t) :: unsplit_chain_tokens = 0
+    integer(c_int32_t) :: reserved2 = 0
   end type
 
   !> pagoda_prefix_options. Initialize it with pagoda_init.

@@ -24,6 +24,7 @@ void for_each_rate(pagoda_device_rates& r, F&& f) {
   f("cache_bytes", r.cache_bytes), f("state_bytes_per_us", r.state_bytes_per_us);
   f("item_us", r.item_us), f("list_us", r.list_us), f("teams", r.teams);
   f("chain_rows", r.chain_rows), f("chain_tokens", r.chain_tokens), f("chain_entry_us", r.chain_entry_us);
+  f("unsplit_chain_tokens", r.unsplit_chain_tokens);
 }
 
 /// Sets those rates that a dict names.

@@ -102,6 +102,7 @@ TEST(PrefixErrors, Rates) {
       {[](auto&, auto& d) { d.chain_rows = -1; }, "chain_rows is -1; allowed: 0 or more"},
       {[](auto&, auto& d) { d.chain_entry_us = -3; }, "chain_entry_us is -3; allowed: 0 or more"},
       {[](auto&, auto& d) { d.chain_tokens = -1; }, "chain_tokens is -1; allowed: 0 or more"},
+      {[](auto&, auto& d) { d.unsplit_chain_tokens = -2; }, "unsplit_chain_tokens is -2; allowed: 0 or more"},
       {[](auto&, auto& d) { d.cache_bytes = -3; }, "cache_bytes is -3; allowed: 0 or more"},
   };
   for (const auto& [change, words] : cases) {

@@ -40,10 +40,12 @@ DecodeHeads random_heads(std::mt19937& random) {
 
 /// The same with chains of up to 64 query rows, or with none.
 DeviceRates random_rates_of_chains(std::mt19937& random) {
-  DeviceRates d    = random_rates(random);
-  d.chain_rows     = std::vector{0, 4, 16, 64}[random() % 4];
-  d.chain_entry_us = d.item_us * std::vector{0., 0.1, 0.5, 2.}[random() % 4];
-  d.chain_tokens   = std::vector{1 << 20, 1 << 20, 100, 8, 0}[random() % 5];
+  DeviceRates d          = random_rates(random);
+  d.chain_rows           = std::vector{0, 4, 16, 64}[random() % 4];
+  d.chain_entry_us       = d.item_us * std::vector{0., 0.1, 0.5, 2.}[random() % 4];
+  d.chain_tokens         = std::vector{1 << 20, 1 << 20, 100, 8, 0}[random() % 5];
+  d.unsplit_chain_tokens = std::vector{0, 1 << 20, 200}[random() % 3];
+  if (random() % 2 == 0) d.teams = 1 + static_cast<int>(random() % 20);  // so few that a batch has as many full chains
   return d;
 }
 
@@ -175,7 +177,8 @@ class EveryDivision {
     bool is_node  = false;
   };
   bool may_be_in_chains(const PrefixForest::Group& g) const {
-    return cost_.queries_per_chain() > 0 && g.num_queries == 1 && g.own_tokens <= g.count * cost_.chain_tokens();
+    return cost_.queries_per_chain() > 0 && g.num_queries == 1 &&
+           g.own_tokens <= g.count * cost_.chain_tokens(pages_.query_tokens());
   }
   bool is_small(int index) const {
     const auto& v = forest_.nodes()[index];

@@ -220,6 +220,28 @@ TEST(PrefixPlanner, LongSequencesAreInNoChain) {
   }
 }
 
+// Where the batch has a full chain for nine of ten teams (here 32, four for each of eight kv heads), they are in
+// chains, too.
+TEST(PrefixPlanner, LongSequencesAreInChainsThatAreNotSplit) {
+  PrefixBatch batch          = tree_batch({1, 2, 64}, {1024, 256, 256});
+  const BatchPages p         = batch.pages();
+  DeviceRates rates          = eager_chains();
+  rates.chain_tokens         = 63;
+  const auto makes_chains_of = [&](int tokens, int teams) {
+    rates.unsplit_chain_tokens = tokens, rates.teams = teams;
+    PrefixPlanner planner(heads_32_8, rates);
+    EXPECT_TRUE(planner.plan(p));
+    expect_right(p, planner.list());
+    return !chains(planner.list()).empty();
+  };
+  EXPECT_TRUE(makes_chains_of(256, 35));
+  EXPECT_FALSE(makes_chains_of(255, 35));
+  EXPECT_FALSE(makes_chains_of(256, 36));
+  rates.chain_tokens = 64;  // the larger bound holds
+  EXPECT_TRUE(makes_chains_of(0, 35));
+  EXPECT_TRUE(makes_chains_of(255, 36));
+}
+
 TEST(PrefixPlanner, SmallNodesAreBundledToChains) {
   PrefixBatch batch  = tree_batch({1, 64, 256}, {2048, 64, 32});
   const BatchPages p = batch.pages();

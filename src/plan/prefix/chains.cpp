@@ -9,6 +9,7 @@ void PrefixChains::find(const BatchPages& pages, const PrefixForest& forest, con
   pages_ = &pages, forest_ = &forest, cost_ = &cost;
   most_ = cost.queries_per_chain();
   if (!any()) return;
+  most_own_tokens_ = cost.chain_tokens(pages.query_tokens());
   const auto nodes = forest.nodes();
   small_.resize(nodes.size()), subtree_.resize(nodes.size());
   for (std::size_t v = 0; v < nodes.size(); ++v) {

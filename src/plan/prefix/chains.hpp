@@ -5,6 +5,7 @@
 #include "src/plan/prefix/forest.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 namespace pagoda::detail {
@@ -12,7 +13,7 @@ namespace pagoda::detail {
 /// What of a forest is put into chains (Entry::chain), if kernels carry them out (CostModel::queries_per_chain() > 0).
 ///
 /// A node is small if its query tokens fit a chain and each of its sequences has one query token and few tokens of its
-/// own (CostModel::chain_tokens()). It and all below it are in one chain: each page is read once, and each query token
+/// own (CostModel::chain_tokens). It and all below it are in one chain: each page is read once, and each query token
 /// has one partial state. Nothing below it is planned.
 ///
 /// The small children of another node, and its leaves of such sequences, are its bundle. They are put into chains in
@@ -43,7 +44,7 @@ class PrefixChains {
   bool is_small(int node) const { return small_[node] != 0; }
   /// Whether the leaves of a group are in the bundle of their node, if that is not small.
   bool is_in_bundle(const PrefixForest::Group& g) const {
-    return g.num_queries == 1 && g.own_tokens <= g.count * cost_->chain_tokens();
+    return g.num_queries == 1 && g.own_tokens <= g.count * most_own_tokens_;
   }
   /// Cost of a small root and all below it.
   double root_us(int node) const { return chain_us(subtree_[node].tokens, subtree_[node].entries); }
@@ -82,10 +83,11 @@ class PrefixChains {
     return tokens * cost_->chain_pass() + cost_->chain_item() + (entries - 1) * cost_->chain_entry();
   }
 
-  const BatchPages* pages_    = nullptr;
-  const PrefixForest* forest_ = nullptr;
-  const CostModel* cost_      = nullptr;
-  int most_                   = 0;  ///< query tokens of a chain
+  const BatchPages* pages_      = nullptr;
+  const PrefixForest* forest_   = nullptr;
+  const CostModel* cost_        = nullptr;
+  int most_                     = 0;  ///< query tokens of a chain
+  std::int64_t most_own_tokens_ = 0;  ///< CostModel::chain_tokens of the batch
   std::vector<char> small_;
   std::vector<Subtree> subtree_;  ///< of small nodes
 };

@@ -44,6 +44,8 @@ void check(const DecodeHeads& h, const DeviceRates& d) {
   require(d.list_us >= 0, "pagoda::CostModel: list_us is ", d.list_us, "; allowed: 0 or more");
   require(d.chain_rows >= 0, "pagoda::CostModel: chain_rows is ", d.chain_rows, "; allowed: 0 or more");
   require(d.chain_tokens >= 0, "pagoda::CostModel: chain_tokens is ", d.chain_tokens, "; allowed: 0 or more");
+  require(d.unsplit_chain_tokens >= 0, "pagoda::CostModel: unsplit_chain_tokens is ", d.unsplit_chain_tokens,
+          "; allowed: 0 or more");
   require(d.chain_entry_us >= 0, "pagoda::CostModel: chain_entry_us is ", d.chain_entry_us, "; allowed: 0 or more");
   require(!d.tiles.empty(), "pagoda::CostModel: tiles is empty; allowed: at least one tile");
   check_tiles("tiles", d.tiles);
@@ -90,9 +92,12 @@ CostModel::CostModel(const DecodeHeads& heads, const DeviceRates& device) {
   const int of_chain = std::min(device.chain_rows / group, full_);
   chain_tokens_      = std::int64_t(device.chain_tokens) * group;
   chain_full_        = of_chain >= 2 ? of_chain : 0;
-  chain_entry_       = heads.num_kv_heads * device.chain_entry_us / device.teams;
-  const double read  = heads.num_kv_heads * heads.bytes_per_token / device.cache_bytes_per_us;
-  state_             = heads.num_q_heads * (double(heads.head_dim_v) * heads.state_bytes + sizeof(float)) * 2 /
+  const std::int64_t chains =
+      (std::int64_t(9) * device.teams + 10 * heads.num_kv_heads - 1) / (10 * heads.num_kv_heads);
+  unsplit_chain_tokens_ = device.unsplit_chain_tokens, unsplit_queries_ = chains * chain_full_;
+  chain_entry_      = heads.num_kv_heads * device.chain_entry_us / device.teams;
+  const double read = heads.num_kv_heads * heads.bytes_per_token / device.cache_bytes_per_us;
+  state_            = heads.num_q_heads * (double(heads.head_dim_v) * heads.state_bytes + sizeof(float)) * 2 /
            device.state_bytes_per_us;
   from_memory_   = device.cache_bytes_per_us / device.memory_bytes_per_us;
   first_read_    = read * (from_memory_ - 1);

@@ -51,8 +51,10 @@ class CostModel {
   double chain_pass() const { return pass(chain_full_); }
   double chain_item() const { return item(chain_full_); }
   double chain_entry() const { return chain_entry_; }
-  /// Most tokens of its own that a sequence in a chain has, on average.
-  std::int64_t chain_tokens() const { return chain_tokens_; }
+  /// Most tokens of its own that a sequence in a chain has, on average, in a batch of `queries` query tokens.
+  std::int64_t chain_tokens(std::int64_t queries) const {
+    return queries >= unsplit_queries_ ? std::max(chain_tokens_, unsplit_chain_tokens_) : chain_tokens_;
+  }
   /// Whether entries of these numbers of query tokens, and of all between, have the same pass() and item().
   bool same_tile(int fewer, int more) const {
     return more <= full_ && prices_[fewer].pass == prices_[more].pass && prices_[fewer].item == prices_[more].item;
@@ -86,7 +88,8 @@ class CostModel {
                                       const std::vector<RowTile>& tiles);
   int full_ = 1, plain_full_ = 1;  ///< query tokens that fill the largest tile
   int chain_full_            = 0;
-  std::int64_t chain_tokens_ = 0;
+  std::int64_t chain_tokens_ = 0, unsplit_chain_tokens_ = 0;
+  std::int64_t unsplit_queries_ = 0;  ///< query tokens of a batch that has full chains for most teams
   std::vector<Price> prices_, plain_prices_;
   std::vector<int> steps_;
   double state_ = 0, first_read_ = 0, list_ = 0, cached_tokens_ = 0, from_memory_ = 1, chain_entry_ = 0;
