@@ -144,6 +144,26 @@ class ListExaminer {
   std::vector<std::vector<Part>> parts_of_;  ///< entries with tokens, of a query token
 };
 
+/// The same list where each chain first reads what all of its query tokens share, and each node before its leaves. The
+/// planner turns the order of some chains.
+inline EntryList with_nodes_first(EntryList list) {
+  EntryList to = list;
+  to.entries.clear();
+  for (std::size_t i = 0, end; i < list.entries.size(); i = end) {
+    end = i + 1 + static_cast<std::size_t>(std::max(list.entries[i].chain, 0));
+    std::vector<Entry> part(list.entries.begin() + static_cast<std::ptrdiff_t>(i),
+                            list.entries.begin() + static_cast<std::ptrdiff_t>(end));
+    if (part.size() > 1 && part[0].last == 0 && part.back().num_queries == part[0].num_queries) {
+      std::reverse(part.begin() + 1, part.end());
+      part.erase(part.begin());
+      for (std::size_t k = 0; k < part.size(); ++k)
+        part[k].chain = k > 0 ? -static_cast<int>(k) : static_cast<int>(part.size()) - 1;
+    }
+    to.entries.insert(to.entries.end(), part.begin(), part.end());
+  }
+  return to;
+}
+
 /// Whether a list is right; otherwise its first fault.
 inline testing::AssertionResult is_right(const BatchPages& p, const EntryList& list) {
   return ListExaminer(p, list).examine();

@@ -52,7 +52,7 @@ DeviceRates random_rates_of_chains(std::mt19937& random) {
 /// Of a list, entry by entry. For caches that keep everything.
 double price(const BatchPages& p, const CostModel& cost, const EntryList& list, double first_reads) {
   double us = cost.list() + first_reads;
-  for (const Entry& e : list.entries) {
+  for (const Entry& e : with_nodes_first(list).entries) {
     const int last = e.last < 0 ? p.seq_lens[e.sequence] : e.last;
     us += (last - e.first) * (e.chain == 0 ? cost.pass(e.num_queries) : cost.chain_pass());
     us += e.chain == 0 ? cost.item(e.num_queries) : e.chain > 0 ? cost.chain_item() : cost.chain_entry();

@@ -63,7 +63,7 @@ Ranges ranges(const EntryList& list) {
 
 /// A chain as (first, last, queries) of its entries, in order.
 using Chain = std::vector<std::array<int, 3>>;
-std::multiset<Chain> chains(const EntryList& list) {
+std::multiset<Chain> chains_as_written(const EntryList& list) {
   std::multiset<Chain> all;
   for (const Entry* e = list.entries.data(); e != list.entries.data() + list.entries.size(); ++e) {
     if (e->chain <= 0) continue;
@@ -73,6 +73,7 @@ std::multiset<Chain> chains(const EntryList& list) {
   }
   return all;
 }
+std::multiset<Chain> chains(const EntryList& list) { return chains_as_written(with_nodes_first(list)); }
 /// Entries that stand alone.
 Ranges lone_ranges(const EntryList& list) {
   Ranges all;
@@ -240,6 +241,29 @@ TEST(PrefixPlanner, LongSequencesAreInChainsThatAreNotSplit) {
   rates.chain_tokens = 64;  // the larger bound holds
   EXPECT_TRUE(makes_chains_of(0, 35));
   EXPECT_TRUE(makes_chains_of(255, 36));
+}
+
+// Half of the query tokens are in chains that read their leaves first.
+TEST(PrefixPlanner, HalfOfTheChainsTurnTheirOrder) {
+  PrefixBatch batch = tree_batch({1, 4, 32}, {1024, 64, 32});
+  PrefixPlanner planner(heads_32_8, eager_chains());
+  ASSERT_TRUE(planner.plan(batch.pages()));
+  expect_right(batch.pages(), planner.list());
+  Chain nodes_first = {{0, 1024, 16}}, leaves_first = {{0, 0, 16}};
+  for (int node = 0; node < 2; ++node) {
+    nodes_first.push_back({1024, 1088, 8});
+    nodes_first.insert(nodes_first.end(), 8, {1088, -1, 1});
+    leaves_first.insert(leaves_first.end(), 8, {1088, -1, 1});
+    leaves_first.push_back({1024, 1088, 8});
+  }
+  leaves_first.push_back({0, 1024, 16});
+  EXPECT_EQ(chains_as_written(planner.list()), (std::multiset<Chain>{nodes_first, leaves_first}));
+  // A chain that begins behind its node has nothing that all of its query tokens share.
+  PrefixPlanner behind(heads_32_8, eager_chains_behind_nodes());
+  ASSERT_TRUE(behind.plan(batch.pages()));
+  expect_right(batch.pages(), behind.list());
+  nodes_first[0] = {0, 0, 16};
+  EXPECT_EQ(chains_as_written(behind.list()), (std::multiset<Chain>{nodes_first, nodes_first}));
 }
 
 TEST(PrefixPlanner, SmallNodesAreBundledToChains) {

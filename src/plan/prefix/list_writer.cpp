@@ -61,6 +61,16 @@ void ListWriter::add_subtree(int node, int first, int state, int& query) {
   for (int c = v.first_child; c < v.first_child + v.num_children; ++c) add_subtree(c, last, state, query);
 }
 
+/// Turns the order of a chain's entries, which are the list's from `begin` on. What all of its query tokens share is
+/// read last then.
+inline void ListWriter::read_leaves_first(std::size_t begin) {
+  const Entry shared = list_.entries[begin];
+  if (shared.first == shared.last) return;
+  list_.entries.push_back(shared);
+  list_.entries[begin].first = list_.entries[begin].last = 0;
+  std::reverse(list_.entries.begin() + static_cast<std::ptrdiff_t>(begin) + 1, list_.entries.end() - 1);
+}
+
 /// Adds a chain behind token `end`. Its first entry has no tokens if first == end and the chain has no node that all of
 /// its query tokens share.
 void ListWriter::add_chain(const PrefixChains::Chain& chain, int first, int end, int state, int& query) {
@@ -73,6 +83,7 @@ void ListWriter::add_chain(const PrefixChains::Chain& chain, int first, int end,
     if (chains_.is_small(c)) add_subtree(c, chain.is_node() ? first : end, state, query);
   for (int leaf = chain.first_leaf; leaf < chain.first_leaf + chain.num_leaves; ++leaf)
     add_chain_leaf(leaf, end, state, query);
+  if (2 * static_cast<std::size_t>(list_.entries[begin].query_begin) >= list_.queries.size()) read_leaves_first(begin);
   const int further          = static_cast<int>(list_.entries.size() - begin) - 1;
   list_.entries[begin].chain = further;
   for (int k = 1; k <= further; ++k) list_.entries[begin + k].chain = -k;

@@ -7,6 +7,8 @@
 #include "src/plan/prefix/cost.hpp"
 #include "src/plan/prefix/forest.hpp"
 
+#include <cstddef>
+
 namespace pagoda::detail {
 
 /// Writes the entries that a packing has chosen, and their query tokens. `query` is the place of the next query token
@@ -31,6 +33,7 @@ class ListWriter {
 
  private:
   void add_chain(const PrefixChains::Chain& chain, int first, int end, int state, int& query);
+  void read_leaves_first(std::size_t begin);
   void add_subtree(int node, int first, int state, int& query);
   void add_chain_leaf(int leaf, int first, int state, int& query);
 
