@@ -243,8 +243,8 @@ TEST(PrefixPlanner, LongSequencesAreInChainsThatAreNotSplit) {
   EXPECT_TRUE(makes_chains_of(255, 36));
 }
 
-// Half of the query tokens are in chains that read their leaves first.
-TEST(PrefixPlanner, HalfOfTheChainsTurnTheirOrder) {
+// Where chains read many tokens again, every second one reads its leaves first.
+TEST(PrefixPlanner, EverySecondChainReadsItsLeavesFirst) {
   PrefixBatch batch = tree_batch({1, 4, 32}, {1024, 64, 32});
   PrefixPlanner planner(heads_32_8, eager_chains());
   ASSERT_TRUE(planner.plan(batch.pages()));
@@ -264,6 +264,18 @@ TEST(PrefixPlanner, HalfOfTheChainsTurnTheirOrder) {
   expect_right(batch.pages(), behind.list());
   nodes_first[0] = {0, 0, 16};
   EXPECT_EQ(chains_as_written(behind.list()), (std::multiset<Chain>{nodes_first, nodes_first}));
+  // Two chains read the 64 tokens of a node: a fifth of the 64 + 32 * 8 that are read once, or less.
+  for (const int own_tokens : {8, 16}) {
+    PrefixBatch few = tree_batch({1, 32}, {64, own_tokens}, 8);
+    PrefixPlanner other(heads_32_8, eager_chains());
+    ASSERT_TRUE(other.plan(few.pages()));
+    expect_right(few.pages(), other.list());
+    nodes_first = {{0, 64, 16}}, leaves_first = {{0, 0, 16}};
+    nodes_first.insert(nodes_first.end(), 16, {64, -1, 1});
+    leaves_first.insert(leaves_first.end(), 16, {64, -1, 1}), leaves_first.push_back({0, 64, 16});
+    EXPECT_EQ(chains_as_written(other.list()),
+              (std::multiset<Chain>{nodes_first, own_tokens == 8 ? leaves_first : nodes_first}));
+  }
 }
 
 TEST(PrefixPlanner, SmallNodesAreBundledToChains) {

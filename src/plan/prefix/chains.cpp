@@ -53,4 +53,14 @@ PrefixChains::Bundle PrefixChains::bundle_of(int node) const {
   return bundle;
 }
 
+bool PrefixChains::read_again(int node, int range) const {
+  const PrefixForest::Node& v = forest_->nodes()[node];
+  double once                 = range;
+  for (const PrefixForest::Group& g : forest_->groups().subspan(v.first_group, v.num_groups))
+    if (is_in_bundle(g)) once += static_cast<double>(g.own_tokens);
+  int num_chains = 0;
+  for_each_chain(node, [&](const Chain& c) { ++num_chains, once += c.tokens; });
+  return 5.0 * (num_chains - 1) * range >= once;
+}
+
 }  // namespace pagoda::detail

@@ -50,6 +50,8 @@ class PrefixChains {
   double root_us(int node) const { return chain_us(subtree_[node].tokens, subtree_[node].entries); }
   /// The bundle of a node that is not small.
   Bundle bundle_of(int node) const;
+  /// Whether the chains of its bundle, which all read `range` tokens, read at least a fifth of their tokens again.
+  bool read_again(int node, int range) const;
   /// Calls `call` for each chain of its bundle.
   template <class Call>
   void for_each_chain(int node, const Call& call) const {

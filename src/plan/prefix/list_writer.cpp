@@ -61,8 +61,8 @@ void ListWriter::add_subtree(int node, int first, int state, int& query) {
   for (int c = v.first_child; c < v.first_child + v.num_children; ++c) add_subtree(c, last, state, query);
 }
 
-/// Turns the order of a chain's entries, which are the list's from `begin` on. What all of its query tokens share is
-/// read last then.
+/// Turns the order of a chain's entries, which are the list's from `begin` on, so that what all of its query tokens
+/// share is read last.
 inline void ListWriter::read_leaves_first(std::size_t begin) {
   const Entry shared = list_.entries[begin];
   if (shared.first == shared.last) return;
@@ -73,7 +73,8 @@ inline void ListWriter::read_leaves_first(std::size_t begin) {
 
 /// Adds a chain behind token `end`. Its first entry has no tokens if first == end and the chain has no node that all of
 /// its query tokens share.
-void ListWriter::add_chain(const PrefixChains::Chain& chain, int first, int end, int state, int& query) {
+void ListWriter::add_chain(const PrefixChains::Chain& chain, int first, int end, int state, bool leaves_first,
+                           int& query) {
   const auto begin = list_.entries.size();
   if (!chain.is_node()) {
     const bool reads = first < end;
@@ -83,7 +84,7 @@ void ListWriter::add_chain(const PrefixChains::Chain& chain, int first, int end,
     if (chains_.is_small(c)) add_subtree(c, chain.is_node() ? first : end, state, query);
   for (int leaf = chain.first_leaf; leaf < chain.first_leaf + chain.num_leaves; ++leaf)
     add_chain_leaf(leaf, end, state, query);
-  if (2 * static_cast<std::size_t>(list_.entries[begin].query_begin) >= list_.queries.size()) read_leaves_first(begin);
+  if (leaves_first) read_leaves_first(begin);
   const int further          = static_cast<int>(list_.entries.size() - begin) - 1;
   list_.entries[begin].chain = further;
   for (int k = 1; k <= further; ++k) list_.entries[begin + k].chain = -k;
@@ -91,19 +92,22 @@ void ListWriter::add_chain(const PrefixChains::Chain& chain, int first, int end,
 }
 
 void ListWriter::add_bundle(int node, int first, int state, int& query) {
-  const int end = forest_.nodes()[node].last_page * pages_.page_size;
+  const int end        = forest_.nodes()[node].last_page * pages_.page_size;
+  const bool alternate = chains_.read_again(node, end - first);
+  bool leaves_first    = false;
   chains_.for_each_chain(node, [&](const PrefixChains::Chain& chain) {
     if (chain.is_leaf()) {
       add_chain_leaf(chain.first_leaf, first, state, query);
       list_.max_queries = std::max(list_.max_queries, 1);
     } else {
-      add_chain(chain, first, end, state, query);
+      add_chain(chain, first, end, state, leaves_first, query);
     }
+    leaves_first = alternate && !leaves_first;
   });
 }
 
 void ListWriter::add_small_root(int node, int query) {
-  add_chain({node, node + 1, 1, 0, 0, forest_.nodes()[node].num_queries, 0, 0}, 0, 0, 0, query);
+  add_chain({node, node + 1, 1, 0, 0, forest_.nodes()[node].num_queries, 0, 0}, 0, 0, 0, false, query);
 }
 
 void ListWriter::finish() {

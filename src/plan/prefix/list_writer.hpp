@@ -24,7 +24,9 @@ class ListWriter {
   void add_entries(int first, int last, int query_begin, int queries, int state);
   /// Adds the entries and query tokens of leaves begin to end - 1 of a group.
   void add_leaves(const PrefixForest::Group& g, int begin, int end, int first, int state, int& query);
-  /// Adds the chains of a node's bundle.
+  /// Adds the chains of a node's bundle. Where they read many tokens again (PrefixChains::read_again), every second one
+  /// reads its leaves first. Blocks carry out chains at the same time: those tokens come from the second-level cache
+  /// and leave the memory idle, and leaves come from memory.
   void add_bundle(int node, int first, int state, int& query);
   /// Adds the chain of a small root.
   void add_small_root(int node, int query);
@@ -32,7 +34,7 @@ class ListWriter {
   void finish();
 
  private:
-  void add_chain(const PrefixChains::Chain& chain, int first, int end, int state, int& query);
+  void add_chain(const PrefixChains::Chain& chain, int first, int end, int state, bool leaves_first, int& query);
   void read_leaves_first(std::size_t begin);
   void add_subtree(int node, int first, int state, int& query);
   void add_chain_leaf(int leaf, int first, int state, int& query);
