@@ -120,8 +120,13 @@ static void test_options(void) {
   CHECK_INVALID(CREATE(), "chain_rows is -1; allowed: 0 or more");
   rates.chain_rows = 1 << 20;
   CHECK_INVALID(CREATE(), "chain_rows of the rates is 1048576; allowed: 0 (no chains) to ");
-  /* An older struct has no rates of chains: its lists have none. */
-  rates.struct_size = offsetof(pagoda_device_rates, chain_entry_us);
+  rates.chain_rows = 0, rates.unsplit_chain_tokens = -1;
+  CHECK_INVALID(CREATE(), "unsplit_chain_tokens is -1; allowed: 0 or more");
+  /* Older structs end before it, or have no rates of chains: lists of these have none. */
+  rates.struct_size = offsetof(pagoda_device_rates, unsplit_chain_tokens);
+  CHECK_OK(CREATE());
+  pagoda_prefix_destroy(made), made = NULL;
+  rates.chain_rows = 1 << 20, rates.struct_size = offsetof(pagoda_device_rates, chain_entry_us);
   CHECK_OK(CREATE());
   rates.struct_size = sizeof rates;
   CHECK_OK(pagoda_prefix_get_rates(made, &rates));
