@@ -44,6 +44,21 @@ std::vector<int> rows_of(const std::vector<RowTile>& tiles) {
 
 const DecodeHeads fp8_heads{32, 8, 128, 128, 256};  // 4 query heads to a KV head
 
+// In caches of 16 bits longer sequences are in chains, too, where a batch has full chains for 9/10 of 264 teams: with
+// eight KV heads 30.
+TEST(ListRates, LongChainsAreThoseOfLargeBatches) {
+  const auto tuned    = tuned_schedule(64);
+  Schedule bytes      = tuned;
+  bytes.shape.kv_type = DType::fp8_e4m3;
+  const DecodeHeads heads{32, 8, 128, 128, 512};  // a chain has 16 query tokens
+  for (const int batch : {16 * 29, 16 * 30}) {
+    EXPECT_EQ(CostModel(heads, rates_of(tuned, tuned)).chain_tokens(batch), 256);
+    EXPECT_EQ(CostModel(fp8_heads, rates_of(bytes, bytes)).chain_tokens(batch), 128);
+    const DecodeHeads two{16, 8, 128, 128, 512};  // a chain has 32 query tokens
+    EXPECT_EQ(CostModel(two, rates_of(tuned, tuned)).chain_tokens(2 * batch), batch == 16 * 30 ? 256 : 128);
+  }
+}
+
 TEST(ListRates, TilesAreThoseOfTheKernels) {
   const auto tuned = tuned_schedule();
   EXPECT_EQ(rows_of(rates_of(tuned, tuned).tiles), std::vector{64});

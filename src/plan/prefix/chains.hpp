@@ -50,7 +50,8 @@ class PrefixChains {
   double root_us(int node) const { return chain_us(subtree_[node].tokens, subtree_[node].entries); }
   /// The bundle of a node that is not small.
   Bundle bundle_of(int node) const;
-  /// Whether the chains of its bundle, which all read `range` tokens, read at least a fifth of their tokens again.
+  /// Whether its bundle reads many tokens more than once, as all of its chains read the same `range` tokens: at least a
+  /// fifth of those that it reads once.
   bool read_again(int node, int range) const;
   /// Calls `call` for each chain of its bundle.
   template <class Call>
