@@ -245,7 +245,7 @@ TEST(PrefixPlanner, LongSequencesAreInChainsThatAreNotSplit) {
 
 // Where chains read many tokens again, every second one reads its leaves first.
 TEST(PrefixPlanner, EverySecondChainReadsItsLeavesFirst) {
-  PrefixBatch batch = tree_batch({1, 4, 32}, {1024, 64, 32});
+  PrefixBatch batch = tree_batch({1, 8, 64}, {1024, 64, 32});
   PrefixPlanner planner(heads_32_8, eager_chains());
   ASSERT_TRUE(planner.plan(batch.pages()));
   expect_right(batch.pages(), planner.list());
@@ -257,13 +257,15 @@ TEST(PrefixPlanner, EverySecondChainReadsItsLeavesFirst) {
     leaves_first.push_back({1024, 1088, 8});
   }
   leaves_first.push_back({0, 1024, 16});
-  EXPECT_EQ(chains_as_written(planner.list()), (std::multiset<Chain>{nodes_first, leaves_first}));
+  EXPECT_EQ(chains_as_written(planner.list()),
+            (std::multiset<Chain>{nodes_first, leaves_first, nodes_first, leaves_first}));
   // A chain that begins behind its node has nothing that all of its query tokens share.
   PrefixPlanner behind(heads_32_8, eager_chains_behind_nodes());
   ASSERT_TRUE(behind.plan(batch.pages()));
   expect_right(batch.pages(), behind.list());
   nodes_first[0] = {0, 0, 16};
-  EXPECT_EQ(chains_as_written(behind.list()), (std::multiset<Chain>{nodes_first, nodes_first}));
+  EXPECT_EQ(chains_as_written(behind.list()),
+            (std::multiset<Chain>{nodes_first, nodes_first, nodes_first, nodes_first}));
   // Two chains read the 64 tokens of a node: a fifth of the 64 + 32 * 8 that are read once, or less.
   for (const int own_tokens : {8, 16}) {
     PrefixBatch few = tree_batch({1, 32}, {64, own_tokens}, 8);
