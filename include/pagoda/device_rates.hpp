@@ -35,9 +35,9 @@ struct DeviceRates {
   /// Sequences are in chains if they have at most this many tokens of their own, on average, for each query head of a
   /// kv head. Longer ones are read faster by entries that stand alone.
   int chain_tokens = 1 << 20;
-  /// The same for all query heads of a kv head together, in batches that fill chains: where full chains, counted for
-  /// each kv head, are at least 9/10 of `teams`. Then few chains are split, and longer sequences are read as fast in
-  /// them, without partial states. The larger of both bounds holds; 0: chain_tokens alone.
+  /// A second bound, on the tokens for all query heads of a kv head together, for batches that have a full chain for at
+  /// least 9/10 of `teams` (a chain counts once for each kv head). Few teams share a chain then, so longer sequences
+  /// are read as fast in chains, without partial states. The larger of the two bounds holds. 0: chain_tokens alone.
   int unsplit_chain_tokens = 0;
 };
 

@@ -59,8 +59,9 @@ typedef struct pagoda_device_rates {
   int32_t chain_rows;    /**< most query rows of a chain, up to what the kernels carry out; 0: lists have no chains */
   int32_t chain_tokens;  /**< most tokens of its own, on average for each query head of a kv head, of a sequence in a
                             chain */
-  int32_t unsplit_chain_tokens; /**< the same for all query heads together, in batches whose full chains are at least
-                                   9/10 of teams; 0: chain_tokens alone */
+  int32_t unsplit_chain_tokens; /**< a second bound, for all query heads of a kv head together, in batches that have a
+                                   full chain for at least 9/10 of teams (each kv head counts); the larger bound
+                                   holds; 0: chain_tokens alone */
   int32_t reserved2;            /**< 0 */
 } pagoda_device_rates;
 

@@ -146,7 +146,7 @@ class ListExaminer {
 
 /// The same list where each chain first reads what all of its query tokens share, and each node before its leaves. The
 /// planner turns the order of some chains.
-inline EntryList with_nodes_first(EntryList list) {
+inline EntryList with_nodes_first(const EntryList& list) {
   EntryList to = list;
   to.entries.clear();
   for (std::size_t i = 0, end; i < list.entries.size(); i = end) {

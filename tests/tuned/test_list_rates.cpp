@@ -54,8 +54,8 @@ TEST(ListRates, LongChainsAreThoseOfLargeBatches) {
   for (const int batch : {16 * 29, 16 * 30}) {
     EXPECT_EQ(CostModel(heads, rates_of(tuned, tuned)).chain_tokens(batch), 256);
     EXPECT_EQ(CostModel(fp8_heads, rates_of(bytes, bytes)).chain_tokens(batch), 128);
-    const DecodeHeads two{16, 8, 128, 128, 512};  // a chain has 32 query tokens
-    EXPECT_EQ(CostModel(two, rates_of(tuned, tuned)).chain_tokens(2 * batch), batch == 16 * 30 ? 256 : 128);
+    const DecodeHeads group_of_two{16, 8, 128, 128, 512};  // a chain has 32 query tokens
+    EXPECT_EQ(CostModel(group_of_two, rates_of(tuned, tuned)).chain_tokens(2 * batch), batch == 16 * 30 ? 256 : 128);
   }
 }
 

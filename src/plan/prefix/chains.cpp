@@ -38,8 +38,9 @@ PrefixChains::Bundle PrefixChains::bundle_of(int node) const {
   double own_tokens           = 0;  // of leaves in chains
   for (const PrefixForest::Group& g : forest_->groups().subspan(v.first_group, v.num_groups))
     if (is_in_bundle(g)) own_tokens = static_cast<double>(g.own_tokens);
+  bundle.tokens = own_tokens;
   for_each_chain(node, [&](const Chain& c) {
-    bundle.queries += c.queries;
+    bundle.queries += c.queries, ++bundle.num_chains, bundle.tokens += c.tokens;
     if (c.is_leaf()) {
       const int tokens = pages_->seq_len(forest_->leaves()[c.first_leaf]) - v.last_page * pages_->page_size;
       own_tokens -= tokens;
@@ -51,16 +52,6 @@ PrefixChains::Bundle PrefixChains::bundle_of(int node) const {
   bundle.states = bundle.queries * cost_->state();
   bundle.us += own_tokens * cost_->chain_pass() + bundle.states;
   return bundle;
-}
-
-bool PrefixChains::read_again(int node, int range) const {
-  const PrefixForest::Node& v = forest_->nodes()[node];
-  double once                 = range;
-  for (const PrefixForest::Group& g : forest_->groups().subspan(v.first_group, v.num_groups))
-    if (is_in_bundle(g)) once += static_cast<double>(g.own_tokens);
-  int num_chains = 0;
-  for_each_chain(node, [&](const Chain& c) { ++num_chains, once += c.tokens; });
-  return 5.0 * (num_chains - 1) * range >= once;
 }
 
 }  // namespace pagoda::detail

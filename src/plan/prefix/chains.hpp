@@ -35,6 +35,11 @@ class PrefixChains {
     double us;      ///< cost if its chains begin behind the node, with `states`
     double slope;   ///< cost of a token that all of its chains read
     double states;  ///< cost of its partial states
+    int num_chains;
+    double tokens;  ///< weighted; each is read by one chain
+    /// Whether many tokens are read again if all chains also read the same `range` tokens: at least a fifth of those
+    /// that are read once.
+    bool reads_again(int range) const { return 5.0 * (num_chains - 1) * range >= range + tokens; }
   };
 
   /// Finds the small nodes. The three objects must outlive this one.
@@ -50,9 +55,6 @@ class PrefixChains {
   double root_us(int node) const { return chain_us(subtree_[node].tokens, subtree_[node].entries); }
   /// The bundle of a node that is not small.
   Bundle bundle_of(int node) const;
-  /// Whether its bundle reads many tokens more than once, as all of its chains read the same `range` tokens: at least a
-  /// fifth of those that it reads once.
-  bool read_again(int node, int range) const;
   /// Calls `call` for each chain of its bundle.
   template <class Call>
   void for_each_chain(int node, const Call& call) const {

@@ -91,9 +91,9 @@ void ListWriter::add_chain(const PrefixChains::Chain& chain, int first, int end,
   list_.max_queries = std::max(list_.max_queries, chain.queries);
 }
 
-void ListWriter::add_bundle(int node, int first, int state, int& query) {
+void ListWriter::add_bundle(int node, const PrefixChains::Bundle& bundle, int first, int state, int& query) {
   const int end        = forest_.nodes()[node].last_page * pages_.page_size;
-  const bool alternate = chains_.read_again(node, end - first);
+  const bool alternate = bundle.reads_again(end - first);
   bool leaves_first    = false;
   chains_.for_each_chain(node, [&](const PrefixChains::Chain& chain) {
     if (chain.is_leaf()) {

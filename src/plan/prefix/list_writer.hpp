@@ -24,10 +24,10 @@ class ListWriter {
   void add_entries(int first, int last, int query_begin, int queries, int state);
   /// Adds the entries and query tokens of leaves begin to end - 1 of a group.
   void add_leaves(const PrefixForest::Group& g, int begin, int end, int first, int state, int& query);
-  /// Adds the chains of a node's bundle. Where they read many tokens again (PrefixChains::read_again), every second one
-  /// reads its leaves first. Blocks carry out chains at the same time: those tokens come from the second-level cache
-  /// and leave the memory idle, and leaves come from memory.
-  void add_bundle(int node, int first, int state, int& query);
+  /// Adds the chains of a node's bundle. Where they read many tokens again (Bundle::reads_again), every second one
+  /// reads its leaves first. Chains run at the same time. Those tokens come from the second-level cache, and leaves
+  /// from memory: in two orders, neither of them is idle.
+  void add_bundle(int node, const PrefixChains::Bundle& bundle, int first, int state, int& query);
   /// Adds the chain of a small root.
   void add_small_root(int node, int query);
   /// Completes the list when it has all query tokens.

@@ -351,7 +351,7 @@ inline void PrefixPacking::visit(int node, ListWriter& writer) {
   for (const Branch& b : branches_) {
     if (b.begins == 0) continue;
     if (b.child == bundle) {
-      writer.add_bundle(node, last, where.state + 1, query);
+      writer.add_bundle(node, bundle_, last, where.state + 1, query);
     } else if (b.child < 0) {
       writer.add_leaves(forest_->groups()[~b.child], 0, b.begins, last, where.state + 1, query);
     } else {
@@ -362,7 +362,7 @@ inline void PrefixPacking::visit(int node, ListWriter& writer) {
   writer.add_entries(first, last, where.query_begin, query - where.query_begin, where.state);
   for (const Branch& b : branches_) {
     if (b.child == bundle) {
-      if (b.begins == 0) writer.add_bundle(node, first, where.state, query);
+      if (b.begins == 0) writer.add_bundle(node, bundle_, first, where.state, query);
     } else if (b.child < 0) {
       writer.add_leaves(forest_->groups()[~b.child], b.begins, b.count, first, where.state, query);
     } else if (b.begins == 0) {
