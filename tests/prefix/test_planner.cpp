@@ -243,7 +243,7 @@ TEST(PrefixPlanner, LongSequencesAreInChainsThatAreNotSplit) {
   EXPECT_TRUE(makes_chains_of(255, 36));
 }
 
-// Where chains read many tokens again, every second one reads its leaves first.
+// Where chains of one node read many tokens again, every second one reads its leaves first.
 TEST(PrefixPlanner, EverySecondChainReadsItsLeavesFirst) {
   PrefixBatch batch = tree_batch({1, 8, 64}, {1024, 64, 32});
   PrefixPlanner planner(heads_32_8, eager_chains());
@@ -278,6 +278,24 @@ TEST(PrefixPlanner, EverySecondChainReadsItsLeavesFirst) {
     EXPECT_EQ(chains_as_written(other.list()),
               (std::multiset<Chain>{nodes_first, own_tokens == 8 ? leaves_first : nodes_first}));
   }
+}
+
+// Where such nodes are alike, the chains of a node have the same order.
+TEST(PrefixPlanner, ChainsOfEverySecondNodeReadTheirLeavesFirst) {
+  const auto orders = [](PrefixBatch& batch) {
+    PrefixPlanner planner(heads_32_8, eager_chains());
+    EXPECT_TRUE(planner.plan(batch.pages()));
+    expect_right(batch.pages(), planner.list());
+    std::vector<bool> leaves_first;
+    for (const Entry& e : planner.list().entries)
+      if (e.chain > 0) leaves_first.push_back(e.first == e.last);
+    return leaves_first;
+  };
+  PrefixBatch batch = tree_batch({3, 96}, {1024, 32});
+  EXPECT_EQ(orders(batch), (std::vector<bool>{false, false, true, true, false, false}));
+  // A node with four of six chains.
+  for (int b = 32; b < 64; ++b) std::copy_n(batch.rows[0].begin(), 32, batch.rows[b].begin());
+  EXPECT_EQ(orders(batch), (std::vector<bool>{false, true, false, true, false, true}));
 }
 
 TEST(PrefixPlanner, SmallNodesAreBundledToChains) {

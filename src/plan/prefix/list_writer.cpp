@@ -16,8 +16,8 @@ int num_states_of(int states) { return states > 0 ? states + 1 : 0; }
 }  // namespace
 
 ListWriter::ListWriter(const BatchPages& pages, const PrefixForest& forest, const CostModel& cost,
-                       const PrefixChains& chains, EntryList& list)
-    : pages_(pages), forest_(forest), cost_(cost), chains_(chains), list_(list) {
+                       const PrefixChains& chains, bool whole_bundles, EntryList& list)
+    : pages_(pages), forest_(forest), cost_(cost), chains_(chains), list_(list), whole_bundles_(whole_bundles) {
   list.clear();
   list.queries.resize(static_cast<std::size_t>(pages.query_tokens()));
   list.state_begin.assign(static_cast<std::size_t>(pages.query_tokens()) + 1, 0);
@@ -92,9 +92,10 @@ void ListWriter::add_chain(const PrefixChains::Chain& chain, int first, int end,
 }
 
 void ListWriter::add_bundle(int node, const PrefixChains::Bundle& bundle, int first, int state, int& query) {
-  const int end        = forest_.nodes()[node].last_page * pages_.page_size;
-  const bool alternate = bundle.reads_again(end - first);
-  bool leaves_first    = false;
+  const int end     = forest_.nodes()[node].last_page * pages_.page_size;
+  const bool turns  = bundle.reads_again(end - first);
+  bool leaves_first = turns && whole_bundles_ && chains_leaves_first_ < chains_nodes_first_;
+  if (turns) (leaves_first ? chains_leaves_first_ : chains_nodes_first_) += bundle.num_chains;
   chains_.for_each_chain(node, [&](const PrefixChains::Chain& chain) {
     if (chain.is_leaf()) {
       add_chain_leaf(chain.first_leaf, first, state, query);
@@ -102,7 +103,7 @@ void ListWriter::add_bundle(int node, const PrefixChains::Bundle& bundle, int fi
     } else {
       add_chain(chain, first, end, state, leaves_first, query);
     }
-    leaves_first = alternate && !leaves_first;
+    if (turns && !whole_bundles_) leaves_first = !leaves_first;
   });
 }
 

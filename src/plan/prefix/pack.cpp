@@ -267,6 +267,7 @@ void PrefixPacking::set_costs() {
   const auto nodes           = forest.nodes();
   const int n                = static_cast<int>(nodes.size());
   double first_read = 0, plain = 0, packed = 0;  // tokens, us
+  int chains_again = 0, most_again = 0;          // chains that read many tokens again: of all bundles, of the largest
   for (const PrefixForest::Group& g : forest.unshared()) {
     plain += plain_group_us(g, 0), packed += group_us(g, 0, false);
     first_read += static_cast<double>(g.own_tokens);
@@ -295,6 +296,8 @@ void PrefixPacking::set_costs() {
     if (chains) {
       bundle_ = chains_.bundle_of(v);
       if (bundle_.queries > 0) least_[v] = std::min(least_[v], bundle_.queries);
+      if (bundle_.reads_again(node.pages() * pages_->page_size))
+        chains_again += bundle_.num_chains, most_again = std::max(most_again, bundle_.num_chains);
     }
     if (node.parent >= 0) least_[node.parent] = std::min(least_[node.parent], node.num_queries);
     in_tile_[v]            = cost.same_tile(least_[v], node.num_queries);
@@ -312,8 +315,9 @@ void PrefixPacking::set_costs() {
   }
   for (int v = 0; v < forest.num_roots(); ++v)
     packed += chains && chains_.is_small(v) ? chains_.root_us(v) : us_[at(v)];
-  plain_us_  = plain + first_read * cost.first_read();
-  packed_us_ = packed + first_read * cost.first_read() + cost.list();
+  whole_bundles_ = 2 * most_again <= chains_again;
+  plain_us_      = plain + first_read * cost.first_read();
+  packed_us_     = packed + first_read * cost.first_read() + cost.list();
 }
 
 void PrefixPacking::choose(const BatchPages& pages, const PrefixForest& forest, const CostModel& cost) {
@@ -373,7 +377,7 @@ inline void PrefixPacking::visit(int node, ListWriter& writer) {
 }
 
 void PrefixPacking::write(EntryList& list) {
-  ListWriter writer(*pages_, *forest_, *cost_, chains_, list);
+  ListWriter writer(*pages_, *forest_, *cost_, chains_, whole_bundles_, list);
   const auto nodes = forest_->nodes();
   visits_.resize(nodes.size());
   int query = 0;

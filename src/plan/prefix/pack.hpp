@@ -93,6 +93,8 @@ class PrefixPacking {
   std::vector<char> in_tile_;  ///< whether entries of the node cost the same for every subset of its branches
   PrefixChains chains_;
   PrefixChains::Bundle bundle_ = {};  ///< of the node whose branches are gathered
+  /// Whether the chains of a bundle all have the same order (ListWriter): not where one bundle has most chains.
+  bool whole_bundles_ = false;
   std::vector<Branch> branches_;
   std::vector<Branch*> open_;  ///< branches that a new entry makes cheaper
   std::vector<std::uint64_t> taken_;
