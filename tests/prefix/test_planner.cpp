@@ -282,8 +282,9 @@ TEST(PrefixPlanner, EverySecondChainReadsItsLeavesFirst) {
 
 // Where such nodes are alike, the chains of a node have the same order.
 TEST(PrefixPlanner, ChainsOfEverySecondNodeReadTheirLeavesFirst) {
-  const auto orders = [](PrefixBatch& batch) {
-    PrefixPlanner planner(heads_32_8, eager_chains());
+  DeviceRates rates = eager_chains();
+  const auto orders = [&](PrefixBatch& batch) {
+    PrefixPlanner planner(heads_32_8, rates);
     EXPECT_TRUE(planner.plan(batch.pages()));
     expect_right(batch.pages(), planner.list());
     std::vector<bool> leaves_first;
@@ -291,8 +292,15 @@ TEST(PrefixPlanner, ChainsOfEverySecondNodeReadTheirLeavesFirst) {
       if (e.chain > 0) leaves_first.push_back(e.first == e.last);
     return leaves_first;
   };
-  PrefixBatch batch = tree_batch({3, 96}, {1024, 32});
-  EXPECT_EQ(orders(batch), (std::vector<bool>{false, false, true, true, false, false}));
+  PrefixBatch batch              = tree_batch({3, 96}, {1024, 32});
+  const std::vector<bool> turned = {false, false, true, true, false, false};
+  EXPECT_EQ(orders(batch), turned);
+  // Memory reads a token of 8 heads in 4096 / 4.543e6 us. A chain multiplies it by 64 rows in 262144 / flops_per_us.
+  rates.tiles = {{64, 2.92e8}};
+  EXPECT_EQ(orders(batch), turned);
+  rates.tiles = {{64, 2.9e8}};
+  EXPECT_EQ(orders(batch), std::vector<bool>(6));
+  rates = eager_chains();
   // A node with four of six chains.
   for (int b = 32; b < 64; ++b) std::copy_n(batch.rows[0].begin(), 32, batch.rows[b].begin());
   EXPECT_EQ(orders(batch), (std::vector<bool>{false, true, false, true, false, true}));

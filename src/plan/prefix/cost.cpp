@@ -95,12 +95,12 @@ CostModel::CostModel(const DecodeHeads& heads, const DeviceRates& device) {
   const std::int64_t chains =
       (std::int64_t(9) * device.teams + 10 * heads.num_kv_heads - 1) / (10 * heads.num_kv_heads);
   unsplit_chain_tokens_ = device.unsplit_chain_tokens, unsplit_queries_ = chains * chain_full_;
-  chain_entry_      = heads.num_kv_heads * device.chain_entry_us / device.teams;
-  const double read = heads.num_kv_heads * heads.bytes_per_token / device.cache_bytes_per_us;
-  state_            = heads.num_q_heads * (double(heads.head_dim_v) * heads.state_bytes + sizeof(float)) * 2 /
+  chain_entry_ = heads.num_kv_heads * device.chain_entry_us / device.teams;
+  read_        = heads.num_kv_heads * heads.bytes_per_token / device.cache_bytes_per_us;
+  state_       = heads.num_q_heads * (double(heads.head_dim_v) * heads.state_bytes + sizeof(float)) * 2 /
            device.state_bytes_per_us;
   from_memory_   = device.cache_bytes_per_us / device.memory_bytes_per_us;
-  first_read_    = read * (from_memory_ - 1);
+  first_read_    = read_ * (from_memory_ - 1);
   list_          = device.list_us;
   cached_tokens_ = device.cache_bytes / (heads.num_kv_heads * heads.bytes_per_token);
 }

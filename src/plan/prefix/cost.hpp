@@ -51,6 +51,8 @@ class CostModel {
   double chain_pass() const { return pass(chain_full_); }
   double chain_item() const { return item(chain_full_); }
   double chain_entry() const { return chain_entry_; }
+  /// Whether memory limits chains: reading a token from it takes longer than the tile of a chain multiplies.
+  bool memory_limits_chains() const { return read_ + first_read_ > chain_pass(); }
   /// Most tokens of its own that a sequence in a chain has, on average, in a batch of `queries` query tokens.
   std::int64_t chain_tokens(std::int64_t queries) const {
     return queries >= unsplit_queries_ ? std::max(chain_tokens_, unsplit_chain_tokens_) : chain_tokens_;
@@ -92,6 +94,7 @@ class CostModel {
   std::int64_t unsplit_queries_ = 0;  ///< query tokens of a batch that has full chains for most teams
   std::vector<Price> prices_, plain_prices_;
   std::vector<int> steps_;
+  double read_  = 0;  ///< of a token, from the second-level cache
   double state_ = 0, first_read_ = 0, list_ = 0, cached_tokens_ = 0, from_memory_ = 1, chain_entry_ = 0;
 };
 

@@ -93,7 +93,7 @@ void ListWriter::add_chain(const PrefixChains::Chain& chain, int first, int end,
 
 void ListWriter::add_bundle(int node, const PrefixChains::Bundle& bundle, int first, int state, int& query) {
   const int end     = forest_.nodes()[node].last_page * pages_.page_size;
-  const bool turns  = bundle.reads_again(end - first);
+  const bool turns  = cost_.memory_limits_chains() && bundle.reads_again(end - first);
   bool leaves_first = turns && whole_bundles_ && chains_leaves_first_ < chains_nodes_first_;
   if (turns) (leaves_first ? chains_leaves_first_ : chains_nodes_first_) += bundle.num_chains;
   chains_.for_each_chain(node, [&](const PrefixChains::Chain& chain) {

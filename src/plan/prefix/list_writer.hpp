@@ -25,11 +25,11 @@ class ListWriter {
   void add_entries(int first, int last, int query_begin, int queries, int state);
   /// Adds the entries and query tokens of leaves begin to end - 1 of a group.
   void add_leaves(const PrefixForest::Group& g, int begin, int end, int first, int state, int& query);
-  /// Adds the chains of a node's bundle. Where they read many tokens again (Bundle::reads_again), half of the chains
-  /// read their leaves first. Chains run at the same time. Those tokens come from the second-level cache, and leaves
-  /// from memory: in two orders, neither of them is idle. With whole_bundles, all chains of a bundle have the same
-  /// order, so that those tokens are not read again after they have left the cache. Otherwise every second chain of
-  /// each bundle reads its leaves first.
+  /// Adds the chains of a node's bundle. Where they read many tokens again (Bundle::reads_again) and memory limits
+  /// them, half of the chains read their leaves first. Chains run at the same time. Those tokens come from the
+  /// second-level cache, and leaves from memory: in two orders, neither of them is idle. With whole_bundles, all chains
+  /// of a bundle have the same order, so that those tokens are not read again after they have left the cache. Otherwise
+  /// every second chain of each bundle reads its leaves first.
   void add_bundle(int node, const PrefixChains::Bundle& bundle, int first, int state, int& query);
   /// Adds the chain of a small root.
   void add_small_root(int node, int query);
