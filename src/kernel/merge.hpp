@@ -8,6 +8,45 @@
 
 namespace pagoda::detail {
 
+/// Calls f(pointer to element `at`) with the type of the array's elements, so that a loop checks it only once.
+template <class F>
+KOKKOS_INLINE_FUNCTION void with_elements(const DeviceArray& a, std::int64_t at, const F& f) {
+  switch (a.type) {
+    case DType::fp64:
+      return f(static_cast<double*>(a.data) + at);
+    case DType::fp32:
+      return f(static_cast<float*>(a.data) + at);
+    case DType::fp16:
+      return f(static_cast<half_t*>(a.data) + at);
+    default:
+      return f(static_cast<bfloat16_t*>(a.data) + at);
+  }
+}
+
+/// Adds weight times elements at, at + stride2 ... of an array to n numbers. On a host.
+template <class Acc>
+KOKKOS_INLINE_FUNCTION void add_elements(const DeviceArray& a, std::int64_t at, int n, Acc weight, Acc* to) {
+  with_elements(a, at, [&](const auto* from) {
+    if (a.stride2 == 1) {  // a loop for vectors
+      for (int d = 0; d < n; ++d) to[d] += weight * static_cast<Acc>(from[d]);
+    } else {
+      for (int d = 0; d < n; ++d) to[d] += weight * static_cast<Acc>(from[d * a.stride2]);
+    }
+  });
+}
+
+/// Stores n numbers as elements at, at + stride2 ... of an array, each rounded once. On a host.
+template <class Acc>
+KOKKOS_INLINE_FUNCTION void store_elements(const DeviceArray& a, std::int64_t at, int n, const Acc* from) {
+  with_elements(a, at, [&]<class T>(T* to) {
+    if (a.stride2 == 1) {
+      for (int d = 0; d < n; ++d) to[d] = static_cast<T>(from[d]);
+    } else {
+      for (int d = 0; d < n; ++d) to[d * a.stride2] = static_cast<T>(from[d]);
+    }
+  });
+}
+
 /// n-way merge of softmax states (normalised output, natural log-sum-exp) of disjoint sets of tokens:
 ///   lse = log sum_i exp(lse_i),  out = sum_i exp(lse_i - lse) out_i.
 /// Associative and commutative up to rounding; a state with lse = -infinity is empty and its output is never read. A
@@ -18,7 +57,8 @@ namespace pagoda::detail {
 ///
 /// A GPU uses a team for each row, a host a thread. Host threads use no team, because Kokkos allocates scratch for
 /// teams at the first launch on an instance, and again when a launch needs more. Interface of States, for a row:
-/// bind(row) -> false if there is nothing to do; count(); lse(i); value(i, d); extra(); store(d, x); store_lse(x).
+/// bind(row) -> false if there is nothing to do; count(); lse(i); value(i, d); extra(); store(d, x); store_lse(x). On a
+/// host, for dims d .. d + n: add(i, d, n, weight, to) adds weight times the values of state i, store(d, n, values).
 template <class ExecutionSpace, class States>
 struct MergeKernel {
   using Machine                  = MachineOf<ExecutionSpace>;
@@ -75,9 +115,10 @@ struct MergeKernel {
         const Acc lse = s.lse(i);
         if (is_empty(lse)) continue;
         const Acc weight = Kokkos::exp(lse - base);
-        for (int d = 0; d < n; ++d) values[d] += weight * s.value(i, first + d);
+        s.add(i, first, n, weight, values);
       }
-      for (int d = 0; d < n; ++d) s.store(first + d, normalised(values[d], sum));
+      for (Acc& value : values) value = normalised(value, sum);
+      s.store(first, n, values);
     }
     s.store_lse(lse_of(base, sum));
   }
@@ -145,7 +186,15 @@ struct CallerStates {
     return load_element<Acc>(rest_out.data, rest_out.type,
                              at(rest_out) + (i - 1) * out_state_stride + d * rest_out.stride2);
   }
+  KOKKOS_FUNCTION void add(int i, int d, int n, Acc weight, Acc* to) const {
+    const DeviceArray& from     = i == 0 ? first_out : rest_out;
+    const std::int64_t of_state = i == 0 ? 0 : (i - 1) * out_state_stride;
+    add_elements(from, at(from) + of_state + d * from.stride2, n, weight, to);
+  }
   KOKKOS_FUNCTION Acc extra() const { return -Kokkos::Experimental::infinity_v<Acc>; }
+  KOKKOS_FUNCTION void store(int d, int n, const Acc* x) const {
+    store_elements(to_out, at(to_out) + d * to_out.stride2, n, x);
+  }
   KOKKOS_FUNCTION void store(int d, Acc x) const {
     store_element(to_out.data, to_out.type, at(to_out) + d * to_out.stride2, x);
   }

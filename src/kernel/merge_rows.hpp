@@ -42,6 +42,10 @@ struct ListedStates {
     return load_element<Acc>(from.data, from.type, state(from, i) + d * from.stride2);
   }
   KOKKOS_FUNCTION Acc extra() const { return sinks ? Acc(sinks[head]) : -Kokkos::Experimental::infinity_v<Acc>; }
+  KOKKOS_FUNCTION void add(int i, int d, int n, Acc weight, Acc* values) const {
+    add_elements(from, state(from, i) + d * from.stride2, n, weight, values);
+  }
+  KOKKOS_FUNCTION void store(int d, int n, const Acc* x) const { store_elements(to, row(to) + d * to.stride2, n, x); }
   KOKKOS_FUNCTION void store(int d, Acc x) const { store_element(to.data, to.type, row(to) + d * to.stride2, x); }
   KOKKOS_FUNCTION void store_lse(Acc x) const {
     if (to_lse.data) store_element(to_lse.data, to_lse.type, row(to_lse), x);
