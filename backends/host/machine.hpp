@@ -9,6 +9,7 @@
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)  // GCC 12, Clang
 #define PAGODA_SIMD_FRAGMENT
+#include "backends/host/many_rows_fragment.hpp"
 #include "backends/host/simd_fragment.hpp"
 #endif
 #endif
@@ -83,8 +84,21 @@ struct HostMachine : MachineDefaults<ExecutionSpace>, OneLane {
   using WideFragment = PortableFragment<HostMachine, T, R, true>;
 #endif
   template <class T>
-  using VectorFragments = FragmentList<WideFragment<T, 1>, WideFragment<T, 4>, WideFragment<T, 8>,
-                                       PortableFragment<HostMachine, T, 4, false>>;
+  using FewRowsFragments = FragmentList<WideFragment<T, 1>, WideFragment<T, 4>, WideFragment<T, 8>,
+                                        PortableFragment<HostMachine, T, 4, false>>;
+  template <class T>
+  struct ChooseVectorFragments {
+    using type = FewRowsFragments<T>;
+  };
+#if defined(PAGODA_SIMD_FRAGMENT)
+  template <class T>
+    requires(std::is_same_v<accumulator_t<T>, float>)
+  struct ChooseVectorFragments<T> {
+    using type = typename Prepend<FewRowsFragments<T>, ManyRowsFragment<HostMachine, T>>::type;
+  };
+#endif
+  template <class T>
+  using VectorFragments = typename ChooseVectorFragments<T>::type;
 #if defined(PAGODA_AMX_FRAGMENT)
   /// A type that tile registers do not multiply has no AmxFragment.
   template <class T>

@@ -4,8 +4,8 @@
 #include <pagoda/types.hpp>
 
 #include "backends/host/isa.hpp"
+#include "backends/host/simd_code.hpp"
 #include "backends/host/simd_tile.hpp"
-#include "pagoda_enabled_isas.hpp"
 #include "src/kernel/fragment.hpp"
 
 #include <cstddef>
@@ -14,33 +14,6 @@
 #include <type_traits>
 
 namespace pagoda::detail {
-
-/// Makes the tile of an instruction set at `object`, of sizeof(SimdTile<T, R>) bytes. Defined in a translation unit of
-/// the instruction set (simd_tiles.cpp.in).
-#define PAGODA_DECLARE(isa)                                                           \
-  namespace isa {                                                                     \
-  template <class T, int R>                                                           \
-  SimdTile<T, R>* make_tile(void* object, const KernelArgsOf<T>& args, char* memory); \
-  }
-PAGODA_FOR_EACH_HOST_ISA(PAGODA_DECLARE)
-#undef PAGODA_DECLARE
-
-/// Whether the instruction set has code of its own for tiles of T. Otherwise they use the code of the one before it.
-template <class T>
-constexpr bool has_tiles(HostIsa isa) {
-  return isa != HostIsa::amx && (isa != HostIsa::avx512_bf16 || has_bf16_code<T>);
-}
-
-template <class T, int R>
-SimdTile<T, R>* make_simd_tile(HostIsa isa, void* object, const KernelArgsOf<T>& args, char* memory) {
-  auto* make = &plain::make_tile<T, R>;
-#define PAGODA_CHOOSE(name)                  \
-  if constexpr (has_tiles<T>(HostIsa::name)) \
-    if (isa == HostIsa::amx ? HostIsa::name <= HostIsa::avx512 : isa >= HostIsa::name) make = &name::make_tile<T, R>;
-  PAGODA_FOR_EACH_HOST_ISA(PAGODA_CHOOSE)
-#undef PAGODA_CHOOSE
-  return make(object, args, memory);
-}
 
 /// The fragment for host threads with vector registers. It takes dense rows (dims side by side) of any length at any
 /// address. Interface: PortableFragment. How it multiplies, in the instructions that the plan has chosen
@@ -76,7 +49,8 @@ class SimdFragment : public FragmentDefaults<T> {
   }
 
   SimdFragment(const Member&, const KernelArgsOf<T>& args, char* memory)
-      : tile_(*make_simd_tile<T, R>(HostIsa(args.isa), object_, args, memory)) {
+      : tile_(*by_isa<T>(HostIsa(args.isa),
+                         [&]<class Code>(Code) { return Code::template tile<T, R>(object_, args, memory); })) {
     static_assert(Machine::max_workers == 1, "a worker is alone in its team: nothing is joined at the end");
   }
   SimdFragment(const SimdFragment&)            = delete;

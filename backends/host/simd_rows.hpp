@@ -6,6 +6,7 @@
 
 #include "backends/host/isa.hpp"
 #include "backends/host/simd_output.hpp"
+#include "backends/host/simd_query.hpp"
 #include "backends/host/simd_tile.hpp"
 #include "backends/host/simd_vec.hpp"
 
@@ -57,25 +58,8 @@ class SimdRows : public SimdTile<T, R> {
         return;
       }
     }
-    if (!row.data || row.stride != 1) {
-      for (int d = 0; d < head_dim_; d += width) {
-        Acc x[width] = {};
-        row.load(d, std::min(width, head_dim_ - d), x);
-        for (Acc& e : x) e *= scale;
-        std::memcpy(q_ + (d * R + r * width), x, sizeof(x));
-      }
-      return;
-    }
-    switch (row.type) {
-      case DType::fp64:
-        return convert_query(r, static_cast<const double*>(row.data) + row.at, scale);
-      case DType::fp32:
-        return convert_query(r, static_cast<const float*>(row.data) + row.at, scale);
-      case DType::fp16:
-        return convert_query(r, static_cast<const half_t*>(row.data) + row.at, scale);
-      default:
-        return convert_query(r, static_cast<const bfloat16_t*>(row.data) + row.at, scale);
-    }
+    load_query_row<Vec, width>(row, head_dim_, scale,
+                               [&](int d, const Vec& x) PAGODA_ISA_CODE { x.store(q_ + (d * R + r * width)); });
   }
 
   void store_row(const StateArray<Acc>& from, int n, int r, Acc factor, const OutputRow& to) const override {
@@ -212,15 +196,6 @@ class SimdRows : public SimdTile<T, R> {
       std::memcpy(static_cast<void*>(to), &pairs, sizeof(pairs));
     }
 #endif
-  }
-  template <class Q>
-  void convert_query(int r, const Q* from, Acc scale) {
-    const auto factor = Vec::all(scale);
-    for (int d = 0; d < head_dim_; d += width) {
-      auto x = d + width <= head_dim_ ? Vec::load(from + d) : Vec::load_part(from + d, head_dim_ - d);
-      x.multiply(factor);
-      x.store(q_ + (d * R + r * width));
-    }
   }
 };
 

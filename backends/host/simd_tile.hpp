@@ -34,6 +34,8 @@ class SimdTile : public FragmentDefaults<T> {
   /// A tile of 32 tokens is faster, except if memory limits the kernel (R = 1): it keeps fewer loads in flight.
   static constexpr int tile_tokens = R == 1 ? 16 : 32;
   static constexpr int max_width   = 64 / int(sizeof(Acc));  ///< elements of the widest vector
+  /// Keys and values may be multiplied as bytes: SimdByteKeys, SimdByteValues. One row is faster without.
+  static constexpr bool by_bytes = R > 1 && (std::is_same_v<T, std::int8_t> || std::is_same_v<T, int4x2_t>);
 
   /// Scores of the selected head for the tokens that locate has found.
   virtual void multiply_keys() = 0;
@@ -171,8 +173,6 @@ class SimdTile : public FragmentDefaults<T> {
     return block_dims > 0 ? padded(blocks_of(dtype_v<T>, dims), max_width) : 0;
   }
 
-  /// Keys and values may be multiplied as bytes: SimdByteKeys, SimdByteValues. One row is faster without.
-  static constexpr bool by_bytes = R > 1 && (std::is_same_v<T, std::int8_t> || std::is_same_v<T, int4x2_t>);
   static constexpr int byte_stride(int dims) { return by_bytes ? padded(dims, 64) : 0; }
   static constexpr int operand_bytes(int head_dim, int head_dim_v) {
     return tile_tokens * byte_stride(head_dim > head_dim_v ? head_dim : head_dim_v);

@@ -256,6 +256,12 @@ struct SimdVec {
     return halves_added<G>(a, b, std::make_integer_sequence<int, W>{});
   }
 
+  /// Exchanges the second half of each run of 2 H lanes of a with the first half of the same run of b.
+  template <int H>
+  static void exchange(SimdVec& a, SimdVec& b) {
+    exchange<H>(a, b, std::make_integer_sequence<int, W>{});
+  }
+
   /// Accumulates a dot product in W partial sums.
   struct Dot {
     Register sum{};
@@ -296,6 +302,13 @@ struct SimdVec {
     }
 #endif
     return {__builtin_shufflevector(a.v, b.v, (J % G < G / 2 ? J : W + J)...) + moved};
+  }
+
+  template <int H, int... J>
+  static void exchange(SimdVec& a, SimdVec& b, std::integer_sequence<int, J...>) {
+    const Register x = a.v, y = b.v;
+    a.v = __builtin_shufflevector(x, y, (J % (2 * H) < H ? J : W + J - H)...);
+    b.v = __builtin_shufflevector(x, y, (J % (2 * H) < H ? J + H : W + J)...);
   }
 
 #if defined(PAGODA_ISA_AVX512)

@@ -160,10 +160,11 @@ std::vector<PrefixCase> device_prefix_cases() {
 
 std::vector<PrefixCase> host_prefix_cases() {
   std::vector<PrefixCase> cases;
-  for (const int number : {1, 2, 4, 16}) {
-    const auto& tree = test::pat_trees()[number - 1];
-    cases.push_back(tree_case("tree" + std::to_string(number), {32, 8}, tree.nodes, tree.tokens));
-  }
+  for (const auto& heads : {std::pair(32, 8), {32, 32}, {16, 8}, {64, 8}})
+    for (const int number : {1, 2, 4, 5, 16}) {
+      const auto& tree = test::pat_trees()[number - 1];
+      cases.push_back(tree_case("tree" + std::to_string(number), heads, tree.nodes, tree.tokens));
+    }
   cases.push_back(tree_case("cascade32", {32, 8}, {1, 32}, {2048, 128}));
   add_chosen_pages(cases, 8, 2048);
   for (const int drafts : {8, 32}) cases.push_back(draft_case(4, 2048, drafts));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/dispatch/list_rates.hpp"
 
+#include "backends/host/isa.hpp"
 #include "src/base/spaces.hpp"
 #if defined(KOKKOS_ENABLE_CUDA)
 #include "backends/cuda/rates.hpp"
@@ -21,20 +22,39 @@ namespace pagoda::detail {
 
 namespace {
 
-/// Threads of a host, fitted to decodes of fp16 and bf16 (head_dim 128) by AMD EPYCs with AVX-512. A thread reads a key
-/// and a value in 34 ns from memory and in 14 ns from caches, and multiplies them in 14, 26 and 90 ns with 1, 4 and 8
-/// query rows, the last in a list. The units are then at half of their peak or more, so packing gains with few query
-/// heads to a kv head, and rarely with four.
-DeviceRates host_rates(int threads) {
+/// Threads of a host. group: query rows of a query token. most_rows: those of the largest tile that lists have.
+///
+/// Tiles of 1, 4 and 8 rows were fitted to decodes of fp16 and bf16 (head_dim 128) by AMD EPYCs. With AVX-512, a thread
+/// reads a key and a value in 34 ns from memory and in 14 ns from caches, and multiplies them in 14, 26 and 90 ns with
+/// 1, 4 and 8 query rows, the last in a list; with AVX2, in 25, 43 and 102 ns. The units are then at half of their peak
+/// or more, so packing such tiles gains with few query heads to a kv head, and rarely with four.
+///
+/// ManyRowsFragment takes 100 ns and 7.6 ns for each row, with AVX2: it multiplies only rows that an item has. It was
+/// not measured with AVX-512, and is assumed to be as fast.
+DeviceRates host_rates(int threads, int group, int most_rows, bool has_avx512) {
   DeviceRates r;
-  r.memory_bytes_per_us = 1.5e4 * threads;
-  r.state_bytes_per_us  = 3e3 * threads;
-  r.cache_bytes_per_us  = 3.65e4 * threads;
-  r.cache_bytes         = 32e6;
-  r.tiles               = {{1, 3.65e4 * threads}, {4, 8e4 * threads}, {8, 4.55e4 * threads}};
-  r.teams               = threads;
-  r.item_us             = 0.5;
-  r.list_us             = 20;
+  r.memory_bytes_per_us  = 1.5e4 * threads;
+  r.state_bytes_per_us   = 3e3 * threads;
+  r.cache_bytes_per_us   = 3.65e4 * threads;
+  r.cache_bytes          = 32e6;
+  r.tiles                = has_avx512 ? std::vector<RowTile>{{1, 3.65e4}, {4, 8e4}, {8, 4.55e4}}
+                                      : std::vector<RowTile>{{1, 2e4}, {4, 4.75e4}, {8, 4e4}};
+  const auto add_to_many = [&](std::vector<RowTile>& tiles) {
+    for (int rows = tiles.back().rows < 8 ? 8 : 16; rows <= most_rows; rows += 8)
+      tiles.push_back({rows, 512e3 * rows / (100 + 7.6 * rows)});
+  };
+  if (most_rows > 16) {  // not those of AMX, which were not measured
+    r.plain_tiles = r.tiles;
+    add_to_many(r.plain_tiles);
+    // Lists take the small tiles only for entries of one query token.
+    while (r.tiles.size() > 1 && r.tiles[r.tiles.size() - 2].rows >= group) r.tiles.pop_back();
+    add_to_many(r.tiles);
+  }
+  for (auto* const tiles : {&r.tiles, &r.plain_tiles})
+    for (RowTile& tile : *tiles) tile.flops_per_us *= threads;
+  r.teams   = threads;
+  r.item_us = 0.5;
+  r.list_us = 20;
   return r;
 }
 
@@ -95,7 +115,8 @@ DeviceRates list_rates(const ExecutionSpace& exec, [[maybe_unused]] const Schedu
     return parts.empty() ? DeviceRates{} : hip_rates(exec, *parts.front());
 #endif
   if constexpr (std::is_same_v<typename ExecutionSpace::memory_space, Kokkos::HostSpace>) {
-    return host_rates(exec.concurrency());
+    return host_rates(exec.concurrency(), plain.shape.group(), parts.empty() ? 0 : parts.front()->kernel.row_tile,
+                      HostIsa(plain.kernel.isa) >= HostIsa::avx512);
   } else {
     return {};  // of an unknown machine
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/host/isa.hpp"
 #include "pagoda_enabled_isas.hpp"
+#include "tests/host/isas.hpp"
 #include "tests/support/environment.hpp"
 #include "tests/support/refusal.hpp"
 #include "tests/support/scene.hpp"
@@ -18,9 +19,6 @@
 namespace pagoda::test {
 namespace {
 
-using detail::HostIsa;
-constexpr const char* variable = "PAGODA_HOST_ISA";
-
 const std::vector<HostIsa>& every_isa() {
   static const std::vector<HostIsa> all = [] {
     std::vector<HostIsa> v;
@@ -30,60 +28,7 @@ const std::vector<HostIsa>& every_isa() {
   return all;
 }
 
-template <class T, HostIsa which>
-struct InIsa {
-  using type                   = T;
-  static constexpr HostIsa isa = which;
-};
-template <class Types>
-struct InEachIsa;
-template <class... On>
-struct InEachIsa<testing::Types<On...>> {
-  using type = typename lists::Join<
-      testing::Types<>,
-      testing::Types<InIsa<typename On::type, HostIsa::plain>, InIsa<typename On::type, HostIsa::avx2>,
-                     InIsa<typename On::type, HostIsa::avx512>, InIsa<typename On::type, HostIsa::avx512_bf16>,
-                     InIsa<typename On::type, HostIsa::amx>>...>::type;
-};
-struct IsaNames {
-  template <class Param>
-  static std::string GetName(int) {
-    return std::string(name_of(dtype_v<typename Param::type>)) + "_" + name_of(Param::isa);
-  }
-};
-
-template <class Param>
-struct Isa : testing::Test {
-  void SetUp() override {
-    if (!has(Param::isa)) GTEST_SKIP() << "this build or this processor lacks " << name_of(Param::isa);
-  }
-};
-using Lists = InEachIsa<typename lists::Join<lists::Plain::of<Host>, lists::Quantized::of<Host>>::type>::type;
-TYPED_TEST_SUITE(Isa, Lists, IsaNames);
-
-/// Decodes the sample in the instruction set and expects right results.
-template <class Param, class T>
-void expect_right_in(const Sample<T>& sample, const Placement& placement) {
-  const Environment environment(variable, name_of(Param::isa));
-  Scene<Host, T> scene(sample, placement);
-  const auto plan = scene.plan();
-#if !defined(KOKKOS_ENABLE_CUDA)  // there nvcc compiles the host's kernels
-  EXPECT_NE((plan.describe() + ",").find(std::string(", instructions ") + name_of(Param::isa) + ","), std::string::npos)
-      << plan.describe();
-#endif
-  scene.decode(plan);
-  EXPECT_TRUE(scene.right()) << describe(sample.shape()) << "; " << describe(placement);
-}
-
-template <class Param>
-void expect_right_in(const Shape& shape, const Placement& placement) {
-  expect_right_in<Param>(Sample<typename Param::type>(shape), placement);
-}
-
-template <class T>
-int whole(int dims) {
-  return dims / dims_per_element_v<T> * dims_per_element_v<T>;
-}
+TYPED_TEST_SUITE(Isa, IsaTypes, IsaNames);
 
 TYPED_TEST(Isa, DimsAndGroups) {
   using T = typename TypeParam::type;
@@ -191,7 +136,7 @@ TYPED_TEST(Isa, QueriesOfAnySize) {
 /// Decodes the sample with tile registers and expects right results.
 template <class T>
 void expect_right_in_tiles(const Sample<T>& sample, const Placement& placement) {
-  const Environment environment(variable, "amx");
+  const Environment environment(isa_variable, "amx");
   Scene<Host, T> scene(sample, placement);
   const auto plan = scene.plan();
   EXPECT_NE(plan.describe().find("matrix products"), std::string::npos) << plan.describe();
@@ -298,18 +243,18 @@ TEST(IsaOfPlans, NamesThatAreNotThereAreRefusedAsErrors) {
   Scene<Host, AnyType> scene(sample);
   const std::string allowed = "allowed with this build and processor: " + detail::host_isas() + ", or nothing";
   for (const char* const name : {"avx1024", "AVX2", "plain,avx2", " "}) {
-    const Environment environment(variable, name);
+    const Environment environment(isa_variable, name);
     expect_refusal([&] { scene.plan(); },
                    {(std::string("PAGODA_HOST_ISA in the environment is \"") + name + "\"").c_str(), allowed.c_str()});
   }
   for (const HostIsa isa : every_isa()) {
-    const Environment environment(variable, name_of(isa));
+    const Environment environment(isa_variable, name_of(isa));
     if (!has(isa)) expect_refusal([&] { scene.plan(); }, {name_of(isa), allowed.c_str()});
   }
 }
 
 TEST(IsaOfPlans, TheBestIsTakenWithoutAName) {
-  const Environment environment(variable, "");
+  const Environment environment(isa_variable, "");
   EXPECT_EQ(detail::host_isa(), detail::best_host_isa());
   EXPECT_TRUE(has(detail::best_host_isa()));
   EXPECT_TRUE(has(HostIsa::plain));
@@ -318,10 +263,10 @@ TEST(IsaOfPlans, TheBestIsTakenWithoutAName) {
 TEST(IsaOfPlans, APlanKeepsItsInstructions) {
   const Sample<AnyType> sample({.lengths = {40, 300}});
   Scene<Host, AnyType> scene(sample);
-  const Environment environment(variable, "plain");
+  const Environment environment(isa_variable, "plain");
   const auto plan          = scene.plan();
   const std::string before = plan.describe();
-  const Environment other(variable, "avx1024");  // read when a plan is made, and only then
+  const Environment other(isa_variable, "avx1024");  // read when a plan is made, and only then
   scene.decode(plan);
   EXPECT_TRUE(scene.right());
   EXPECT_EQ(plan.describe(), before);
