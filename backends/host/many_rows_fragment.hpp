@@ -57,7 +57,7 @@ class ManyRowsFragment : public FragmentDefaults<T> {
         tile_(*code_.make(object_, args.head_dim, args.head_dim_v, memory)) {
     static_assert(Machine::max_workers == 1, "a worker is alone in its team: nothing is joined at the end");
     if constexpr (block_dims > 0)
-      for (RowsOfTile& rows : tiles_) rows.k.block_step = args.k_blocks.block, rows.v.block_step = args.v_blocks.block;
+      for (RowsOfTile& tile : tiles_) tile.k.block_step = args.k_blocks.block, tile.v.block_step = args.v_blocks.block;
   }
   ManyRowsFragment(const ManyRowsFragment&)            = delete;
   ManyRowsFragment& operator=(const ManyRowsFragment&) = delete;
