@@ -92,10 +92,10 @@ void ListWriter::add_chain(const PrefixChains::Chain& chain, int first, int end,
 }
 
 void ListWriter::add_bundle(int node, const PrefixChains::Bundle& bundle, int first, int state, int& query) {
-  const int end     = forest_.nodes()[node].last_page * pages_.page_size;
-  const bool turns  = cost_.memory_limits_chains() && bundle.reads_again(end - first);
-  bool leaves_first = turns && whole_bundles_ && chains_leaves_first_ < chains_nodes_first_;
-  if (turns) (leaves_first ? chains_leaves_first_ : chains_nodes_first_) += bundle.num_chains;
+  const int end         = forest_.nodes()[node].last_page * pages_.page_size;
+  const bool two_orders = cost_.memory_limits_chains() && bundle.reads_again(end - first);
+  bool leaves_first     = two_orders && whole_bundles_ && chains_leaves_first_ < chains_nodes_first_;
+  if (two_orders) (leaves_first ? chains_leaves_first_ : chains_nodes_first_) += bundle.num_chains;
   chains_.for_each_chain(node, [&](const PrefixChains::Chain& chain) {
     if (chain.is_leaf()) {
       add_chain_leaf(chain.first_leaf, first, state, query);
@@ -103,7 +103,7 @@ void ListWriter::add_bundle(int node, const PrefixChains::Bundle& bundle, int fi
     } else {
       add_chain(chain, first, end, state, leaves_first, query);
     }
-    if (turns && !whole_bundles_) leaves_first = !leaves_first;
+    if (two_orders && !whole_bundles_) leaves_first = !leaves_first;
   });
 }
 
